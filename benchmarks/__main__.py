@@ -13,8 +13,8 @@ from djinn_jupyter.experiments.devices import computed_on
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
-    "collection", "batches", "streaming", "replay", "paint", "cold_start", "first_card",
-    "journal", "subscriptions",
+    "patching", "collection", "batches", "rules", "streaming", "replay", "paint", "cold_start", "first_card",
+    "journal", "subscriptions", "beside",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.measuring import Spread, differences, ratios, take_turns
+from benchmarks.measuring import Spread, differences, in_milliseconds, ratios, take_turns
 from benchmarks.processes import Computing
 from benchmarks.results import Checks, Figure, Result, at_most
 from benchmarks.serving_engine import Stopwatch, engine_of, pid_of
@@ -31,7 +31,9 @@ ROUNDS, ROUNDS_OF_LENS = 25, 11
 def run(setting: Setting) -> Result:
     checks = Checks()
     cheap, lens = setting.rounds(ROUNDS), setting.rounds(ROUNDS_OF_LENS)
-    figures = (*_cheap(setting, cheap, checks), *_lens(setting, lens, checks))
+    figures = _cheap(setting, cheap, checks)
+    setting.so_far(figures, "all but the condition on the lens")
+    figures += _lens(setting, lens, checks)
     settings = {
         "shape": setting.shape(SMALL),
         "shape_of_lens": setting.shape(),
@@ -42,7 +44,7 @@ def run(setting: Setting) -> Result:
         "rounds_of_lens": lens,
         "conditions": {**CHEAP, **LENS},
     }
-    return Result(benchmark="breakpoints", settings=settings, figures=figures, checks=checks.counts)
+    return Result(benchmark="breakpoints", settings=settings, figures=tuple(figures), checks=checks.counts)
 
 
 def _cheap(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
@@ -61,8 +63,8 @@ def _cheap(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
             value=Spread.of(differences(readings[name], readings["none"], 1000)),
             bar=at_most(0.1),
             sides={
-                **{side: _milliseconds(readings[side]) for side in ("none", name)},
-                **{f"{side}, computing": _milliseconds(computing[side]) for side in ("none", name)},
+                **{side: in_milliseconds(readings[side]) for side in ("none", name)},
+                **{f"{side}, computing": in_milliseconds(computing[side]) for side in ("none", name)},
             },
             sides_unit="ms/token",
         )
@@ -86,7 +88,7 @@ def _lens(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
             unit="x",
             value=Spread.of(ratios(extra, readings["head"])),
             bar=at_most(1.0),
-            sides={side: _milliseconds(values) for side, values in readings.items()},
+            sides={side: in_milliseconds(values) for side, values in readings.items()},
             sides_unit="ms/token",
         )
     ]
@@ -120,7 +122,3 @@ def _sides(
 
 def _site(shape: Shape) -> str:
     return f"resid_post.{shape.layers // 2}"
-
-
-def _milliseconds(seconds: list[float]) -> Spread | None:
-    return Spread.of(1000 * s for s in seconds)

@@ -14,7 +14,7 @@ from time import perf_counter
 import djinn_jupyter as dj
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.processes import UNSAID, computing
-from benchmarks.results import Checks, Figure, Result, at_most
+from benchmarks.results import Checks, Figure, Result, at_most, compared
 from benchmarks.serving_engine import pid_of
 from benchmarks.setting import Setting
 
@@ -79,14 +79,8 @@ def run(setting: Setting) -> Result:
 
 
 def _ready(readings: dict[str, list[float]]) -> Figure:
-    return Figure(
-        name="from asking for the demo model to ready, of a plain script's time to get as far",
-        unit="x",
-        value=Spread.of(ratios(readings["engine"], readings["plain script"])),
-        bar=at_most(RATIO),
-        sides={name: Spread.of(values) for name, values in readings.items()},
-        sides_unit="s",
-    )
+    name = "from asking for the demo model to ready, of a plain script's time to get as far"
+    return compared(name, "engine", "plain script", readings, unit="s", bar=at_most(RATIO))
 
 
 def _computing(computed: dict[str, list[float | None]]) -> Figure:

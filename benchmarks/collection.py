@@ -1,21 +1,22 @@
 """Activations of many prompts, written to files: of plain batches that stop at the same layer and write as much.
 
-CPU seconds, since both sides share the machine's cores: of the engine and this client, and of the plain process.
+CPU seconds, since both sides share the machine's cores: of the engine and this client, and of the plain process. On a
+GPU seconds of the wall clock, in which this client waits for it.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from itertools import count
 from pathlib import Path
-from time import process_time
 
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.measuring import Spread, ratios, take_turns
-from benchmarks.processes import computing
-from benchmarks.results import Checks, Disagreement, Figure, Result, at_least
+from benchmarks.measuring import take_turns
+from benchmarks.processes import clock_of
+from benchmarks.results import Checks, Disagreement, Figure, Result, at_least, compared
 from benchmarks.serving_engine import engine_of, pid_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
@@ -37,6 +38,7 @@ def run(setting: Setting) -> Result:
             number = PROMPTS_IF_QUICK if setting.quick else PROMPTS
             even = _measured("prompts of one length", [LENGTH] * number, engine, plain, setting, checks)
             lengths = [LENGTHS[i % len(LENGTHS)] for i in range(number)]
+            setting.so_far([even], "prompts of one length")
             uneven = _measured("prompts of 32 lengths", lengths, engine, plain, setting, checks)
     settings = {"shape": shape, "prompts": number, "layer": _layer(shape), "rounds": setting.rounds(ROUNDS)}
     return Result(benchmark="collection", settings=settings, figures=(even, uneven), checks=checks.counts)
@@ -56,9 +58,9 @@ def _measured(
         names = (Path(folder) / str(number) for number in count())
 
         def ours() -> float:
-            before = _both(engine)
+            before = clock.read()
             acts = engine.collect(prompts, site, to=next(names), positions=-1)
-            seconds = _both(engine) - before
+            seconds = clock.read() - before
             checks.same("every prompt in a shared pass", (acts.exact, acts.notes), (False, ()))
             found.append(np.asarray(acts[site]))
             return seconds
@@ -69,20 +71,15 @@ def _measured(
             expected.append(load_file(path)[site])
             return seconds
 
+        clock = clock_of(pid_of(engine), os.getpid())
         found: list[np.ndarray] = []
         expected: list[np.ndarray] = []
         readings = take_turns({"djinn": ours, "plain": theirs}, rounds=setting.rounds(ROUNDS))
     for one, other in zip(found, expected, strict=True):
         require_near(one, other)
         checks.same(f"rows of {what} within {TOLERANCE} of their norm", one.shape, other.shape)
-    return Figure(
-        name=f"collection of {what}, of plain batches",
-        unit="x",
-        value=Spread.of(ratios(readings["plain"], readings["djinn"])),
-        bar=at_least(BAR),
-        sides={name: Spread.of(values) for name, values in readings.items()},
-        sides_unit="CPU s",
-    )
+    name = f"collection of {what}, of plain batches"
+    return compared(name, "plain", "djinn", readings, unit=clock.unit, bar=at_least(BAR))
 
 
 def require_near(ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -90,11 +87,3 @@ def require_near(ours: np.ndarray, theirs: np.ndarray) -> None:
     far = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
     if not (far <= TOLERANCE).all():
         raise Disagreement(f"Row {int(far.argmax())} of the collection is {far.max():.2g} of its norm away.")
-
-
-def _both(engine: RemoteEngine) -> float:
-    """Return the CPU seconds of the engine and of this process so far."""
-    seconds = computing(pid_of(engine))
-    if seconds is None:
-        raise RuntimeError("This system does not say how long a process has computed.")
-    return seconds + process_time()

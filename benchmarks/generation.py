@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from benchmarks.measuring import Spread, ratios, take_turns
+from benchmarks.measuring import take_turns
 from benchmarks.processes import UNSAID, Computing
-from benchmarks.results import Checks, Figure, Result, at_least
+from benchmarks.results import Checks, Figure, Result, at_least, compared
 from benchmarks.serving_engine import Stopwatch, engine_of, pid_of
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, worker
@@ -43,6 +43,7 @@ def run(setting: Setting) -> Result:
                 for tokens, other in zip(sides["djinn"].tokens, sides["plain"].tokens, strict=True):
                     checks.same(f"new tokens at {positions} positions", tokens, other)
                 figures += _figures(positions, bar, whole, sides)
+                setting.so_far(figures, f"up to {positions} positions")
     settings = {"shape": shape, "new_tokens": NEW, "rounds": setting.rounds(ROUNDS)}
     return Result(benchmark="generation", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -80,28 +81,23 @@ def _figures(positions: int, bar: float, whole: dict[str, list[float]], sides: d
     decoding = {name: side.decoding[-rounds:] for name, side in sides.items()}
     computing = {name: side.computing.readings[-rounds:] for name, side in sides.items()}
     return [
-        Figure(
-            name=f"decode tokens/s at {positions} positions, of plain generate",
-            unit="x",
-            value=Spread.of(ratios(decoding["plain"], decoding["djinn"])),
+        compared(
+            f"decode tokens/s at {positions} positions, of plain generate",
+            *("plain", "djinn", decoding),
+            unit="tokens/s",
+            each=lambda seconds: (NEW - 1) / seconds,
             bar=at_least(bar),
-            sides={name: Spread.of((NEW - 1) / s for s in values) for name, values in decoding.items()},
-            sides_unit="tokens/s",
         ),
-        Figure(
-            name=f"whole call to {positions} positions with its prompt, of plain generate",
-            unit="x",
-            value=Spread.of(ratios(whole["plain"], whole["djinn"])),
+        compared(
+            f"whole call to {positions} positions with its prompt, of plain generate",
+            *("plain", "djinn", whole),
+            unit="s",
             bar=at_least(bar),
-            sides={name: Spread.of(values) for name, values in whole.items()},
-            sides_unit="s",
         ),
-        Figure(
-            name=f"the same call in seconds computed by either process, of plain generate ({positions} positions)",
-            unit="x",
-            value=Spread.of(ratios(computing["plain"], computing["djinn"])),
-            sides={name: Spread.of(values) for name, values in computing.items()},
-            sides_unit="s",
+        compared(
+            f"the same call in seconds computed by either process, of plain generate ({positions} positions)",
+            *("plain", "djinn", computing),
+            unit="s",
             not_run=None if all(computing.values()) else UNSAID,
         ),
     ]

@@ -26,17 +26,34 @@ class Spread:
         return cls(median=statistics.median(values), low=low, high=high, count=len(values))
 
 
-def take_turns(sides: Mapping[str, Callable[[], float]], *, rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+def in_milliseconds(seconds: Iterable[float]) -> Spread | None:
+    return Spread.of(1000 * each for each in seconds)
+
+
+Readings = dict[str, list[float]]
+"""Of every side, one a round."""
+
+
+def take_turns(
+    sides: Mapping[str, Callable[[], float]],
+    *,
+    rounds: int,
+    warm_up: int = 1,
+    after: Callable[[Readings], None] = lambda readings: None,
+) -> Readings:
     """Return readings of every side, one a round: A B, B A, A B, ... so that a drift of the machine affects all alike.
 
-    A side times itself and returns its reading. `warm_up` rounds come first and are not kept.
+    A side times itself and returns its reading. `warm_up` rounds come first and are not kept. `after` is given the
+    readings so far after each round that is kept, but the last.
     """
-    readings: dict[str, list[float]] = {name: [] for name in sides}
+    readings: Readings = {name: [] for name in sides}
     for number in range(warm_up + rounds):
         for name in list(sides) if number % 2 == 0 else reversed(list(sides)):
             reading = sides[name]()
             if number >= warm_up:
                 readings[name].append(reading)
+        if warm_up <= number < warm_up + rounds - 1:
+            after(readings)
     return readings
 
 

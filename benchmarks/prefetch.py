@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
-from benchmarks.measuring import Spread, differences, take_turns
+from benchmarks.measuring import Readings, Spread, differences, take_turns
 from benchmarks.results import Checks, Disagreement, Figure, Result
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
@@ -30,7 +30,7 @@ def run(setting: Setting) -> Result:
         folder = setting.saved(plain, shape)
     with engine_of(folder, setting) as engine:
         session = engine.session("wanted", fresh=True)
-        figures = waits(engine, session, random_tokens(POSITIONS, shape.vocabulary), TIERS, rounds, checks)
+        figures = waits(engine, session, random_tokens(POSITIONS, shape.vocabulary), TIERS, setting, rounds, checks)
     return Result(
         benchmark="prefetch",
         settings={"shape": shape, "positions": POSITIONS, "rounds": rounds},
@@ -44,16 +44,23 @@ def waits(
     session: RemoteSession,
     prompt: list[int],
     tiers: Sequence[Tier],
+    setting: Setting,
     rounds: int,
     checks: Checks,
+    before: Sequence[Figure] = (),
 ) -> tuple[Figure, ...]:
-    """Continue a session of this prompt after each preparation; return by how much it was waited for."""
+    """Continue a session of this prompt after each preparation; return by how much it was waited for. `before` are
+    figures that were found earlier."""
     user = _User(engine, session, checks)
     session.run(prompt, max_new_tokens=1, ignore_eos=True)
     sides: dict[str, Callable[[], float]] = {"here": user.stays}
     for tier in tiers:
         sides |= _of(user, tier)
-    times = take_turns(sides, rounds=rounds)
+    times = take_turns(sides, rounds=rounds, after=setting.after_rounds(_figures, rounds, before))
+    return _figures(times)
+
+
+def _figures(times: Readings) -> tuple[Figure, ...]:
     return tuple(_figure(name, times[name], times["here"]) for name in times if name != "here")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.machine import Machine
-from benchmarks.measuring import Spread
+from benchmarks.measuring import Readings, Spread, ratios
 
 HERE = Path(__file__).parent / "results"
 
@@ -66,6 +66,34 @@ class Figure:
         return f"{self.name}: {spread}, bar {self.bar.sense} {self.bar.value:g}: {verdict}"
 
 
+def compared(
+    name: str,
+    over: str,
+    under: str,
+    readings: Readings,
+    *,
+    unit: str,
+    each: Callable[[float], float] = float,
+    bar: Bar | None = None,
+    not_run: str | None = None,
+) -> Figure:
+    """Return the figure of side `over` divided by side `under`, round by round. All sides are shown in `unit`, into
+    which `each` converts a reading."""
+    return Figure(
+        name=name,
+        unit="x",
+        value=Spread.of(ratios(readings[over], readings[under])),
+        bar=bar,
+        sides={side: Spread.of(map(each, values)) for side, values in readings.items()},
+        sides_unit=unit,
+        not_run=not_run,
+    )
+
+
+def milliseconds(seconds: float) -> float:
+    return 1000 * seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """`checks` were made while measuring: each names the comparison and counts its agreements."""
@@ -85,7 +113,12 @@ class Checks:
     def same(self, what: str, ours: object, theirs: object) -> None:
         if ours != theirs:
             raise Disagreement(f"{what}: {_short(ours)} against {_short(theirs)}.")
-        self.counts[what] = self.counts.get(what, 0) + 1
+        self.add({what: 1})
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Count agreements that were found elsewhere, as in an earlier turn."""
+        for what, count in counts.items():
+            self.counts[what] = self.counts.get(what, 0) + count
 
 
 def _short(value: object) -> str:
@@ -93,19 +126,28 @@ def _short(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def write(result: Result, machine: Machine, folder: Path) -> Path:
-    """Write NAME.json in `folder`; return its path."""
+def write(result: Result, machine: Machine, folder: Path, *, partial: str | None = None) -> Path:
+    """Write NAME.json in `folder`, whole or not at all; return its path. `partial` says how far the benchmark came
+    where this is not all of it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.benchmark}.json"
-    written = {
+    written: dict[str, Any] = {
         "benchmark": result.benchmark,
         "machine": asdict(machine),
         "settings": {name: _plain(value) for name, value in result.settings.items()},
         "checks": dict(result.checks),
         "figures": [figure.to_json() for figure in result.figures],
     }
-    path.write_text(json.dumps(written, indent=1, allow_nan=False) + "\n")
-    return path
+    if partial is not None:
+        written["partial"] = partial
+    beside = path.with_suffix(".writing")
+    beside.write_text(json.dumps(written, indent=1, allow_nan=False) + "\n")
+    return beside.replace(path)
+
+
+def whole(path: Path) -> bool:
+    """Return whether the file is there and has all of its benchmark's figures."""
+    return path.exists() and "partial" not in json.loads(path.read_text())
 
 
 def _plain(value: Any) -> Any:

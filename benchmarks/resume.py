@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.measuring import Spread, ratios, take_turns
-from benchmarks.results import Checks, Figure, Result, at_most
+from benchmarks.measuring import Spread, in_milliseconds, take_turns
+from benchmarks.results import Checks, Figure, Result, at_most, compared, milliseconds
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
@@ -30,9 +30,11 @@ def run(setting: Setting) -> Result:
             session = engine.session("resume", fresh=True)
             for layer in layers_of(shape):
                 figures.append(_in_prefill(layer, prompt, session, plain, setting.rounds(ROUNDS), checks))
+                setting.so_far(figures, f"up to layer {layer} of the prompt")
             plain.ask("remember", tokens=[*prompt, _first_token(session, prompt)])
             for layer in layers_of(shape):
                 figures += _in_decode(layer, prompt, session, plain, setting.rounds(ROUNDS_IN_DECODE), checks)
+                setting.so_far(figures, f"up to layer {layer} of a decode step")
     settings = {"shape": shape, "positions": POSITIONS, "rounds": setting.rounds(ROUNDS)}
     return Result(benchmark="resume", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -59,14 +61,8 @@ def _in_prefill(
 ) -> Figure:
     stop_at(session, layer, prompt, step=0)
     readings = _against(session, plain, "from_layer", layer, rounds, checks)
-    return Figure(
-        name=f"resume at layer {layer} of the prompt, of the ideal",
-        unit="x",
-        value=Spread.of(ratios(readings["djinn"], readings["ideal"])),
-        bar=at_most(BAR),
-        sides=_milliseconds(readings),
-        sides_unit="ms",
-    )
+    name = f"resume at layer {layer} of the prompt, of the ideal"
+    return compared(name, "djinn", "ideal", readings, unit="ms", each=milliseconds, bar=at_most(BAR))
 
 
 def _in_decode(
@@ -111,4 +107,4 @@ def _against(
 
 
 def _milliseconds(readings: dict[str, list[float]]) -> dict[str, Spread | None]:
-    return {name: Spread.of(1000 * s for s in values) for name, values in readings.items()}
+    return {name: in_milliseconds(values) for name, values in readings.items()}

@@ -4,22 +4,19 @@ a text of 4 MB is tokenized. Beside the idle ones stands an echo: bare sockets o
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import zmq
 
 import djinn_jupyter
-from benchmarks.measuring import Spread, ratios
+from benchmarks.asking import LONGEST_PAUSE, Ask, sample, timed, under_way
+from benchmarks.measuring import Spread, in_milliseconds, ratios
 from benchmarks.results import Bar, Checks, Figure, Result, at_most
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
@@ -36,11 +33,8 @@ DECODE_MILLISECONDS = {"ping": 1.0, "status": 1.0}
 ECHOED = 640  # bytes: a session's description
 REQUESTS, PASSES = 300, 5
 DECODED, PREFILLED, TEXTS = 120, 1000, 3
-LONGEST_PAUSE = 0.02
 TEXT_CHARACTERS, TEXT_MILLISECONDS = 3_999_999, 20.0
 DEMO = Path(djinn_jupyter.__file__).parent / "demo" / "model"
-
-Ask = Callable[[], object]
 
 
 def run(setting: Setting) -> Result:
@@ -53,10 +47,12 @@ def run(setting: Setting) -> Result:
         long, short = random_tokens(PREFILLED, shape.vocabulary), random_tokens(8, shape.vocabulary)
         with _echo(setting) as echo:
             figures = _idle(kinds, echo, setting.rounds(REQUESTS))
+        setting.so_far(figures, "idle")
         figures += [
             *_while_decoding(kinds, busy, short, setting.rounds(PASSES), shape.layers, checks),
             *_while_prefilling(kinds, busy, long, setting.rounds(PASSES), shape.layers, checks),
         ]
+        setting.so_far(figures, "idle, in a decode and in a prefill")
     with _unbounded_demo() as folder, engine_of(folder, setting) as engine:
         figures += _while_tokenizing(engine, setting.rounds(TEXTS), checks)
     settings = {"shape": shape, "idle_requests": REQUESTS, "passes": setting.rounds(PASSES), "prefilled": PREFILLED}
@@ -89,13 +85,13 @@ def _idle(kinds: dict[str, Ask], echo: Ask, count: int) -> list[Figure]:
     times: dict[str, list[float]] = {name: [] for name in (*kinds, "echo")}
     for _ in range(count):
         for name, ask in {**kinds, "echo": echo}.items():
-            times[name].append(_timed(ask))
-    beside = {"a bare echo": _milliseconds(times["echo"])}
+            times[name].append(timed(ask))
+    beside = {"a bare echo": in_milliseconds(times["echo"])}
     return [
         Figure(
             name=f"{name}, idle engine",
             unit="ms",
-            value=_milliseconds(times[name]),
+            value=in_milliseconds(times[name]),
             bar=at_most(IDLE_MILLISECONDS[name]),
             sides=beside,
             sides_unit="ms",
@@ -112,10 +108,10 @@ def _while_decoding(
     times: dict[str, list[float]] = {name: [] for name in kinds}
     of_layer: list[float] = []
     for _ in range(passes):
-        layer = _timed(lambda: busy.run(prompt, max_new_tokens=DECODED, ignore_eos=True)) / DECODED / layers
+        layer = timed(lambda: busy.run(prompt, max_new_tokens=DECODED, ignore_eos=True)) / DECODED / layers
         met: dict[str, list[float]] = {name: [] for name in kinds}
         with _running(busy, prompt, DECODED, checks) as still:
-            _sample(kinds, met, still, LONGEST_PAUSE)
+            sample(kinds, met, still, LONGEST_PAUSE)
         for name, values in met.items():
             times[name] += values
         of_layer += [seconds / layer for seconds in met["session verb"]]
@@ -132,10 +128,10 @@ def _while_prefilling(
     times: dict[str, list[float]] = {name: [] for name in kinds}
     of_layer: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(passes):
-        layer = _timed(lambda: busy.run(prompt, max_new_tokens=0)) / layers
+        layer = timed(lambda: busy.run(prompt, max_new_tokens=0)) / layers
         met: dict[str, list[float]] = {name: [] for name in kinds}
         with _running(busy, prompt, 0, checks) as still:
-            _sample(kinds, met, still, layer)
+            sample(kinds, met, still, layer)
         for name, values in met.items():
             times[name] += values
             of_layer[name] += ratios(values, [layer] * len(values))
@@ -149,7 +145,7 @@ def _of_layer(name: str, ratios_: list[float], times: list[float]) -> Figure:
         unit="x",
         value=Spread.of(ratios_),
         bar=at_most(1.0),
-        sides={"round trip": _milliseconds(times)},
+        sides={"round trip": in_milliseconds(times)},
         sides_unit="ms",
     )
 
@@ -177,7 +173,7 @@ def _while_tokenizing(engine: RemoteEngine, texts: int, checks: Checks) -> list[
     refused = []
     for _ in range(texts):
         text = engine.channel.ask(Tokenize(text="a" * TEXT_CHARACTERS))
-        _sample(kinds, times, partial(_pending, text), LONGEST_PAUSE)
+        sample(kinds, times, partial(_pending, text), LONGEST_PAUSE)
         refused.append(type(text.exception()).__name__)
     checks.same("texts that were read and counted", refused, ["PromptTooLong"] * texts)
     return [_figure(f"{name}, during a text of 4 MB", times[name], at_most(TEXT_MILLISECONDS)) for name in kinds]
@@ -190,44 +186,11 @@ def _pending(reply: Future[Reply]) -> bool:
 @contextmanager
 def _running(busy: RemoteSession, prompt: list[int], new: int, checks: Checks) -> Iterator[Callable[[], bool]]:
     """Run the busy session in a thread of its own; the yielded function is true while it runs."""
-    outcomes: list[str] = []
-
-    def work() -> None:
-        outcomes.append(type(busy.run(prompt, max_new_tokens=new, ignore_eos=True)).__name__)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    time.sleep(LONGEST_PAUSE)
-    try:
-        yield thread.is_alive
-    finally:
-        thread.join()
-    checks.same("runs that were asked around", outcomes, ["Finished"])
-
-
-def _sample(kinds: dict[str, Ask], times: dict[str, list[float]], still: Callable[[], bool], pause: float) -> None:
-    """Send requests at random moments while the other session runs; a reply after its end is not counted. A session's
-    verb is answered between two layers, so `pause` has to be as long as a layer, or all are sent at the start of one.
-    """
-    moments = random.Random(0)
-    while True:
-        for name, ask in kinds.items():
-            time.sleep(moments.uniform(0, pause))
-            seconds = _timed(ask)
-            if not still():
-                return
-            times[name].append(seconds)
-
-
-def _timed(ask: Ask) -> float:
-    begun = perf_counter()
-    ask()
-    return perf_counter() - begun
+    ended: list[object] = []
+    with under_way(lambda: busy.run(prompt, max_new_tokens=new, ignore_eos=True), ended) as still:
+        yield still
+    checks.same("runs that were asked around", [type(done).__name__ for done in ended], ["Finished"])
 
 
 def _figure(name: str, seconds: list[float], bar: Bar) -> Figure:
-    return Figure(name=name, unit="ms", value=_milliseconds(seconds), bar=bar)
-
-
-def _milliseconds(seconds: list[float]) -> Spread | None:
-    return Spread.of(1000 * s for s in seconds)
+    return Figure(name=name, unit="ms", value=in_milliseconds(seconds), bar=bar)

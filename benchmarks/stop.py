@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.measuring import Spread, ratios, take_turns
-from benchmarks.results import Checks, Figure, Result
+from benchmarks.measuring import take_turns
+from benchmarks.results import Checks, Figure, Result, compared, milliseconds
 from benchmarks.resume import POSITIONS, layers_of
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
@@ -19,12 +19,15 @@ ROUNDS = 9
 def run(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
     prompt = random_tokens(POSITIONS, shape.vocabulary)
+    figures: list[Figure] = []
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
         plain.ask("remember", tokens=prompt)
         with engine_of(folder, setting) as engine:
             session = engine.session("stop", fresh=True)
-            figures = [_at(n, prompt, session, plain, setting.rounds(ROUNDS), checks) for n in layers_of(shape)]
+            for layers in layers_of(shape):
+                figures.append(_at(layers, prompt, session, plain, setting.rounds(ROUNDS), checks))
+                setting.so_far(figures, f"up to layer {layers}")
     settings = {"shape": shape, "positions": POSITIONS, "rounds": setting.rounds(ROUNDS)}
     return Result(benchmark="stop", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -41,10 +44,5 @@ def _at(layers: int, prompt: list[int], session: RemoteSession, plain: Worker, r
         return seconds
 
     readings = take_turns({"djinn": ours, "plain": lambda: plain.seconds("first_layers", count=layers)}, rounds=rounds)
-    return Figure(
-        name=f"from run to Paused after {layers} layers of {POSITIONS} positions, of running {layers} layers",
-        unit="x",
-        value=Spread.of(ratios(readings["djinn"], readings["plain"])),
-        sides={name: Spread.of(1000 * s for s in values) for name, values in readings.items()},
-        sides_unit="ms",
-    )
+    name = f"from run to Paused after {layers} layers of {POSITIONS} positions, of running {layers} layers"
+    return compared(name, "djinn", "plain", readings, unit="ms", each=milliseconds)

@@ -59,6 +59,7 @@ def run(setting: Setting) -> Result:
             **{name: _theirs(other, prompt, expected, checks) for name, other in others.items()},
         }
         readings = take_turns(sides, rounds=rounds)
+        setting.so_far(_figures(readings, moved[-rounds:], absent), "one session, not yet sessions in lockstep")
         together = _lockstep(engine, shape, plain, setting.rounds(3), checks)
         copies = [copy.bytes_moved / copy.seconds / 1e9 for copy in engine.copies()]
         anonymous = {"djinn": _anonymous(pid_of(engine)), **{n: _anonymous(o.pid) for n, o in others.items()}}

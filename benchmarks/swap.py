@@ -7,8 +7,8 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
-from benchmarks.measuring import Spread, ratios, take_turns
-from benchmarks.results import Bar, Checks, Figure, Result, at_least
+from benchmarks.measuring import take_turns
+from benchmarks.results import Bar, Checks, Figure, Result, at_least, compared
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
@@ -38,6 +38,7 @@ def run(setting: Setting) -> Result:
             prompt = random_tokens(length, shape.vocabulary)
             found, nbytes[name] = moves(engine.session(name, fresh=True), prompt, TIERS[name], setting, checks)
             figures += found
+            setting.so_far(figures, f"up to {length:,} positions")
     return Result(
         benchmark="swap",
         settings={"shape": shape, "positions": lengths, "bytes": nbytes, "rounds": setting.rounds(ROUNDS)},
@@ -143,13 +144,12 @@ OF_THE_DISK = (
 
 def _figures(length: str, times: dict[str, list[float]], nbytes: int, tiers: Sequence[Tier]) -> list[Figure]:
     return [
-        Figure(
-            name=f"{length}: {name}: speed against a plain {plain}",
-            unit="x",
-            value=Spread.of(ratios(times[plain], times[ours])),
+        compared(
+            f"{length}: {name}: speed against a plain {plain}",
+            *(plain, ours, {side: times[side] for side in (ours, plain)}),
+            unit="GB/s",
+            each=lambda seconds: nbytes / seconds / 1e9,
             bar=bar,
-            sides={side: Spread.of(nbytes / seconds / 1e9 for seconds in times[side]) for side in (ours, plain)},
-            sides_unit="GB/s",
         )
         for name, ours, plain, bar in (*OF_THE_HOST, *(OF_THE_DISK if "disk" in tiers else ()))
     ]

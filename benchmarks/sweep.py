@@ -103,6 +103,7 @@ def run(setting: Setting) -> Result:
             if number:  # the first is to warm up
                 for name, total in totals.items():
                     seconds[name].append(total)
+                setting.so_far(_figures(seconds, sides.absent), f"{number} of {rounds} rounds")
     settings = {
         "shape": shape,
         "positions": length,

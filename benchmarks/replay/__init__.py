@@ -156,14 +156,14 @@ def _compared(
 
 
 def _prefetches(where: str, plays: Iterable[Played]) -> Figure:
-    books = [p.score.prefetches for p in plays]
+    counts = [p.score.prefetches for p in plays]
     return Figure(
         name=f"prefetches that were there in time: {where}",
         unit="of all",
-        value=Spread.of(b.hits / b.begun for b in books if b.begun),
-        sides={kind: Spread.of(getattr(b, kind) for b in books) for kind in ("begun", "hits", "late", "wasted")},
+        value=Spread.of(b.hits / b.begun for b in counts if b.begun),
+        sides={kind: Spread.of(getattr(b, kind) for b in counts) for kind in ("begun", "hits", "late", "wasted")},
         sides_unit="prefetches",
-        not_run=None if any(b.begun for b in books) else "nothing was prefetched",
+        not_run=None if any(b.begun for b in counts) else "nothing was prefetched",
     )
 
 

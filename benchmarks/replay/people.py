@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.replay.trace import Event, Kind, Trace
+from benchmarks.replay.trace import Event, EventKind, Trace
 
 BYTES_PER_TOKEN: Final = 819_200  # 13B in 16 bits: 40 layers x keys and values x 40 heads x 128
 HOUR: Final = 3600.0
@@ -152,7 +152,7 @@ class Person:
             self._note(notebook, "gone")
         self._wait(self.habits.laptop_closed)
 
-    def _note(self, at: Notebook, kind: Kind) -> None:
+    def _note(self, at: Notebook, kind: EventKind) -> None:
         size = round(at.tokens) * BYTES_PER_TOKEN
         self.events.append(Event(time=self.now, session=at.session, kind=kind, bytes=size))
 

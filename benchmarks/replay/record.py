@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Final
 
 import djinn_jupyter as dj
-from benchmarks.replay.trace import Event, Kind, Trace
+from benchmarks.replay.trace import Event, EventKind, Trace
 from benchmarks.setting import setting
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
@@ -34,7 +34,7 @@ class Recorder:
         self._notes: list[Event] = []
         self._stop = engine.channel.listen("", lambda event: self._heard.put((self._now(), event)))
 
-    def note(self, session: str, kind: Kind) -> None:
+    def note(self, session: str, kind: EventKind) -> None:
         self._notes.append(Event(time=self._now(), session=session, kind=kind))
 
     def trace(self, name: str, origin: str) -> Trace:

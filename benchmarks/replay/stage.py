@@ -21,7 +21,7 @@ from djinn_jupyter.engine.residency.eviction_policy import Candidate, victims
 from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.prefetch import (
     PATIENCE,
-    PrefetchBooks,
+    PrefetchCounts,
     Prefetching,
     Signal,
 )
@@ -31,6 +31,7 @@ from djinn_jupyter.engine.residency.priority import (
     Signals,
     claim_of,
 )
+from djinn_jupyter.engine.residency.returns import lead
 from djinn_jupyter.wire.nouns import SessionState
 
 WRITE_THROUGH_SECONDS: Final = 1.0
@@ -82,7 +83,7 @@ class Score:
     bytes_out: int = 0
     most: int = 0
     byte_seconds: float = 0.0
-    prefetches: PrefetchBooks = field(default_factory=PrefetchBooks)
+    prefetches: PrefetchCounts = field(default_factory=PrefetchCounts)
 
 
 class Policy(Protocol):
@@ -136,7 +137,7 @@ class Stage:
             self._counted_until = max(now, self._counted_until)
             step(now)
         self.prefetching.expire(end + 2 * PATIENCE)
-        self.score.prefetches = self.prefetching.books
+        self.score.prefetches = self.prefetching.counts
         return self.score
 
     # ------------------------------------------------------------------------------------------------- events
@@ -204,7 +205,9 @@ class Stage:
             actor.dirty = 0
 
     def _let_go(self, actor: Actor, moves: int, now: float) -> None:
-        if actor.moves == moves and actor.place == "device" and actor.ready <= now and self.policy.swaps:
+        expected = self.idle_times.announced(actor.name, now) is not None
+        present = actor.moves == moves and actor.place == "device" and actor.ready <= now
+        if present and not expected and self.policy.swaps:
             self._leave(actor, now)
 
     def _signal_step(self, event: Event) -> Step:
@@ -213,8 +216,14 @@ class Stage:
     def _signal(self, event: Event, now: float) -> None:
         actor = self.actors[event.session]
         match event.kind:
+            case "close" | "rest" if actor.state == "running":  # its run waited, and ends later
+                self._at(max(actor.until, now) + 0.05, self._signal_step(event))
+                return
             case "close":
                 self._close(actor)
+                return
+            case "rest":
+                self._announce(actor, event.seconds, now)
                 return
             case "quiet":
                 actor.signals = actor.signals.noted("idle")
@@ -231,8 +240,26 @@ class Stage:
         if actor.size:
             self.idle_times.rests(actor.name, actor.signals.focused, now)
 
+    def _announce(self, actor: Actor, seconds: float, now: float) -> None:
+        """Begin a rest of which the session has said how long it lasts."""
+        if not actor.size:
+            return
+        self._rests(actor, now)
+        self.idle_times.announce(actor.name, now + seconds)
+        present = actor.place == "device" and actor.ready <= now
+        if present and self.policy.swaps and self._idle_seconds is not None and seconds >= self._idle_seconds:
+            self._leave(actor, now)
+        moves = actor.moves
+        if self._prefetch:
+            begin = max(now, now + seconds - lead(self.restore_seconds(actor)))
+            self._at(begin, lambda then: self._return(actor, moves, then))
+
+    def _return(self, actor: Actor, moves: int, now: float) -> None:
+        if actor.moves == moves:
+            self._maybe_prefetch(actor, "announced", now)
+
     def _close(self, actor: Actor) -> None:
-        self._leave_books(actor)
+        self._leave_device(actor)
         actor.place, actor.size, actor.dirty = "nowhere", 0, 0
         self.idle_times.forget(actor.name)
 
@@ -293,12 +320,12 @@ class Stage:
             rate = self.costs.host_out if goes_to == "host" else self.costs.disk_out
             when = self._transfer(actor.dirty, rate, now)
             self.score.bytes_out += actor.dirty
-        self._leave_books(actor)
+        self._leave_device(actor)
         self._on_host += actor.size if goes_to == "host" else 0
         actor.place, actor.dirty = goes_to, 0
         return when
 
-    def _leave_books(self, actor: Actor) -> None:
+    def _leave_device(self, actor: Actor) -> None:
         if actor.place == "device":
             self._used -= actor.size
         self.prefetching.left(actor.name)

@@ -6,6 +6,7 @@ stop      it is stopped in a pass (`paused`) or its run has ended (`idle`), by `
 focused   its notebook got its user's focus; blurred: it lost it
 expected  a cell that uses the session is about to run; quiet: that cell has ended
 gone      its kernel has ended (or its laptop was closed); any other event says that it is back
+rest      it says that it will be used again in `seconds`
 close     it is closed
 """
 
@@ -17,18 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["run", "stop", "focused", "blurred", "expected", "quiet", "gone", "close"]
+EventKind = Literal["run", "stop", "focused", "blurred", "expected", "quiet", "gone", "rest", "close"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`time` in seconds since the trace began."""
+    """`time` in seconds since the trace began; `seconds` is the length of a rest that is announced, and in no file."""
 
     time: float
     session: str
-    kind: Kind
+    kind: EventKind
     bytes: int = 0
     state: Literal["paused", "idle"] = "idle"
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -25,8 +25,10 @@ class Batched:
 
     @torch.inference_mode()
     def collect(self, prompts: list[list[int]], layer: int, path: str) -> dict[str, Any]:
-        """Write the residual after `layer` at each prompt's last position; the CPU seconds of this process."""
-        begun = process_time()
+        """Write the residual after `layer` at each prompt's last position; the CPU seconds of this process, on a GPU
+        those of the wall clock."""
+        clock = perf_counter if self.model.device.type == "cuda" else process_time
+        begun = clock()
         rows_PD = torch.empty(len(prompts), self.model.config.n_embd)
         order = sorted(range(len(prompts)), key=lambda number: -len(prompts[number]))
         for at in range(0, len(order), BATCH):
@@ -36,7 +38,7 @@ class Batched:
         starts = [0, *torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()]
         values = {f"resid_post.{layer}": rows_PD, "tokens": torch.tensor(tokens), "starts": torch.tensor(starts)}
         _save(values, Path(path))
-        return {"seconds": process_time() - begun}
+        return {"seconds": clock() - begun}
 
     def _last(self, prompts: list[list[int]], layer: int) -> Tensor:
         longest = len(prompts[0])

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel
 
 from benchmarks.workers import gpt2
-from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.experiments.baselines.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.weights import digest, leaving_after, settle
 
 SHOWN = 8  # logits of a row in a reply, to be compared with those of tools that compute other bits

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
-from djinn_jupyter.experiments.baselines.weights import Asked, device_for, settle
+from djinn_jupyter.experiments.baselines.decoding import Timestamps, decoded
+from djinn_jupyter.experiments.baselines.weights import ModelAsked, device_for, settle
 
 TIMES = 5
 
@@ -19,7 +19,7 @@ class Whole:
 
     def load(self, model: str, threads: int) -> dict[str, Any]:
         """Return the bytes of weights that a token reads: all but the embeddings, of which it reads one row."""
-        self.model = Asked(model=model, dtype=None, threads=threads).read().to(device_for(None))
+        self.model = ModelAsked(model=model, dtype=None, threads=threads).read().to(device_for(None))
         self.model.generation_config.eos_token_id = None
         table = self.model.get_input_embeddings().weight
         return {"read": sum(p.nbytes for p in self.model.parameters() if p is not table)}

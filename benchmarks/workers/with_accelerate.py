@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.experiments.baselines.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.with_accelerate import Accelerated
 
 

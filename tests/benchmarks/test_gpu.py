@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pynvml
 import pytest
 
+from benchmarks import machine, results
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import exactness, kept, link
+from benchmarks.gpu import course, exactness, kept, link
 from benchmarks.gpu.report import report
-from benchmarks.gpu.steps import NOT_BUILT, STEPS, Step, Unfinished
+from benchmarks.gpu.steps import SECONDS, STEPS, Step, Unfinished, findings_of, step_of
+from benchmarks.results import Figure, Result
 from benchmarks.setting import Setting
 from djinn_jupyter.experiments.nvml import Card
 
@@ -48,9 +53,22 @@ def test_a_case_whose_bits_differ_is_named_and_misses_the_bar(small: Setting, mo
 
 
 def test_a_step_whose_time_is_over_says_how_far_it_came(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exactness, "SECONDS", 0)
     with pytest.raises(Unfinished, match="0 of 1 cases"):
-        exactness.run(small)
+        exactness.run(replace(small, seconds=0))
+
+
+def test_a_step_keeps_what_it_has_so_far(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a turn that is cut leaves it: the cases decided until then, and no word of the others."""
+    monkeypatch.setattr(exactness, "SMALL", (("llama", "gpt2", "mamba2"), *ONE[1:]))
+    monkeypatch.setattr(exactness, "EACH", 1)
+    monkeypatch.setattr(exactness, "decide", lambda case: exactness.Verdict(case=case, outcome="exact"))
+    written: list[tuple[str, int]] = []
+
+    def so_far(figures: Iterable[Figure], how_far: str) -> None:
+        written.append((how_far, len(list(figures))))
+
+    exactness.run(replace(small, so_far=so_far))
+    assert written == [("1 of 3 cases", 1), ("2 of 3 cases", 1)]
 
 
 def test_the_link_step_copies_each_way_and_compares(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +78,19 @@ def test_the_link_step_copies_each_way_and_compares(small: Setting, monkeypatch:
     assert all(figure.value is not None and figure.value.low > 0 for figure in found.figures)
 
 
-def ends(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the reasons why a step has no result when its process runs this program."""
+A_STEP = Step(name="link", learns="", module="", minutes=1)
+
+
+def ends(
+    program: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *steps: Step, minutes: float | None = None
+) -> dict[str, str]:
+    """Return the reasons why steps have no whole result when their process runs this program."""
     (folder / "python").write_text(f"#!{sys.executable}\n{program}\n")
     (folder / "python").chmod(0o700)
-    monkeypatch.setattr(command.sys, "executable", str(folder / "python"))
-    return command.run([Step(name="link", learns="", module="")], folder, size=0.1)
+    monkeypatch.setattr(course.sys, "executable", str(folder / "python"))
+    made = course.Course(folder=folder, size=1.0, until=minutes and monotonic() + 60 * minutes)
+    made.run(steps or [A_STEP])
+    return made.reasons
 
 
 def test_a_step_that_fails_is_told_with_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +106,68 @@ def test_a_step_goes_on_until_it_is_finished(tmp_path: Path, monkeypatch: pytest
 
 def test_a_step_that_comes_no_further_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = ends("import sys; print('3 of 5 parts', file=sys.stderr); sys.exit(3)", tmp_path, monkeypatch)
-    assert reasons == {"link": f"a turn of {command.SECONDS} s came no further: 3 of 5 parts"}
+    assert reasons == {"link": "a turn came no further: 3 of 5 parts"}
+
+
+TURN = """import json, sys; from pathlib import Path
+name, folder = sys.argv[3], Path(sys.argv[4]); log = folder / "log"
+log.write_text((log.read_text() if log.exists() else "") + name + " ")
+turns = log.read_text().split().count(name)
+if name == "exactness" and turns < 3: print(f"{turns} of 3 parts", file=sys.stderr); sys.exit(3)
+machine = '{"device": "d", "cpu": "c", "versions": {}}'
+(folder / f"{name}.json").write_text('{"figures": [], "settings": {}, "machine": ' + machine + "}")
+"""
+
+
+def test_a_step_of_several_turns_has_the_next_when_the_others_had_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [step_of(name) for name in ("exactness", "races", "fork")]
+    assert ends(TURN, tmp_path, monkeypatch, *steps) == {}
+    assert (tmp_path / "log").read_text().split() == ["exactness", "races", "fork", "exactness", "exactness"]
+
+
+def test_a_run_ends_in_its_minutes_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose minutes are not left is put off, and a shorter one behind it is run."""
+    steps = [step_of(name) for name in ("sessions", "fork", "exactness")]
+    reasons = ends(TURN, tmp_path, monkeypatch, *steps, minutes=2.0)
+    assert (tmp_path / "log").read_text().split() == ["fork"]
+    assert reasons["sessions"].startswith("it needs about 420 s, and the run had ")
+    assert reasons["exactness"].startswith("it needs about 240 s")
+    assert "run the same again" in (tmp_path / "report.md").read_text()
+    again = course.Course(folder=tmp_path, size=1.0)
+    assert (again.turns["sessions"], again.turns["exactness"]) == (0, 0)
+    left = course.missing(tmp_path, {**again.turns, "link": 1})
+    assert left[-1].name == "link"
+    assert "fork" not in {step.name for step in left}
+
+
+def test_a_step_with_a_whole_result_finds_all_of_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else readings of an earlier day would stand beside the present clocks."""
+    step, findings = step_of("races"), findings_of("races", tmp_path)
+    findings.touch()
+    assert ends(TURN, tmp_path, monkeypatch, step) == {}
+    assert findings.exists()
+    course.Course(folder=tmp_path, size=1.0).run([step])
+    assert not findings.exists()
+
+
+def test_findings_at_another_size_are_no_findings(small: Setting) -> None:
+    kept.Kept.of("graphs", small).add("7B", 1.0)
+    assert kept.Kept.of("graphs", small).found == {"7B": 1.0}
+    assert kept.Kept.of("graphs", replace(small, factor=0.5)).found == {}
+
+
+def test_a_finding_that_a_kill_tore_is_found_again_and_the_others_stay(small: Setting) -> None:
+    before = kept.Kept.of("graphs", small)
+    before.add("7B", 1.0)
+    before.add("13B", 2.0)
+    path = findings_of("graphs", small.results or small.home)
+    path.write_bytes(path.read_bytes()[:-5])
+    torn = kept.Kept.of("graphs", small)
+    assert torn.found == {"7B": 1.0}
+    torn.add("13B", 3.0)
+    assert kept.Kept.of("graphs", small).found == {"7B": 1.0, "13B": 3.0}
 
 
 def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
@@ -97,8 +183,8 @@ def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
 @pytest.mark.parametrize("handler", ["exit(1)", "None"], ids=["that stops its engines", "that hangs"])
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
     """A signal ends it, at which it stops its engines; force ends it where it goes on."""
-    monkeypatch.setattr(command, "SECONDS", 2)
-    monkeypatch.setattr(command, "GRACE_SECONDS", 2)
+    monkeypatch.setattr(course, "SECONDS", 2)
+    monkeypatch.setattr(course, "GRACE_SECONDS", 2)
     waits = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: {handler})\ntry: time.sleep(60)"
     stops = f"finally: open({str(tmp_path / 'stopped')!r}, 'w').close()"
     assert ends(f"{waits}\n{stops}", tmp_path, monkeypatch) == {"link": "it took longer than 2 s"}
@@ -126,12 +212,35 @@ def test_the_report_says_of_each_bar_met_missed_or_why_not_measured(tmp_path: Pa
     assert "| generation | f: at least 0.97 x | missed by 0.07 x: 0.9 |" in told
     assert "| generation | f: at least 0.97 x | met: 0.9 |" in told
     assert "| generation | f: at least 0.97 x | not measured: no tool |" in told
-    assert f"1 met, 1 missed, {1 + len(STEPS) - 1 + len(NOT_BUILT)} not measured." in told
-    assert all(f"| {name} |" in told for name in NOT_BUILT)
+    assert f"1 met, 1 missed, {1 + len(STEPS) - 1} not measured, 0 so far." in told
     assert "usual size" not in told
     written["settings"]["size"] = 1e-4
     (tmp_path / "generation.json").write_text(json.dumps(written))
     assert "At 0.0001 of the usual size and in few rounds" in report(tmp_path, {})
+    written["partial"] = "3 of 5 rounds"
+    (tmp_path / "generation.json").write_text(json.dumps(written))
+    told = report(tmp_path, {"generation": "it took longer than 480 s"})
+    assert "| generation | f: at least 0.97 x | so far met: 0.9 |" in told
+    assert "| generation | the rest, after 3 of 5 rounds | not measured: it took longer than 480 s |" in told
+    assert step_of("generation") in course.missing(tmp_path, {})
+
+
+def test_the_file_of_a_cut_turn_says_that_it_is_partial_and_a_whole_one_takes_its_place(tmp_path: Path) -> None:
+    found = Result(benchmark="fork", settings={}, figures=())
+    here = machine.describe(threads=1, device="cpu")
+    path = results.write(found, here, tmp_path, partial="half")
+    assert (json.loads(path.read_text())["partial"], results.whole(path)) == ("half", False)
+    results.write(found, here, tmp_path)
+    assert results.whole(path)
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_the_list_says_how_long_each_step_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(STEPS) + 1
+    assert all(" min" in line for line in said)
+    assert all(step.turn is not None or 60 * step.minutes < SECONDS for step in STEPS)
 
 
 def test_a_fact_that_nvml_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

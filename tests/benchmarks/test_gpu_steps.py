@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -49,6 +51,14 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
     return Setting(quick=True, threads=1, home=tmp_path, results=tmp_path, factor=SIZE_WITHOUT_A_GPU)
 
 
+def ran(step: ModuleType, setting: Setting) -> Result:
+    """Run a step of minutes, which has to keep figures as it goes: a turn may be cut."""
+    kept: list[str] = []
+    found: Result = step.run(replace(setting, so_far=lambda figures, how_far: kept.append(how_far)))
+    assert kept
+    return found
+
+
 def value_of(found: Result, name: str) -> float | None:
     (figure,) = [figure for figure in found.figures if name in figure.name]
     return None if figure.value is None else figure.value.median
@@ -59,35 +69,61 @@ def test_kernels_of_attention_are_counted_by_the_bits_that_they_repeat(
 ) -> None:
     assert value_of(attention.run(tiny), "math attention in float32") == 1.0
     monkeypatch.setattr(attention, "_by", lambda backend, query, keys, values: torch.rand(1))
+    monkeypatch.setattr(attention, "KERNELS", ("math",))
     assert value_of(attention.run(tiny), "math attention in float32") == 0.0
 
 
+def test_a_case_that_a_kernel_refuses_leaves_the_others_their_figure(
+    tiny: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by(backend: object, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        if keys.shape[1] == 8:
+            raise RuntimeError("No available kernel. Aborting execution.")
+        return query
+
+    monkeypatch.setattr(attention, "_by", by)
+    monkeypatch.setattr(attention, "KERNELS", ("efficient", "flash"))
+    monkeypatch.setattr(attention, "DTYPES", (torch.float16,))
+    assert value_of(attention.run(tiny), "efficient attention in float16 that repeat their bits (4 of 6") == 1.0
+    monkeypatch.setattr(attention, "HEADS", ((32, 8),))
+    (figure,) = [figure for figure in attention.run(tiny).figures if "flash attention in float16" in figure.name]
+    assert (figure.value, figure.not_run) == (None, "No available kernel. Aborting execution.")
+
+
 @pytest.mark.alone
-def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(tiny: Setting) -> None:
-    found = graphs.run(tiny)
+def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(
+    tiny: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ran(graphs, tiny)
     assert found.checks["new tokens of the engine and of plain generate"]
     by_graphs = [figure for figure in found.figures if "of the bar" in figure.name]
     if DEVICE.type == "cuda":
         assert all(figure.value is not None for figure in by_graphs)
     else:
         assert [(figure.value, figure.not_run) for figure in by_graphs] == [(None, graphs.NO_GPU)] * 2
+    monkeypatch.setattr(graphs, "_rates", lambda *given: pytest.fail("measured already"))
+    assert graphs.run(tiny).checks == found.checks, "what an earlier turn compared counts too"
 
 
 @pytest.mark.parametrize(("speed", "of_the_bar"), [(300.0, 1.0), (100.0, 150 / 70)])
 def test_the_bar_of_graphs_is_the_smaller_one(speed: float, of_the_bar: float) -> None:
     rates = {graphs.PLAIN: [50.0], graphs.SPEED: [speed], graphs.WITHOUT: [60.0]}
     rates = {**rates, graphs.WITH: [150.0], graphs.ARMED_WITH: [125.0]}
-    bar, without, armed = graphs._figures("a shape", rates)
+    bar, without, armed, of_vllm = graphs._figures("a shape", {**rates, graphs.VLLM: [120.0]}, None)
     assert bar.value is not None
     assert bar.value.median == pytest.approx(of_the_bar)
     assert bar.met is True
     assert without.value is not None
     assert armed.met is False
+    assert of_vllm.value is not None
+    assert of_vllm.value.median == pytest.approx(1.25)
+    *_, of_vllm = graphs._figures("a shape", rates, "vLLM is not installed here")
+    assert (of_vllm.value, of_vllm.not_run) == (None, "vLLM is not installed here")
 
 
 @pytest.mark.alone
 def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -> None:
-    found = sessions.run(tiny)
+    found = ran(sessions, tiny)
     assert (
         value_of(found, "outputs equal") == value_of(found, "alive at the same time") == found.settings["plan"].sessions
     )
@@ -97,7 +133,7 @@ def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -
 
 @pytest.mark.alone
 def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None:
-    found = moves.run(tiny)
+    found = ran(moves, tiny)
     assert found.settings["bytes_of_a_session"]
     assert value_of(found, "swap out to the host")
     assert value_of(found, "told by the focus") is not None
@@ -105,7 +141,7 @@ def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None
 
 @pytest.mark.alone
 def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
-    found = large_ring.run(tiny)
+    found = ran(large_ring, tiny)
     assert found.checks["layer copies"]
     assert value_of(found, "new tokens")
     assert [f.not_run for f in found.figures if "accelerate" in f.name] == ["accelerate is not here"] * 2
@@ -114,20 +150,20 @@ def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 def test_the_smaller_shape_goes_through_the_ring(tiny: Setting) -> None:
-    assert ring.run(tiny).checks["layer copies"]
+    assert ran(ring, tiny).checks["layer copies"]
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_start_gives_the_first_token_of_a_plain_script(tiny: Setting) -> None:
-    found = start_up.run(tiny)
+    found = ran(start_up, tiny)
     assert found.checks == {"the first token of djinn and of a plain script": 1}
     assert value_of(found, "of reading the files")
 
 
 def test_interleavings_are_right_and_go_on_where_they_were(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(races, "CHUNK", 5)
-    assert value_of(races.run(tiny), "wrong readings") == 0
+    assert value_of(ran(races, tiny), "wrong readings") == 0
     monkeypatch.setattr(races, "wrong", lambda seeds: pytest.fail("decided already"))
     races.run(tiny)
 
@@ -167,7 +203,7 @@ def test_a_tool_that_is_missing_or_says_nothing_is_no_zero(
 def test_every_experiment_has_a_verdict_or_a_reason(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"whitebox": "PASS", "pressure": "FAIL", "validation": "ERROR no room"}
     monkeypatch.setattr(evaluation, "verdict", lambda name, *_: said.get(name, "it took longer than 1 s"))
-    found = {figure.name.rpartition(" ")[2]: figure for figure in evaluation.run(tiny).figures}
+    found = {figure.name.rpartition(" ")[2]: figure for figure in ran(evaluation, tiny).figures}
     assert (found["whitebox"].met, found["pressure"].met) == (True, False)
     assert found["validation"].not_run == "ERROR no room"
     assert found["resume-latency"].not_run == "it took longer than 1 s"

@@ -142,9 +142,9 @@ def test_every_rule_keeps_its_accounts_on_generated_work(name: str) -> None:
             on_device = sum(a.size for a in stage.actors.values() if a.place == "device")
             assert on_device <= score.most <= costs.slab
             assert score.refused == 0
-            books = score.prefetches
-            assert books.begun == books.hits + books.late + books.wasted
-            assert prefetch or books.begun == 0
+            counts = score.prefetches
+            assert counts.begun == counts.hits + counts.late + counts.wasted
+            assert prefetch or counts.begun == 0
 
 
 def test_a_trace_survives_its_file(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""`python -m benchmarks.limits`: how fast a sweep by `patching` could be at most, on this machine.
+
+Counts the multiplications of the rows that any sweep has to compute, and measures the most of them that the model's own
+layer reaches here in a second, at any number of rows. What a sweep cannot do faster are these rows, and the two lines
+of a pair alone. TransformerLens's times are those of `results/patching.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from time import thread_time
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from benchmarks import machine, results
+from benchmarks.measuring import Spread
+from benchmarks.patching import CASES, PAIRS, POSITIONS, THEIRS, Case
+from benchmarks.results import Figure, Result, at_least
+from benchmarks.setting import GPT2, Shape
+
+ROWS = (16, 77, 115, 230, 285, 400, 600, 1024)
+ROUNDS = 7
+ROW = 12  # multiplications of a row in a layer, by the square of the width: 3 for q, k and v, 1 behind attention, 8
+ENTRY, BEHIND = 3, 9
+
+
+def lines(case: Case, first: int, shape: Shape) -> Iterator[tuple[int, int, int]]:
+    """Yield the lines of a pair's sweep: how many, the layer at which they join, and their rows."""
+    if case.site == "z":
+        yield from ((shape.heads, layer, POSITIONS - first) for layer in range(shape.layers))
+    else:
+        for layer in range(1, shape.layers):
+            yield from ((1, layer, POSITIONS - start) for start in range(first, POSITIONS))
+
+
+def ours(case: Case, first: int, shape: Shape) -> int:
+    """Return the multiplications by weights that the lines of one pair need: of the layer inside which they join what
+    is behind attention, of the last layer keys and values, and the last row."""
+    found = 0
+    for count, joined, rows in lines(case, first, shape):
+        last = shape.layers - 1
+        inside = BEHIND - ROW if case.site == "z" else 0
+        if joined == last and case.site == "z":
+            of_line = BEHIND
+        else:
+            of_line = rows * (ROW * (last - joined) + inside) + (rows - 1) * ENTRY + ROW
+        found += count * of_line * shape.width**2
+    return found
+
+
+def theirs(case: Case, shape: Shape) -> int:
+    """Return those of a loop of whole forwards with logits of all positions, for one pair."""
+    cells = shape.layers * (shape.heads if case.site == "z" else POSITIONS)
+    return cells * POSITIONS * (ROW * shape.layers * shape.width**2 + shape.width * shape.vocabulary)
+
+
+def seconds_of(work: Callable[[], Any]) -> Spread:
+    """Return the CPU seconds of this thread; the first time is not kept."""
+    found = []
+    for _ in range(ROUNDS + 1):
+        begun = thread_time()
+        work()
+        found.append(thread_time() - begun)
+    spread = Spread.of(found[1:])
+    assert spread is not None
+    return spread
+
+
+@torch.inference_mode()
+def rates(model: Any, shape: Shape) -> dict[str, Spread]:
+    """Return the multiplications a second, in 1e9, of a layer over as many rows as there are numbers in ROWS."""
+    layer, found = model.transformer.h[shape.layers // 2], {}
+    for rows in ROWS:
+        hidden = torch.randn(1, rows, shape.width)
+        taken, count = seconds_of(partial(layer, hidden)), ROW * shape.width**2 * rows / 1e9
+        found[f"{rows} rows"] = Spread(
+            median=count / taken.median, low=count / taken.high, high=count / taken.low, count=taken.count
+        )
+    return found
+
+
+@torch.inference_mode()
+def line_seconds(model: Any, shape: Shape) -> Spread:
+    """Return the seconds of one line by itself, with the logits of its last position."""
+    tokens = torch.randint(shape.vocabulary, (1, POSITIONS))
+    return seconds_of(lambda: model(tokens, logits_to_keep=1))
+
+
+def figures(shape: Shape, measured: dict[str, Any]) -> Iterator[Figure]:
+    torch.manual_seed(shape.seed)
+    model = GPT2LMHeadModel(GPT2Config()).eval()
+    reached, line = rates(model, shape), line_seconds(model, shape)
+    best = max(spread.median for spread in reached.values())
+    yield Figure(
+        name="a layer's multiplications a second, at the best number of rows",
+        unit="1e9",
+        value=max(reached.values(), key=lambda spread: spread.median),
+        sides=reached,
+        sides_unit="1e9",
+    )
+    by_name = {figure["name"]: figure for figure in measured["figures"]}
+    for case in CASES:
+        pairs = PAIRS if case.many else 1
+        for first, bar in case.bars.items():
+            name = f"sweep of {case.named(first)}, of {THEIRS}"
+            loop = by_name[name]["sides"][THEIRS]["median"] / pairs
+            least = ours(case, first, shape) / 1e9 / best + 2 * line.median
+            yield Figure(
+                name=f"limit of a {name}",
+                unit="x",
+                value=Spread.of([loop / least]),
+                bar=at_least(bar),
+                sides={
+                    "1e9 multiplications, ours": Spread.of([ours(case, first, shape) / 1e9]),
+                    "1e9 multiplications, theirs": Spread.of([theirs(case, shape) / 1e9]),
+                    "least CPU seconds, ours": Spread.of([least]),
+                    "CPU seconds, theirs": Spread.of([loop]),
+                },
+            )
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    begun = machine.describe(threads=1, device="cpu")
+    measured = json.loads((results.HERE / "patching.json").read_text())
+    found = Result(
+        benchmark="limits",
+        settings={"shape": asdict(GPT2), "positions": POSITIONS, "pairs": PAIRS, "rounds": ROUNDS},
+        figures=tuple(figures(GPT2, measured)),
+        checks={},
+    )
+    for figure in found.figures:
+        print(f"  {figure}", flush=True)
+    results.write(found, machine.ended(begun), results.HERE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
