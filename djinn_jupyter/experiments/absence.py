@@ -10,6 +10,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.course import timed
+from djinn_jupyter.experiments.link import TimedCopy, Way
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Swapped
 from djinn_jupyter.wire.requests import SwapOut
@@ -17,15 +18,29 @@ from djinn_jupyter.wire.requests import SwapOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """`out_ms` is from the request until the bytes are on the host; a request of another session meanwhile waits for
-    `dispatch_ms`. Copying alone takes `copy_ms`, coming back `back_ms`. `bytes_left` stay on the device meanwhile."""
+    """Milliseconds and bytes of a session's way to the host and back. `copy_ms` and `back_copy_ms` are those of the
+    mover's copies; None where all bytes had a copy already."""
 
-    out_ms: float
-    dispatch_ms: float
-    copy_ms: float
-    back_ms: float
+    out_ms: float  # from the request until the bytes are on the host
+    dispatch_ms: float  # the wait of another session's request meanwhile
+    copy_ms: float | None
+    back_ms: float  # from the request until the stopped pass can go on
+    back_copy_ms: float | None
     bytes_moved: int
-    bytes_left: int
+    bytes_back: int
+    bytes_left: int  # on the device after the order to leave it
+
+    def copies(self) -> list[TimedCopy]:
+        """Return the copies of both ways, as the mover timed them."""
+        ways: list[tuple[Way, int, float | None]] = [
+            ("out", self.bytes_moved, self.copy_ms),
+            ("in", self.bytes_back, self.back_copy_ms),
+        ]
+        return [
+            TimedCopy(what=f"A session's way {way}", way=way, nbytes=nbytes, seconds=milliseconds / 1000)
+            for way, nbytes, milliseconds in ways
+            if milliseconds is not None
+        ]
 
 
 def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
@@ -39,11 +54,18 @@ def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
     return Absence(
         out_ms=out_ms,
         dispatch_ms=dispatch_ms,
-        copy_ms=1000 * out.seconds,
+        copy_ms=copy_milliseconds(out),
         back_ms=back_ms,
+        back_copy_ms=copy_milliseconds(back),
         bytes_moved=out.bytes_moved,
+        bytes_back=back.bytes_moved,
         bytes_left=left,
     )
+
+
+def copy_milliseconds(moved: Transfer) -> float | None:
+    """Return the milliseconds of the mover's copies alone; None where nothing was copied."""
+    return None if moved.copy_seconds is None else 1000 * moved.copy_seconds
 
 
 def _leave(

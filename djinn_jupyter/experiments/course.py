@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,15 +33,18 @@ class Unmeasured:
 EARLIER = "earlier"  # the folder for the result files of an earlier run
 REPORTS = ("report.html", "report.md")
 NOT_YET = Unmeasured(reason="the run did not come to it")
+NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\]')  # a list in JSON of neither strings, lists nor objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """The device and weights of all sides of a run: `device` such as cuda:1, None for the best there is; `random`
-    names the architecture where weights are drawn and not read."""
+    names the architecture where weights are drawn and not read. `server` is the address of an engine that runs, in
+    place of one of the run's own."""
 
     device: str | None = None
     random: str | None = None
+    server: str | None = None
 
     def words(self) -> dict[str, Any]:
         """Return the keyword arguments for loading an engine or a baseline."""
@@ -68,6 +72,7 @@ class Course:
     owns_folder: bool = False
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
     partial: set[str] = field(default_factory=set)
+    measured_once: dict[str, Any] = field(default_factory=dict)  # what several parts of a run are held against
 
     @property
     def elapsed(self) -> float:
@@ -132,7 +137,7 @@ class Course:
             self._take_the_folder()
         self.written[name] = plain
         if self.saves:
-            self.put(name, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+            self.put(name, _spelled(plain))
         return plain
 
     def put(self, name: str, text: str) -> None:
@@ -236,6 +241,12 @@ def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{index}]", reasons) for index, item in enumerate(value)]
     return value
+
+
+def _spelled(plain: Mapping[str, Any]) -> str:
+    """Return the text of a result file: a line for each value and for each list of numbers."""
+    text = json.dumps(plain, indent=1, allow_nan=False)
+    return NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:

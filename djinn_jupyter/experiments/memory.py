@@ -1,5 +1,5 @@
 """Memory sampled from outside: the device by NVML where there is a GPU, the engine's process, the engine's accounting
-(`books`)."""
+(`accounted`)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from djinn_jupyter.experiments.nvml import Card, Unseen, card
 from djinn_jupyter.wire.nouns import EngineStatistics
 
 PERIOD_SECONDS = 0.05
+LEAST_CARD = 1 << 30  # bytes; CUDA's context and the kernels it loads fill a card of less by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `books` counts the bytes
-    allocated on the device by the engine's accounting, `used` the same less free pages."""
+    """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `accounted` counts the
+    bytes allocated on the device by the engine's accounting, `used` the same less free pages."""
 
     seconds: float
     device: int | None
     process: int
-    books: int
+    accounted: int
     used: int
 
     @property
     def gigabytes(self) -> float:
         """The device's memory; without a GPU the engine's accounting: a process's memory includes its libraries."""
-        return (self.books if self.device is None else self.device) / GIB
+        return (self.accounted if self.device is None else self.device) / GIB
 
 
 @dataclass(slots=True)
@@ -56,8 +57,8 @@ class Curve:
             return self.samples[-1]
 
     @property
-    def peak_books(self) -> int:
-        return max((sample.books for sample in self.samples), default=0)
+    def peak_accounted(self) -> int:
+        return max((sample.accounted for sample in self.samples), default=0)
 
     def gigabytes(self) -> list[float]:
         return [sample.gigabytes for sample in self.samples]
@@ -84,10 +85,25 @@ def bytes_of(gigabytes: float | None) -> int | None:
     return None if gigabytes is None else int(gigabytes * GIB)
 
 
+def limits_card(limit: int | None) -> bool:
+    """Return whether a limit in bytes is that of a whole card."""
+    return limit is not None and limit >= LEAST_CARD
+
+
+def options_for_limit(limit: int | None) -> dict[str, int | None]:
+    """Return the engine's options for a limit in bytes: of the whole card, or, where no card is so small, of weights
+    and pages, on a GPU as on the CPU."""
+    return {"card_memory" if limits_card(limit) else "device_memory": limit}
+
+
+def weights_on_device(reading: EngineStatistics) -> int:
+    """Return the bytes of weights on the device by the engine's accounting."""
+    return reading.weight_bytes if reading.weights is None else reading.weights.bytes_on_device
+
+
 def on_device(reading: EngineStatistics) -> int:
     """Return the bytes on the device by the engine's accounting: weights and the memory of sessions."""
-    slabs = reading.slabs
-    weights = reading.weight_bytes if reading.weights is None else reading.weights.bytes_on_device
+    slabs, weights = reading.slabs, weights_on_device(reading)
     if reading.budget is not None:
         return weights + reading.budget.bytes_taken
     return weights + sum(slab.bytes_allocated + slab.working_bytes for slab in slabs)
@@ -109,7 +125,7 @@ def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]
         except Unseen as why:
             seen = None
             on_gpu = engine.statistics().device_bytes_in_use is not None
-            measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's books ({why})"
+            measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's accounting ({why})"
         else:
             measured_by = "NVML"
         yield from _growing(engine, seen, measured_by, begun)
@@ -125,7 +141,7 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
             seconds=time.monotonic() - begun,
             device=reading.device_bytes_in_use if seen is None else seen.bytes_in_use(),
             process=int(process.memory_info().rss),
-            books=on_device(reading),
+            accounted=on_device(reading),
             used=in_use(reading),
         )
 
@@ -141,9 +157,3 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
     finally:
         ended.set()
         thread.join()
-
-
-def device_gigabytes(engine: RemoteEngine) -> float:
-    """Return the gigabytes (GiB) on the device at this moment."""
-    with sampled(engine) as curve:
-        return curve.take().gigabytes

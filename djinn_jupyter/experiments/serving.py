@@ -1,4 +1,5 @@
-"""An engine of this run's own: a real process, reached through the public client, shared with no other client."""
+"""The engine of a run, reached through the public client: a process of the run's own, shared with no other client, or
+one that runs already."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.loading import attach
+from djinn_jupyter.experiments.attached import attached
 from djinn_jupyter.experiments.course import Course
 
 PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
@@ -20,7 +22,13 @@ PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 
 @contextmanager
 def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEngine]:
-    """Start the engine of `model`, and end it with the block. Its registry and its sessions are this run's alone."""
+    """Start the engine of `model`, and end it with the block. Its registry and its sessions are this run's alone. Where
+    the setup names a server, that engine is attached to instead."""
+    if course.setup.server is not None:
+        course.tell(f"Attaching to the engine on {course.setup.server}")
+        with attached(course.setup.server, model, **options) as running:
+            yield running
+        return
     with private_jupyter():
         course.tell(f"Starting the engine of {course.setup.named(model)}")
         try:

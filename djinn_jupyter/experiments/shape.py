@@ -27,8 +27,8 @@ class Shape:
     layers: int | None = None
     positions: int | None = None
 
-    def require_count(self, expected: int) -> None:
-        if self.layers not in (None, expected):
+    def require_count(self, expected: int | None) -> None:
+        if expected is not None and self.layers not in (None, expected):
             raise UsageError(f"model.num_layers is {expected}; {self.name} has {self.layers} layers.")
 
     def require_layers(self, named: Mapping[str, int]) -> None:
@@ -48,6 +48,7 @@ class Shape:
 def require_whitebox(shape: Shape, file: Whitebox) -> None:
     """Raise UsageError where the model does not fit the file of a `whitebox` or `pressure` run."""
     shape.require_count(file.model.num_layers)
+    shape.require_layers(file.layers_named())
     shape.require_room(file.experiment.inference.input_length, file.experiment.inference.continuation_tokens)
 
 

@@ -21,6 +21,7 @@ FIELDS = {
         token_accuracy.entries[].kv_bytes_resident_during_pause
         token_accuracy.token_accuracy_mean token_accuracy.token_accuracy_std token_accuracy.latency_mean_ms
         token_accuracy.latency_std_ms token_accuracy.os_overhead_mean_percent token_accuracy.os_overhead_max_percent
+        os_overhead.pairs_ms os_overhead.percent.median os_overhead.percent.low os_overhead.percent.high
         activation_steering.layer activation_steering.scale activation_steering.output_changed
         activation_steering.baseline_restore_time_ms activation_steering.steered_restore_time_ms
         activation_steering.token_diff_percent activation_steering.steering_successful
@@ -58,6 +59,24 @@ FIELDS = {
         metrics.initial_time_ms metrics.resumed_tokens metrics.resumed_time_ms metrics.sleep_duration_ms
         metrics.gpu_mem_before_sleep_gb metrics.gpu_mem_after_sleep_gb metrics.gpu_mem_after_resume_gb
         metrics.swaps_detected metrics.restores_detected metrics.coherence_score timestamp""",
+    "streaming_results.json": """status config models[].model models[].weights_gb models[].share_of_layers
+        models[].measured models[].reference models[].reference_device models[].device
+        models[].bytes_streamed_per_pass models[].bytes_moved_per_pass models[].layers_streamed
+        models[].waited_ms_by_layer models[].sides models[].limit.token_ms models[].limit.first_token_ms
+        models[].limit.bandwidth_gb_per_s models[].of_both_at_once.first_token.median
+        models[].of_both_at_once.start_of_a_pass.low models[].of_both_at_once.token.high
+        models[].of_both_at_once.token.verdict models[].of_the_limit.token models[].logits.decided_by
+        models[].logits.bitwise_equal models[].logits.five_most_likely_equal models[].logits.reference_is_plain
+        models[].failures summary_table timestamp""",
+    "agents_results.json": """status model demand_gb capacity_gb ways[].way ways[].agents ways[].agents_served
+        ways[].agents_refused ways[].refusal ways[].turns_asked_again ways[].texts_equal_alone ways[].bits_equal_alone
+        ways[].first_token_ms.p50.value ways[].first_token_ms.p50.low ways[].first_token_ms.p50.high
+        ways[].first_token_ms.p90.value ways[].first_token_ms.p99.value ways[].token_ms.p50.value
+        ways[].concurrency.alive_max ways[].concurrency.on_device_max ways[].concurrency.pages_in_use_max
+        ways[].moves.out ways[].moves.back_when_needed ways[].moves.back_ahead ways[].prefetches.begun
+        agents[].way agents[].text_equal_alone agents[].bits_equal_alone
+        comparisons[].way comparisons[].against comparisons[].first_token.p50.lower link vllm.status vllm.reason
+        prediction.status""",
     "validation_summary.json": """config experiment timestamp duration_seconds summary.total summary.passed
         summary.failed summary.skipped summary.errors results.logit_equivalence results.pcie_flatline
         results.agent_sleep_resume""",

@@ -1,8 +1,11 @@
-"""`djinn experiment all`: each experiment into its own folder, the others after one that fails or is refused."""
+"""`djinn experiment all`: each experiment into its own folder, the others after one that fails or is refused.
+
+A run that was broken off goes on, and the claims are judged."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +14,26 @@ import pytest
 
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.cli import experiment
+from djinn_jupyter.cli.every import AGAIN, RUNS, steps_of
 from djinn_jupyter.errors import ModelDoesNotFit
 
 Ran = list[tuple[Path, Any]]
+ALL = [step.name for step in steps_of(experiment.OFFERS) if "small" in step.profiles]
+REFUSED = [step.name for step in AGAIN if step.refused]
 
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
-    """The folder and the file of each experiment that was run; resume-latency fails, and pressure finds no room."""
+    """The folder and the file of each experiment that was run; resume-latency fails, and pressure finds no room, but
+    fails where it has to."""
     found: Ran = []
 
     def runs(name: str) -> Any:
         def run(options: argparse.Namespace, file: Any) -> list[str]:
             found.append((options.output_dir, file if hasattr(file, "model") else options.model))
-            if name == "pressure":
+            if options.output_dir.name == "pressure":
                 raise ModelDoesNotFit("It does not fit.")
-            return ["too slow"] if name == "resume-latency" else []
+            return ["so"] if name == "resume-latency" or options.output_dir.name in REFUSED else []
 
         return run
 
@@ -35,19 +42,83 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
     return found
 
 
+def everything(folder: Path, *more: str) -> int:
+    return cli.main(["experiment", "all", "--profile", "small", "--output-dir", str(folder), *more])
+
+
 def test_every_experiment_runs_and_the_worst_verdict_counts(
     ran: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["experiment", "all", "--profile", "gpu", "--model", "/a/b", "--output-dir", str(tmp_path)]) == 1
-    assert [folder.name for folder, _ in ran] == [o.name.replace("-", "_") for o in experiment.OFFERS]
+    assert everything(tmp_path, "--model", "/a/b") == 1
+    assert [folder.name for folder, _ in ran] == ALL
     models = [getattr(file, "model", file) for _, file in ran]
     assert [getattr(model, "name", model) for model in models] == ["/a/b"] * len(ran)
-    told = capsys.readouterr().out.splitlines()[-5:]
-    assert [line.split(maxsplit=1)[1] for line in told] == ["PASS", "ERROR It does not fit.", "FAIL", "PASS", "PASS"]
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-len(ALL) :])
+    assert told["pressure"] == "ERROR It does not fit."
+    assert told["resume_latency"] == "FAIL"
+    assert {told[name] for name in told.keys() - {"pressure", "resume_latency"}} == {"PASS"}
 
 
 def test_one_of_all(ran: Ran, tmp_path: Path) -> None:
-    assert (
-        cli.main(["experiment", "all", "--profile", "small", "--only", "whitebox", "--output-dir", str(tmp_path)]) == 0
-    )
+    assert everything(tmp_path, "--only", "whitebox") == 0
+    assert len(ran) == 1
+
+
+def test_the_claims_are_judged_on_what_ran(ran: Ran, tmp_path: Path) -> None:
+    assert everything(tmp_path) == 1
+    found = json.loads((tmp_path / "claims.json").read_text())
+    assert len(found["claims"]) == 29
+    assert found["machine"]["cores"]
+    assert found["runs"]["pressure_few"]["verdict"] == "PASS"
+    for report in ("report.html", "report.md"):
+        assert "semantic scheduling" in (tmp_path / report).read_text()
+    assert max(map(len, (tmp_path / "report.md").read_text().splitlines())) <= 80
+
+
+def test_a_run_that_was_broken_off_goes_on_where_it_was(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had ended is not run again, what was refused is; after the end all begins anew."""
+    whole = experiment._run_one
+
+    def broken_off(offer: Any, arguments: list[str]) -> int:
+        if str(tmp_path / "checkpoint_cost") in arguments:
+            raise KeyboardInterrupt
+        return whole(offer, arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("djinn_jupyter.cli.experiment._run_one", broken_off)
+        assert everything(tmp_path) == 130
+    assert not json.loads((tmp_path / RUNS).read_text())["complete"]
+    ran.clear()
+    assert everything(tmp_path) == 1
+    begun = [name for name in ALL if name not in ("whitebox", "resume_latency")]
+    assert [folder.name for folder, _ in ran] == begun
+    ran.clear()
+    everything(tmp_path)
+    assert [folder.name for folder, _ in ran] == ALL
+
+
+def test_a_run_that_is_named_runs_again(ran: Ran, tmp_path: Path) -> None:
+    for _ in range(2):
+        everything(tmp_path, "--only", "whitebox")
+    assert len(ran) == 2
+
+
+def test_a_run_that_is_named_stands_beside_those_that_had_ended(ran: Ran, tmp_path: Path) -> None:
+    """Their verdicts count, and the whole is complete as before: the next one begins anew."""
+    everything(tmp_path)
+    before = json.loads((tmp_path / RUNS).read_text())
+    assert everything(tmp_path, "--only", "whitebox") == 1, "another one fails"
+    after = json.loads((tmp_path / RUNS).read_text())
+    assert after["runs"].keys() == before["runs"].keys() - {"pressure"}, "what was refused is not kept"
+    ran.clear()
+    everything(tmp_path)
+    assert [folder.name for folder, _ in ran] == ["pressure"], "and is what is left to do"
+
+
+def test_another_profile_or_model_begins_anew(ran: Ran, tmp_path: Path) -> None:
+    everything(tmp_path, "--only", "whitebox")
+    ran.clear()
+    everything(tmp_path, "--only", "whitebox", "--model", "/a/b")
     assert len(ran) == 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.configuration.agents import AgentsFile
 from djinn_jupyter.experiments.configuration.architecture import split
 from djinn_jupyter.experiments.configuration.reading import explain, parse, read, shipped
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
+from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost, ResumeLatency
 from djinn_jupyter.experiments.configuration.validation import ValidationFile
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
@@ -18,6 +20,8 @@ KINDS: dict[str, type[Section]] = {
     "resume_latency": ResumeLatency,
     "checkpoint_cost": CheckpointCost,
     "validation": ValidationFile,
+    "streaming": Streaming,
+    "agents": AgentsFile,
 }
 
 

@@ -34,13 +34,41 @@ def test_a_request_beside_a_pause_that_ends_is_one_that_it_can_run(inside: Insid
     file, cells = found(inside)
     metrics = file["metrics"]
     assert (metrics["request_b_tokens"], metrics["layers_run_before_stop"]) == (3, 3)
-    assert metrics["vram_held_during_pause_gb"] > metrics["vram_before_pause_gb"] == metrics["weights_gb"]
+    assert metrics["vram_held_during_pause_gb"] == metrics["vram_at_stop_gb"] > metrics["vram_before_pause_gb"]
+    assert metrics["vram_before_pause_gb"] == metrics["weights_gb"]
+    assert metrics["paused_sessions"] == 2
     assert file["conclusion"] == {
         "vram_released": False,
         "allows_concurrent_requests": True,
         "requires_full_gpu_for_pause": True,
     }
     assert (cells["breakpoint_support"], cells["concurrent_requests"]) == (True, True)
+
+
+def test_its_accuracy_and_its_steering_are_measured(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop whose kept hidden state is not put back would show in the accuracy, as steering does."""
+    steered = ("experiment.activation_steering.enabled=true", "experiment.activation_steering.modification_factor=-3")
+    file, cells = found(inside, *steered)
+    assert (cells["token_accuracy_percent"], cells["activation_steering"]) == (100.0, True)
+    assert 0 < file["metrics"]["steering_token_diff_percent"] <= 100
+    go_on = Eager._from_layer
+    monkeypatch.setattr(Eager, "_from_layer", lambda self, layer, hidden, run: go_on(self, layer, -hidden, run))
+    assert found(inside)[1]["token_accuracy_percent"] < 100
+
+
+def test_what_eager_lets_go_is_read_off_the_counter(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it to drop what its stops hold, the file would say so."""
+    stand = Inside.stand
+
+    def dropped(self: Inside, counter: Any, going_on: Any) -> Any:
+        assert self._eager is not None
+        self._eager.standing.clear()
+        return stand(self, counter, going_on)
+
+    monkeypatch.setattr(Inside, "stand", dropped)
+    file, cells = found(inside)
+    assert (file["conclusion"]["vram_released"], cells["vram_released"]) == (True, True)
+    assert file["metrics"]["vram_at_stop_gb"] > file["metrics"]["vram_held_during_pause_gb"]
 
 
 def test_without_room_beside_a_pause_it_cannot(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,19 +93,20 @@ def test_the_prompt_is_as_long_as_ours_in_every_vocabulary() -> None:
 
 
 def test_its_keys_are_those_of_the_file(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause, asked_for = Eager.pause, []
+    stand, asked_for = Eager.stand, []
 
-    def noted(self: Eager, tokens: list[int], **asked: Any) -> dict[str, Any]:
-        asked_for.append((len(tokens), asked["seconds"]))
-        return pause(self, tokens, **asked)
+    def noted(self: Eager, prompts: list[list[int]], **asked: Any) -> dict[str, Any]:
+        asked_for.append([len(tokens) for tokens in prompts])
+        return stand(self, prompts, **asked)
 
-    monkeypatch.setattr(Eager, "pause", noted)
+    monkeypatch.setattr(Eager, "stand", noted)
     prefix = "experiment."
     keys = {"breakpoints.layers": "[5]", "concurrent_demo.pause_duration_seconds": "0.03", "inference.input_length": 24}
+    keys |= {"concurrent_demo.paused_sessions": 3}
     file, _ = found(inside, *(f"{prefix}{key}={value}" for key, value in keys.items()))
     assert (file["breakpoint_layer"], file["metrics"]["layers_run_before_stop"]) == (5, 6)
     assert file["pause_duration_seconds"] == 0.03
-    assert asked_for == [(24, 0.03)]
+    assert asked_for == [[24, 24, 24]]
 
 
 def test_what_is_required_of_ours_is_not_passed_by_leaving_it_out(inside: Inside) -> None:

@@ -75,6 +75,14 @@ def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch
     assert (fraction, device) == ((77 * GIB - LOADED_LATER) / (140 * GIB), torch.device("cuda", 1))
 
 
+def test_a_limit_that_no_card_is_so_small_for_bounds_weights_and_pages(monkeypatch: Patch, tmp_path: Path) -> None:
+    """The small profile's: CUDA's context alone fills a card of a dozen MiB, which would be refused on every GPU."""
+    config = engine_config(parser().parse_args(arguments_of(monkeypatch, tmp_path)))
+    assert (config.card_memory, config.device_memory) == (None, int(0.012 * GIB))
+    config = engine_config(parser().parse_args(arguments_of(monkeypatch, tmp_path, "--capacity", "80GiB")))
+    assert (config.card_memory, config.device_memory) == (80 * GIB, None)
+
+
 @pytest.mark.usefixtures("a_gpu")
 def test_nothing_is_asked_of_a_gpu_that_is_not_ours(monkeypatch: Patch) -> None:
     """CUDA sets up half a gigabyte on the GPU that is current when it is asked for memory without a name of one."""
@@ -123,7 +131,7 @@ def test_what_is_free_is_free_on_the_imposed_card() -> None:
 
 def test_on_the_cpu_the_books_hold_to_it(tmp_path: Path) -> None:
     with one_thread():
-        engine = desk_from(save(tmp_path / "llama"), card_memory=1 << 20).engine
+        engine = desk_from(save(tmp_path / "llama"), device="cpu", card_memory=1 << 20).engine
     assert engine.slabs[0].statistics().bytes_limit == (1 << 20) - engine.weights.statistics().bytes_total
 
 

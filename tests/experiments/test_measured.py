@@ -6,15 +6,19 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from djinn_jupyter.amounts import GIB
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments import course
 from djinn_jupyter.experiments.absence import absence
-from djinn_jupyter.experiments.whitebox import meanwhile
+from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
 from djinn_jupyter.wire.nouns import Transfer
 from tests.faults.inside import OURS_ALONE, Inside
-from tests.faults.test_keys import NOTHING, OTHER, PRESSURE, TRIALS
+from tests.faults.test_keys import NOTHING, PRESSURE, STEERING, TRIALS
 
 
 @pytest.fixture(scope="module")
@@ -24,24 +28,6 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Inside:
 
 def results(inside: Inside, *settings: str) -> Any:
     return inside.run("whitebox", *settings, flags=OURS_ALONE).file("djinn_breakpoint_results.json")
-
-
-def test_the_pause_ends_where_the_resume_begins(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause's duration excludes later work, such as sleep."""
-    later = [0.0]
-
-    def sleep(engine: Any) -> float:
-        later[0] += 1000.0
-        return 0.0
-
-    monkeypatch.setattr(meanwhile, "_under_sleep", sleep)
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later[0], sleep=time.sleep)
-    monkeypatch.setattr(meanwhile, "time", clock)
-    found = results(inside, *OTHER)["concurrent_demo"]
-    assert 0.01 <= found["pause_duration_seconds"] < 500
-    moments = found["vram_samples_seconds"]
-    assert len(moments) == len(found["vram_samples_gb"])
-    assert moments == sorted(moments)
 
 
 def test_what_is_preallocated_is_read_off_the_slab(inside: Inside) -> None:
@@ -56,7 +42,47 @@ def test_what_is_preallocated_is_read_off_the_slab(inside: Inside) -> None:
 def test_a_checkpoint_is_split_into_what_is_waited_for_and_what_is_copied(inside: Inside) -> None:
     for entry in results(inside, *TRIALS)["token_accuracy"]["entries"]:
         assert entry["checkpoint_time_ms"] > entry["checkpoint_copy_ms"] > 0
+        assert entry["restore_time_ms"] > entry["restore_copy_ms"] > 0
+        assert entry["kv_bytes_resident_during_pause"] > 0 == entry["kv_bytes_resident_after_swap_out"]
         assert entry["checkpoint_time_ms"] >= entry["checkpoint_dispatch_ms"] > 0
+
+
+def test_a_restore_ends_where_the_stopped_pass_goes_on(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generating takes a long time, and none of it is in the two restore times of steering."""
+    later = [0.0]
+    resume = RemoteSession.resume
+
+    def slowly(session: RemoteSession, *others: Any, **more: Any) -> Any:
+        later[0] += 1000.0
+        return resume(session, *others, **more)
+
+    monkeypatch.setattr(RemoteSession, "resume", slowly)
+    perf_counter = time.perf_counter
+    clock = SimpleNamespace(perf_counter=lambda: perf_counter() + later[0], monotonic=time.monotonic)
+    monkeypatch.setattr(course, "time", clock)
+    found = results(inside, *STEERING)["activation_steering"]
+    times = [found["baseline_restore_time_ms"], found["steered_restore_time_ms"]]
+    times += [milliseconds for pair in found["restore_time_pairs_ms"] for milliseconds in pair]
+    assert all(0 < milliseconds < 1e6 for milliseconds in times)
+
+
+def test_a_cell_of_the_breakdown_is_read_and_what_is_computed_is_named_so(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = results(inside, *NOTHING)["memory_breakdown"]
+    assert plain["kv_cache_per_session_gb"] == plain["kv_cache_per_session_gb_computed"] > 0
+    assert plain["activation_stack_gb"] >= plain["activation_stack_gb_computed"] > 0
+    statistics = Budget.statistics
+
+    def holds_more(budget: Budget) -> BudgetStatistics:
+        found = statistics(budget)
+        more = tuple(Holding(kind=one.kind, bytes_held=3 * one.bytes_held) for one in found.holdings)
+        return msgspec.structs.replace(found, holdings=more)
+
+    monkeypatch.setattr(Budget, "statistics", holds_more)
+    changed = results(inside, *NOTHING)["memory_breakdown"]
+    assert changed["activation_stack_gb"] == 3 * plain["activation_stack_gb"]
+    assert changed["activation_stack_gb_computed"] == plain["activation_stack_gb_computed"]
 
 
 def test_pressure_at_the_end_of_whitebox_has_its_own_log(inside: Inside) -> None:
@@ -92,14 +118,16 @@ class Asked:
         return SimpleNamespace(device_bytes=0)
 
     def swap_in(self) -> Any:
-        return self.note("back") or True
+        self.note("back")
+        return Transfer(direction="in", tier="host", bytes_moved=9, seconds=2.0, cause="asked", copy_seconds=0.25)
 
 
 def test_the_bystander_asks_behind_the_one_that_leaves() -> None:
-    moved = Transfer(direction="out", tier="host", bytes_moved=7, seconds=0.5, cause="asked")
+    moved = Transfer(direction="out", tier="host", bytes_moved=7, seconds=0.5, cause="asked", copy_seconds=0.125)
     engine: Any = Asked(moved)
     found = absence(engine, engine)
     assert engine.heard == ["SwapOut", "bystander", "left", "back"]
-    assert (found.bytes_moved, found.copy_ms) == (7, 500.0)
+    assert (found.bytes_moved, found.copy_ms) == (7, 125.0), "not the half second of the move with its queue"
+    assert (found.bytes_back, found.back_copy_ms) == (9, 250.0)
     with pytest.raises(DjinnError, match="nothing moved"):
         absence(Asked(None), engine)  # type: ignore[arg-type]

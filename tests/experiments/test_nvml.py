@@ -100,4 +100,4 @@ def test_where_nvml_does_not_answer_the_file_says_who_was_asked() -> None:
         assert curve.take().gigabytes == 3.0
         assert curve.measured_by.startswith("the driver, asked by the engine (NVML does not answer")
     with curve_of(engine_on("cpu", device_bytes_in_use=None)) as curve:
-        assert curve.measured_by == "the engine's books (no GPU)"
+        assert curve.measured_by == "the engine's accounting (no GPU)"

@@ -10,9 +10,9 @@ from djinn_jupyter.experiments.memory import Curve, MemorySample
 from djinn_jupyter.experiments.pressure.experiment import plateau, resume_order
 
 
-def curve(*books: int) -> Curve:
+def curve(*accounted: int) -> Curve:
     return Curve(
-        [MemorySample(seconds=float(i), device=None, process=0, books=100, used=b) for i, b in enumerate(books)]
+        [MemorySample(seconds=float(i), device=None, process=0, accounted=100, used=b) for i, b in enumerate(accounted)]
     )
 
 
@@ -32,7 +32,7 @@ def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[
 
 
 @pytest.mark.parametrize(
-    ("books", "first_out", "flat"),
+    ("accounted", "first_out", "flat"),
     [
         ((1, 5, 9, 10, 10, 9, 10), 3.0, True),
         ((1, 5, 9, 10, 8, 10, 10), 3.0, True),
@@ -42,13 +42,20 @@ def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[
     ],
 )
 def test_a_plateau_is_flat_after_the_first_eviction(
-    books: tuple[int, ...], first_out: float | None, flat: bool
+    accounted: tuple[int, ...], first_out: float | None, flat: bool
 ) -> None:
-    assert plateau(curve(*books), first_out, spawned=float(len(books)), per_session=3) is flat
+    assert plateau(curve(*accounted), first_out, spawned=float(len(accounted)), per_session=3) is flat
+
+
+def test_a_plateau_is_read_from_the_accounting_where_that_is_the_limit() -> None:
+    """The count of a GPU's driver includes CUDA's own memory, which is more than the whole limit."""
+    samples = [MemorySample(seconds=float(i), device=500 + 9 * i, process=0, accounted=100, used=10) for i in range(5)]
+    assert not plateau(Curve(samples), 0.0, spawned=5.0, per_session=3)
+    assert plateau(Curve(samples), 0.0, spawned=5.0, per_session=3, accounted=True)
 
 
 def at(*moments: float) -> Curve:
-    return Curve([MemorySample(seconds=moment, device=None, process=0, books=0, used=0) for moment in moments])
+    return Curve([MemorySample(seconds=moment, device=None, process=0, accounted=0, used=0) for moment in moments])
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,16 @@ def test_a_field_that_was_not_measured_is_null_with_its_reason(course: Course) -
     assert "PASS" in page
 
 
+def test_a_list_of_numbers_is_one_line_of_the_file(course: Course) -> None:
+    """And what looks like one in a sentence stays as it is."""
+    fields = {"copies": [[1, 2.5, None], [3, -1e-09, True]], "none": [], "said": "[\n 1,\n 2\n]", "names": ["a", "b"]}
+    course.write("found.json", {"first": fields, "rows": [{"rates": [1, 2]}]})
+    written = (course.folder / "found.json").read_text()
+    assert json.loads(written) == {"first": fields, "rows": [{"rates": [1, 2]}]}
+    lines = {line.strip(" ,") for line in written.splitlines()}
+    assert {"[1, 2.5, null]", "[3, -1e-09, true]", '"rates": [1, 2]', '"none": []', '"a"'} <= lines
+
+
 def test_the_page_needs_nothing_from_elsewhere(course: Course) -> None:
     course.write("a.json", {"neighbour_tokens_per_s": {"alone": 10.0, "with_stops": 9.0}})
     report.write(course, "checkpoint-cost", ["It failed & <so>."])
@@ -39,6 +49,15 @@ def test_the_page_needs_nothing_from_elsewhere(course: Course) -> None:
     assert "It failed &amp; &lt;so&gt;." in page
     assert "<svg" in page
     assert not any(word in page for word in ("http://", "https://", "<script", "<link"))
+
+
+def test_sides_of_a_streamed_model_are_drawn_beside_their_limit() -> None:
+    sides = {"djinn": {"token_ms": {"median": 2.0}}, "accelerate_cpu_offload": {"status": "not_run", "reason": "no"}}
+    found = {"model": "13B", "sides": sides, "limit": {"token_ms": {"median": 1.5}}, "of_both_at_once": {}}
+    (plot,) = figures.of_file({"models": [found]})
+    assert "djinn: 2" in plot
+    assert "accelerate" not in plot
+    assert "max(compute, bytes / bandwidth)" in plot
 
 
 def broken_off_by(course: Course, error: BaseException) -> dict[str, Any]:

@@ -101,5 +101,5 @@ def test_a_file_holds_what_the_original_held(name: str) -> None:
 
 
 def test_each_experiment_ships_a_small_file() -> None:
-    experiments = ("whitebox", "pressure", "resume_latency", "checkpoint_cost", "validation")
+    experiments = ("whitebox", "pressure", "resume_latency", "checkpoint_cost", "validation", "streaming", "agents")
     assert {f"{name}_small.yaml" for name in experiments} | FILES.keys() <= {*shipped()}

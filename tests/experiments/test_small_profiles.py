@@ -10,11 +10,20 @@ from typing import Any
 import pytest
 
 import djinn_jupyter.cli.main as cli
+from djinn_jupyter.experiments.pressure import experiment as pressure
+from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.alone
-TOO_FEW, TRIES = "Too few copies reached the required bandwidth.", 3  # others may use the cores for a whole sampling
-SHORT = ("experiment.num_trials=1", "experiment.concurrent_demo.pause_duration_seconds=0.2")
+TOO_FEW, TRIES = (
+    "Too few windows of wall time reached the required bandwidth.",
+    3,
+)  # others may use the cores for a whole sampling
+SHORT = (
+    "experiment.num_trials=1",
+    "experiment.concurrent_demo.pause_duration_seconds=0.2",
+    "experiment.concurrent_demo.idle_seconds=1",
+)
 
 
 def run(name: str, folder: Path, *settings: str) -> int:
@@ -40,29 +49,33 @@ def test_whitebox(tmp_path: Path) -> None:
         assert entry["layers_run_before_stop"] == entry["layer"] + 1
         assert entry["layers_run_after_resume"] == 8 - entry["layer"] - 1
         assert entry["stopped_in_decode"]
-        assert entry["kv_bytes_resident_during_pause"] == 0
+        assert entry["kv_bytes_resident_during_pause"] > 0 == entry["kv_bytes_resident_after_swap_out"]
         assert entry["checkpoint_size_mb"] > 0
     assert found["kv_bytes_on_wire"] == 0
     assert found["activation_steering"]["output_changed"]
     assert found["concurrent_demo"]["request_b_ended_during_pause"]
     assert found["concurrent_demo"]["request_b_bitwise_equal"]
-    assert found["concurrent_demo"]["process_during_pause_gb"] > found["concurrent_demo"]["vram_during_pause_gb"]
+    demo = found["concurrent_demo"]
+    assert demo["paused_sessions_bitwise_equal"]
+    assert demo["kv_bytes_resident_during_pause"] == 0
     table = read(tmp_path, "comparative_results.json")["summary_table"]
-    assert table["token_accuracy_percent"] == {"pytorch_eager": None, "vllm": None, "djinn": 100.0}
+    assert table["token_accuracy_percent"] == {"pytorch_eager": 100.0, "vllm": None, "djinn": 100.0}
     assert read(tmp_path, "vllm_results.json")["status"] in ("not_run", "success")
     assert "Token Accuracy" in (tmp_path / "exp3_osdi.log").read_text()
     assert (tmp_path / "report.html").stat().st_size < 500_000
     assert max(map(len, (tmp_path / "report.md").read_text().splitlines())) <= 80
 
 
-def test_pressure(tmp_path: Path) -> None:
+def test_pressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often the memory is sampled is not judged: others may have the cores for a tenth of a second."""
+    monkeypatch.setattr(pressure, "LEAST_HERTZ", 0)
     assert run("pressure", tmp_path) == 0
     found = read(tmp_path, "memory_pressure_results.json")
     assert found["status"] == "success"
     assert found["demand_gb"] > found["capacity_gb"] >= found["slab_books_gb"]
     assert found["sessions_alive_max"] >= found["num_sessions_spawned"] == 12
     assert found["outputs_equal_alone"]
-    assert all(process > books >= used for _, books, used, process in found["vram_samples"])
+    assert all(process > accounted >= used for _, accounted, used, process in found["vram_samples"])
     assert {event["direction"] for event in found["swap_events"]} == {"in", "out"}
     assert "SWAP DETECTED" in (tmp_path / "exp3_memory_pressure_final.log").read_text()
 
@@ -86,10 +99,11 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
 
 
-def test_validation(tmp_path: Path) -> None:
-    """The share of copies above the bar is one that a busy machine still reaches; the rest is exact."""
+def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of windows above the bar is one that a busy machine still reaches; the rest is exact."""
+    monkeypatch.setattr(flatline_verdict, "OF_PLAIN", 0.1)  # a second has twenty windows
     settings = ["sample_duration_seconds=1", "sustained_ratio=0.5"]
-    night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=1.5"]
+    night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=3"]
     for _ in range(TRIES):
         chosen = [f"server.port={free_port()}", *(f"pcie_flatline.{setting}" for setting in settings), *night]
         ended = run("validation", tmp_path, *chosen)
@@ -102,9 +116,10 @@ def test_validation(tmp_path: Path) -> None:
     assert logits["bitwise_equal"]
     assert logits["bytes_streamed_per_pass"] == 3 * logits["passes_per_sample"] * [logits["bytes_that_stream"]]
     flat = read(tmp_path, "pcie_flatline_results.json")
-    assert flat["metrics"]["estimated_bytes_loaded"] == sum(sample[1] for sample in flat["samples"])
-    assert len(flat["samples_mbps"]) == len(flat["samples"])
-    assert sum(sample[1] for sample in flat["samples"]) == flat["metrics"]["iterations"] * flat["bytes_that_stream"]
+    copied = sum(nbytes for _, nbytes, *_ in flat["copies"])
+    assert flat["metrics"]["estimated_bytes_loaded"] == copied
+    assert copied == flat["metrics"]["iterations"] * flat["bytes_that_stream"]
+    assert len(flat["samples_mbps"]) == int(flat["metrics"]["elapsed_seconds"] / flat["window_seconds"] + 1e-9)
     sides = flat["streaming_baselines"]
     assert sides["manual_pinned_offload"]["tokens_equal_to_djinn"]
     for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "vllm"):
@@ -116,6 +131,36 @@ def test_validation(tmp_path: Path) -> None:
     assert "idle detected" in log
     assert "SWAP DETECTED" in log
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_agents(tmp_path: Path) -> None:
+    """The short one of this kind is tests/faults/test_agents.py."""
+    assert run("agents", tmp_path) == 0
+    found = read(tmp_path, "agents_results.json")
+    kept = [row for row in found["ways"] if row["way"] not in ("never", "recompute")]
+    assert all(row["bits_equal_alone"] == row["agents_served"] == row["agents"] for row in kept)
+    assert {entry["way"] for entry in found["prediction"]["ways"]} == {row["way"] for row in found["ways"]} - {
+        "recompute"
+    }
+
+
+@pytest.mark.slow
+def test_streaming(tmp_path: Path) -> None:
+    """`tests/faults/test_larger_than_the_card.py` runs the same within this process."""
+    assert run("streaming", tmp_path, "shapes=[Llama-2-70b-hf]", "divide_widths=20", "least_of_both=0.1") == 0
+    (found,) = read(tmp_path, "streaming_results.json")["models"]
+    assert found["logits"]["decided_by"] == "bits"
+    assert found["logits"]["bitwise_equal"]
+    assert found["logits"]["reference_is_plain"]
+    assert set(found["bytes_moved_per_pass"]) == {found["bytes_streamed_per_pass"]}
+    for name in ("resident", "djinn", "synchronous_offload", "both_at_once", "copying_alone"):
+        side = found["sides"][name]
+        assert side["token_ms"]["low"] <= side["token_ms"]["median"] <= side["token_ms"]["high"]
+        assert side["token_ms"]["count"] == 6
+    for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "deepspeed_zero_inference"):
+        assert found["sides"][name]["status"] == "success" or found["sides"][name]["reason"]
+    assert not list(tmp_path.glob(".weights-*"))
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,12 @@ from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.architecture import architecture, shipped, split
 from djinn_jupyter.experiments.configuration.reading import read
-from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile, chosen
+from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile, chosen_tests
 from djinn_jupyter.experiments.course import Unmeasured
-from djinn_jupyter.experiments.memory import Curve, MemorySample
-from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
-from djinn_jupyter.experiments.validation.beside import Streamed
+from djinn_jupyter.experiments.validation import logit_equivalence, sleep
 from djinn_jupyter.experiments.validation.opening import AnswerLate, card_for, endpoint, within
-from djinn_jupyter.wire.nouns import LayerCopy
 
 SMALL = "validation_small.yaml"
-MIB = 1 << 20
 
 
 def file(*settings: str) -> ValidationFile:
@@ -69,12 +66,34 @@ def test_equal_bits_pass_and_a_bit_less_does_not() -> None:
     assert judged(ring=row((0, 1e-6)), same_device=False)["passed"], "another device may differ within the tolerances"
 
 
-def test_each_tolerance_counts() -> None:
+def test_each_tolerance_counts_where_tolerances_decide() -> None:
     far = row(*((index, 0.05) for index in range(5)))
-    assert judged(ring=far, same_device=False)["is_match"] is False, "each 0.05, the norm 0.11"
-    assert judged("logit_equivalence.tolerance_norm=0.2", ring=far, same_device=False)["passed"]
-    tight = ("logit_equivalence.tolerance_norm=0.2", "logit_equivalence.tolerance_max_diff=0.01")
-    assert not judged(*tight, ring=far, same_device=False)["passed"]
+    no_predictions = "logit_equivalence.pass_if_predictions_match=false"
+    found = judged(no_predictions, ring=far, same_device=False)
+    assert (found["is_match"], found["passed"], found["decided_by"]) == (False, False, "tolerances"), "the norm is 0.11"
+    wide = (no_predictions, "logit_equivalence.tolerance_norm=0.2")
+    assert judged(*wide, ring=far, same_device=False)["passed"]
+    assert not judged(*wide, "logit_equivalence.tolerance_max_diff=0.01", ring=far, same_device=False)["passed"]
+
+
+@pytest.mark.parametrize("same_device", [True, False])
+def test_logits_that_are_no_numbers_fail_and_can_be_written(same_device: bool) -> None:
+    """Of weights that had not arrived. JSON has no NaN, so that the run ended without a file."""
+    found = judged(ring=row((0, float("nan"))), same_device=same_device)
+    assert not found["passed"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_unit_in_the_last_place_on_another_device_is_decided_by_the_five_most_likely() -> None:
+    """A fortieth of 32,000 logits in fp16 differs by one unit in the last place, as of one model on two devices."""
+    plain = np.linspace(-4, 7.9, 32_000, dtype=np.float32)
+    ring = plain.copy()
+    ring[25_000:25_800] += 2.0**-8
+    found = judged(plain=plain, ring=ring, same_device=False)
+    assert found["comparison_metrics"]["norm_diff"] > 0.1
+    assert (found["passed"], found["is_match"], found["decided_by"]) == (True, False, "predictions")
+    here = judged(plain=plain, ring=ring)
+    assert (here["passed"], here["decided_by"]) == (False, "bits")
 
 
 def test_predictions_count_where_they_are_asked_for() -> None:
@@ -100,81 +119,6 @@ def test_predictions_count_where_they_are_asked_for() -> None:
 def test_every_pass_moves_exactly_what_streams(moved: tuple[int, ...], streamed: int) -> None:
     assert judged()["passed"]
     assert not judged(moved=moved, streamed=streamed)["passed"]
-
-
-# ------------------------------------------------------------------------------------------------------- flatline
-
-
-def flow(
-    rates: list[float],
-    *,
-    seconds: float = 10.0,
-    passes: int = 1,
-    streamed: int | None = None,
-    used: int = 0,
-    runs: tuple[tuple[int, ...], ...] = ((1,), (1,)),
-) -> Any:
-    streamed = len(rates) * MIB // passes if streamed is None else streamed
-    copies = tuple(
-        LayerCopy(number=n, layer=0, bytes_moved=MIB, seconds=1 / rate, begun=float(n), stalled_seconds=0.0)
-        for n, rate in enumerate(rates, 1)
-    )
-    curve = Curve([MemorySample(seconds=0.0, device=None, process=0, books=used, used=used)])
-    return flatline.Flow(
-        copies=copies, passes=passes, seconds=seconds, streamed=streamed, curve=curve, runs=runs, rates=(1.0,)
-    )
-
-
-def flat(rates: list[float], *, ratio: float = 0.8, fastest: float = 1000.0, **more: Any) -> dict[str, Any]:
-    wanted = file(f"pcie_flatline.sustained_ratio={ratio}").pcie_flatline
-    assert wanted is not None
-    bar = flatline.Bar(required=100.0, fastest=fastest, measured_here=True)
-    limit = more.pop("limit_gb", None)
-    return flatline.judge(wanted, bar, flow(rates, **more), limit_gb=limit)
-
-
-def test_the_share_of_copies_above_the_bar_decides() -> None:
-    rates = [100.0, 200.0, 300.0, 400.0, 50.0]
-    found = flat(rates)
-    assert (found["passed"], found["samples_above_ratio"], found["bandwidth_mbps"]) == (True, 0.8, 200.0)
-    assert not flat(rates, ratio=0.9)["passed"]
-
-
-def test_the_fastest_copy_by_hand_may_be_one_made_while_nothing_is_computed() -> None:
-    wanted = file().pcie_flatline
-    assert wanted is not None
-    copies, alone = ((MIB, 0.01), (MIB, 0.002)), ((MIB, 0.001),)
-    by_hand = Streamed(weights=2 * MIB, copies=copies, alone=alone, rounds=(1.0,), tokens=(1,))
-    bar = flatline._bar(wanted, by_hand, gpu=False)
-    assert (bar.fastest, bar.required) == pytest.approx((1000.0, flatline.MARGIN * 100.0))
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"seconds": 3.9}, "sampled for less"),
-        ({"passes": 3, "streamed": 2 * MIB}, "other bytes than those that stream"),
-        ({"passes": 2, "streamed": MIB}, "other bytes than those that stream"),
-        ({"fastest": 150.0}, "faster than the fastest by hand"),
-        ({"runs": ((1, 2), (1, 3))}, "made different tokens"),
-        ({"used": 2 * MIB, "limit_gb": 1 / 1024}, "more than its limit"),
-    ],
-)
-def test_what_else_fails_a_flatline(changes: dict[str, Any], sentence: str) -> None:
-    found = flat([200.0, 200.0, 200.0], **changes)
-    assert not found["passed"]
-    assert sentence in " ".join(found["failures"])
-
-
-def test_nothing_copied_is_no_flatline() -> None:
-    found = flat([])
-    assert (found["passed"], found["bandwidth_mbps"]) == (False, None)
-
-
-def test_what_a_share_of_copies_sustains() -> None:
-    rates = [float(n) for n in range(1, 11)]
-    assert (flatline.sustained(rates, 0.8), flatline.sustained(rates, 1.0)) == (3.0, 1.0)
-    assert sum(rate >= flatline.sustained(rates, 0.8) for rate in rates) == 8
 
 
 # ---------------------------------------------------------------------------------------------------------- sleep
@@ -211,6 +155,13 @@ def test_a_sleep_that_was_one() -> None:
 @pytest.mark.parametrize("changes", [{"idle": 0.9}, {"sleep_ms": 2999.0}, {"residency": "resident"}, {"equal": False}])
 def test_a_sleep_that_was_none(changes: dict[str, Any]) -> None:
     assert not slept(**changes)["passed"]
+
+
+def test_a_rest_begins_by_the_engines_clock() -> None:
+    """The reply of a run may come late; counted from it the agent would have left before its threshold."""
+    agent: Any = SimpleNamespace(describe=lambda: SimpleNamespace(idle_seconds=0.4))
+    earliest = time.monotonic() - 0.4
+    assert earliest <= sleep._resting_since(agent) <= time.monotonic() - 0.4
 
 
 # -------------------------------------------------------------------------------------------------------- opening
@@ -275,13 +226,13 @@ def test_what_cannot_hold_is_one_sentence(setting: str, sentence: str) -> None:
 
 
 def test_one_test_alone_and_another_model() -> None:
-    asked = chosen(read("validation_smoke.yaml", ValidationFile), "pcie_flatline", "demo")
+    asked = chosen_tests(read("validation_smoke.yaml", ValidationFile), "pcie_flatline", "demo")
     enabled = {n: getattr(asked, n).enabled for n in ("logit_equivalence", "pcie_flatline", "agent_sleep_resume")}
     assert enabled == {"logit_equivalence": False, "pcie_flatline": True, "agent_sleep_resume": False}
     assert asked.pcie_flatline is not None
     assert asked.pcie_flatline.model_id == "demo"
     with pytest.raises(UsageError, match="no section pcie_flatline"):
-        chosen(file("pcie_flatline=null"), "pcie_flatline", None)
+        chosen_tests(file("pcie_flatline=null"), "pcie_flatline", None)
 
 
 # --------------------------------------------------------------------------------------------------- architectures
@@ -312,7 +263,13 @@ def test_a_shipped_architecture_has_its_known_size(name: str) -> None:
     else:
         width = found["hidden_size"] // found["num_attention_heads"]
         per_token = 2 * found["num_hidden_layers"] * found["num_key_value_heads"] * width * 2
-    expected = {"gpt2": 73728, "Llama-2-7b-hf": 524288, "Llama-2-13b-hf": 819200, "Llama-2-70b-hf": 327680}
+    expected = {
+        "gpt2": 73728,
+        "CodeLlama-34b-hf": 196608,
+        "Llama-2-7b-hf": 524288,
+        "Llama-2-13b-hf": 819200,
+        "Llama-2-70b-hf": 327680,
+    }
     assert per_token == expected.get(name, 131072)
 
 

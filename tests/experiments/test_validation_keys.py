@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,14 +24,26 @@ from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.section import keys_of
 from djinn_jupyter.experiments.configuration.validation import ValidationFile
 from djinn_jupyter.experiments.course import Course
-from djinn_jupyter.experiments.validation import experiment, flatline, logit_equivalence, opening, sleep
-from djinn_jupyter.experiments.validation.beside import Streamed
-from tests.experiments.test_validation import flow, night_of, sample
+from djinn_jupyter.experiments.validation import (
+    experiment,
+    flatline,
+    flatline_verdict,
+    logit_equivalence,
+    opening,
+    sleep,
+)
+from djinn_jupyter.experiments.validation.beside import HandStreamed
+from djinn_jupyter.experiments.validation.windows import MovedBytes, TimeSpan
+from tests.experiments.test_flatline import MACHINE, PLAIN, flow
+from tests.experiments.test_validation import night_of, sample
 
 SMALL, WEIGHTS = "validation_small.yaml", 7 << 20
 LOGITS, FLAT, SLEEP = "logit_equivalence", "pcie_flatline", "agent_sleep_resume"
-BY_HAND = Streamed(
-    weights=WEIGHTS, copies=((1 << 20, 0.001), (1 << 20, 0.01)), alone=((1 << 20, 0.0005),), rounds=(1.0,), tokens=(1,)
+BY_HAND = HandStreamed(
+    weights=WEIGHTS,
+    device="cpu",
+    copies=[MovedBytes(begun=0.0, seconds=0.05, nbytes=1 << 20), MovedBytes(begun=0.05, seconds=0.05, nbytes=4 << 20)],
+    spans=[TimeSpan(begun=0.0, ended=0.1)],
 )
 Patch = pytest.MonkeyPatch
 Seen = Callable[[list[str], Patch, Path], Any]
@@ -69,7 +81,7 @@ def with_baselines(patch: Patch) -> None:
         yield SimpleNamespace(ask=lambda verb, **more: {"weight_bytes": WEIGHTS, "device": "cpu"})
 
     patch.setattr(logit_equivalence, "baseline", plain)
-    patch.setattr(flatline, "manual", lambda *asked: BY_HAND)
+    patch.setattr(flatline, "by_hand", lambda *asked: nullcontext(BY_HAND))
     patch.setattr(opening, "endpoint", lambda server: f"{server.host}:{server.port}")
 
 
@@ -122,7 +134,7 @@ def waited_in(name: str) -> Seen:
         module, step = (flatline, "_flow") if name == FLAT else (logit_equivalence, "_ours")
         with_engine(patch, module, lambda *asked, **more: SimpleNamespace(run=lambda *asked, **more: None))
         patch.setattr(module, "prompt_of", lambda *asked, **more: [1], raising=False)
-        patch.setattr(module, step, lambda course, engine, wanted, timeout: raising(Opened(timeout))())
+        patch.setattr(module, step, lambda course, engine, wanted, timeout, *more: raising(Opened(timeout))())
         return until_opened(name, settings, folder)
 
     return see
@@ -138,7 +150,7 @@ def prompts(settings: list[str], patch: Patch, folder: Path) -> Any:
 
 def beside(settings: list[str], patch: Patch, folder: Path) -> Any:
     with_engine(patch, flatline)
-    patch.setattr(flatline, "_flow", lambda *asked: flow([100.0]))
+    patch.setattr(flatline, "_flow", lambda *asked: flow(MACHINE.prefetched()))
     patch.setattr(flatline, "beside", lambda *asked: {"somebody": 1})
     asked = file(settings)
     return flatline.run(course(folder), asked, asked.pcie_flatline)["streaming_baselines"] == {"somebody": 1}
@@ -165,12 +177,15 @@ def logits(off: float) -> Seen:
 
 
 def bar(*, gpu: bool) -> Seen:
-    return lambda settings, patch, folder: flatline._bar(file(settings).pcie_flatline, BY_HAND, gpu=gpu).required
+    return lambda settings, patch, folder: (
+        flatline_verdict.bar_of(file(settings).pcie_flatline, BY_HAND, gpu=gpu).required
+    )
 
 
 def long_enough(settings: list[str], patch: Patch, folder: Path) -> Any:
-    low = flatline.Bar(required=1.0, fastest=1e9, measured_here=True)
-    return flatline.judge(file(settings).pcie_flatline, low, flow([100.0], seconds=5.0), limit_gb=None)["passed"]
+    low = flatline_verdict.Bar(required=0.0, fastest=PLAIN, plain=(), measured_here=True)
+    five_seconds = flow(MACHINE.prefetched(), spans=(TimeSpan(begun=1e9, ended=1e9 + 5.0),))
+    return flatline_verdict.judge(file(settings).pcie_flatline, low, five_seconds, limit_gb=None)["passed"]
 
 
 def slept(settings: list[str], patch: Patch, folder: Path) -> Any:
@@ -188,7 +203,7 @@ def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
 
     for module in experiment.MODULES.values():
         patch.setattr(module, "run", test)
-    patch.setattr(experiment, "endpoint", lambda server: "")
+    patch.setattr(experiment, "options_of", lambda course, file: {})
     patch.setattr(devices, "gpus", lambda: ["a card", "another"])
     given = [f"logging.results_dir={json.dumps(str(folder / 'first'))}", *settings]
     assert cli.main(["experiment", "validation", "--profile", "small", *(f"--set={setting}" for setting in given)]) == 0
@@ -215,6 +230,7 @@ class Change:
     beside: tuple[str, ...] = ()
 
 
+TOLERANT = (f"{LOGITS}.pass_if_predictions_match=false",)
 LOOSE = (f"{LOGITS}.tolerance_norm=9", f"{LOGITS}.tolerance_max_diff=9")
 CHANGES = {
     "experiment.name": Change("another", commanded),
@@ -224,8 +240,8 @@ CHANGES = {
     **{f"{name}.model_id": Change("another", started(name)) for name in (LOGITS, FLAT, SLEEP)},
     **{f"{name}.dtype": Change("bfloat16", started(name)) for name in (LOGITS, FLAT, SLEEP)},
     f"{LOGITS}.num_samples": Change("4", prompts),
-    f"{LOGITS}.tolerance_norm": Change("0.01", logits(0.05)),
-    f"{LOGITS}.tolerance_max_diff": Change("0.01", logits(0.05)),
+    f"{LOGITS}.tolerance_norm": Change("0.01", logits(0.05), TOLERANT),
+    f"{LOGITS}.tolerance_max_diff": Change("0.01", logits(0.05), TOLERANT),
     f"{LOGITS}.pass_if_predictions_match": Change("false", logits(1.5), LOOSE),
     f"{FLAT}.ring_buffer_gb": Change("0.002", started(FLAT)),
     f"{FLAT}.vram_limit_gb": Change("0.0027", started(FLAT)),

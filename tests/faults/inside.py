@@ -9,14 +9,14 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
 from djinn_jupyter.cli.main import main
@@ -28,10 +28,18 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder
 from djinn_jupyter.engine.process.zmq_service import Service
+from djinn_jupyter.engine.residency import eviction
+from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.experiments import link
+from djinn_jupyter.experiments.agents import experiment as agents
+from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.eager import Eager
+from djinn_jupyter.experiments.memory import on_device
 from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.timing import checkpoint_cost, resume_latency
 from djinn_jupyter.experiments.whitebox import experiment as whitebox
+from djinn_jupyter.experiments.whitebox import pause
+from tests.device import DEVICE
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from, save
 from tests.process.served import entry_for
@@ -40,10 +48,11 @@ WHITEBOX = """
 model: {name: tiny, num_layers: 8}
 experiment:
   num_trials: 1
+  overhead_pairs: 1
   breakpoints: {layers: [2, 5]}
   inference: {input_length: 20, context_tokens: 20, token_accuracy_threshold: 95.0, continuation_tokens: 3}
   activation_steering: {modification_factor: 0.5, steering_layer: 4}
-  concurrent_demo: {pause_duration_seconds: 0.01}
+  concurrent_demo: {pause_duration_seconds: 0.01, paused_sessions: 2, idle_seconds: 0.05}
   memory_pressure_test: {enabled: false, num_sessions: 6, session_pause_layer: 3}
 validation: {require_output_equivalence: true, require_steering_effect: true, require_concurrent_success: true}
 duration: 1
@@ -52,6 +61,9 @@ output_dir: results
 RESUME = "{model: tiny, layers: [3], max_length: 20, warmup: 0, repeat: 2, output_dir: results}"
 COST = "{model: tiny, layer: 3, max_length: 20, neighbour_tokens: 24, stop_interval_seconds: 0.01, output_dir: results}"
 FILES = {"whitebox": WHITEBOX, "pressure": WHITEBOX, "resume-latency": RESUME, "checkpoint-cost": COST}
+FASTEST = {"copies": {way: [(1 << 50, 1.0)] for way in ("in", "out")}}  # a link that only a copy in no time exceeds
+STAND = pause._stand
+EAGER = -1  # stands for the process of plain PyTorch
 OURS_ALONE = ("--skip-pytorch", "--skip-vllm")
 
 
@@ -70,7 +82,7 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
     def move() -> None:
         while not stopping.is_set():
             if not engine.tick():
-                engine.mailbox.wait(1.0)
+                engine.mailbox.wait(min(0.05, engine.due_in))
 
     mover, thread = threading.Thread(target=move, name="engine"), IoThread()
     mover.start()
@@ -119,13 +131,26 @@ class NearBaseline:
 
     def __init__(self, module: str, eager: Eager, heard: list[tuple[str, str]]) -> None:
         self._module, self._eager, self._heard = module, eager, heard
+        self.process = SimpleNamespace(pid=EAGER)
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        if self._module == "link":
+            return FASTEST
         self._heard.append((self._module, verb))
         if self._module == "vllm":
             return {"status": "not_run", "vllm_installed": False, "api_tests": None, "conclusion": None}
-        reply: dict[str, Any] = {} if verb == "load" else getattr(self._eager, verb)(**arguments)
+        if verb == "load":
+            return {"device": str(DEVICE)}
+        reply: dict[str, Any] = getattr(self._eager, verb)(**arguments)
         return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A counter of tensors."""
+
+    read: Callable[[], int]
+    measured_by: str = "this test"
 
 
 @dataclass(slots=True)
@@ -134,17 +159,20 @@ class Inside:
 
     folder: Path
     attention: str | None = None
+    family: str = "llama"
+    layers: int = 8
     runs: int = 0
     engines: list[dict[str, Any]] = field(default_factory=list)
     baselines: list[tuple[str, str]] = field(default_factory=list)
+    begin_idleness: Callable[[], None] = lambda: None
     _desks: dict[str, Desk] = field(default_factory=dict)
     _eager: Eager | None = None
 
     @property
     def model(self) -> Path:
         """The tiny model in a folder of its own."""
-        folder = self.folder / "llama"
-        return folder if folder.exists() else save(folder)
+        folder = self.folder / self.family
+        return folder if folder.exists() else save(folder, self.family, layers=self.layers)
 
     def desk(self, **options: Any) -> Desk:
         """The engine of these options, the same one each time."""
@@ -167,32 +195,75 @@ class Inside:
             with moved(desk) as engine:
                 yield engine
         finally:
-            desk.close(*desk.engine.sessions)
+            for name in tuple(desk.engine.sessions):
+                with suppress(UnknownSession):  # an agent of a run that was broken off ends by itself
+                    desk.close(name)
+
+    @contextmanager
+    def pausing_engine_for(
+        self, course: Any, model: str, *, idle_swap_seconds: float, host_memory: int | None = None, **options: Any
+    ) -> Iterator[RemoteEngine]:
+        """The engine of the other options, with another idle threshold: a tiny one takes seconds to build. It holds
+        from the moment at which all sessions stand, so that none has left by then, however long that took."""
+        given, evicting = {"idle_swap_seconds": idle_swap_seconds}, self.desk(**options).engine.residency.eviction
+        before, evicting._idle_seconds = evicting._idle_seconds, float("inf")
+        self.begin_idleness = lambda: setattr(evicting, "_idle_seconds", idle_swap_seconds)
+        try:
+            with self.engine_for(course, model, **options) as engine:
+                self.engines[-1] |= given
+                yield engine
+        finally:
+            evicting._idle_seconds, self.begin_idleness = before, lambda: None
+
+    @contextmanager
+    def counter_of(self, device: str, pid: int) -> Iterator[Counted]:
+        """Count the tensors of a side, where both are in this process: eager's weights and what its stops hold, or what
+        the engine that was asked for last has on the device."""
+        if pid == EAGER:
+            assert self._eager is not None
+            eager = self._eager
+            yield Counted(lambda: weights.size_of(eager.model) + eager.held())
+        else:
+            known = ("model", "idle_swap_seconds")
+            desk = self.desk(**{name: value for name, value in self.engines[-1].items() if name not in known})
+            yield Counted(lambda: on_device(desk.engine.reading.statistics))
+
+    def stand(self, counter: Any, going_on: Callable[[float], bool]) -> tuple[tuple[float, int], ...]:
+        self.begin_idleness()
+        return STAND(counter, going_on)
 
     @contextmanager
     def baseline(self, module: str) -> Iterator[NearBaseline]:
         if self._eager is None:
             self._eager = Eager()
-            self._eager.device = torch.device("cpu")
+            self._eager.device = DEVICE
             options = {} if self.attention is None else {"attn_implementation": self.attention}
-            self._eager.model = AutoModelForCausalLM.from_pretrained(self.model, **options).eval()
+            self._eager.model = AutoModelForCausalLM.from_pretrained(self.model, **options).eval().to(DEVICE)
         yield NearBaseline(module, self._eager, self.baselines)
 
-    def run(self, name: str, *settings: str, flags: tuple[str, ...] = (), placed: bool = True) -> Ran:
-        """`djinn experiment NAME`, as a person starts it; `placed` names the folder of the results."""
+    def run(
+        self, name: str, *settings: str, flags: tuple[str, ...] = (), placed: bool = True, text: str | None = None
+    ) -> Ran:
+        """`djinn experiment NAME`, as a person starts it; `placed` names the folder of the results, `text` is a
+        configuration in place of the usual one."""
         self.runs += 1
         folder, file = self.folder / f"run{self.runs}", self.folder / f"{name}{self.runs}.yaml"
-        file.write_text(FILES[name])
+        file.write_text(text or FILES[name])
         self.engines, self.baselines, said = [], [], io.StringIO()
         asked: list[tuple[str, Any]] = []
         chosen = [part for setting in settings for part in ("--set", setting)]
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for module in (whitebox, pressure, resume_latency, checkpoint_cost):
+            for module in (whitebox, pressure, resume_latency, checkpoint_cost, agents):
                 patch.setattr(module, "engine_for", self.engine_for)
-            for module in (whitebox, resume_latency):
+            for module in (whitebox, resume_latency, link):
                 patch.setattr(module, "baseline", self.baseline)
+            patch.setattr(agents, "predicted", lambda *asked: {"status": "not_run", "reason": "another test's"})
             patch.setattr(pressure, "LEAST_HERTZ", 1)  # one process: its samples wait for the engine's thread
+            patch.setattr(pause, "engine_for", self.pausing_engine_for)
+            patch.setattr(pause, "counter_of", self.counter_of)
+            patch.setattr(pause, "_stand", self.stand)
+            patch.setattr(eviction, "GIVE_BACK_SECONDS", 0.0)
             breakpoint_at, run = RemoteSession.breakpoint, RemoteSession.run
 
             def noted_breakpoint(session: RemoteSession, site: Any, **options: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers.models.llama import modeling_llama
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.forward.pass_controller import PassController
 from djinn_jupyter.engine.forward.plan import make_plan
@@ -43,6 +45,19 @@ def test_without_a_fault_it_passes(inside: Inside) -> None:
     assert whitebox(inside).startswith("# whitebox: PASS")
 
 
+def test_an_activation_that_is_another_at_the_stop(inside: Inside, monkeypatch: Patch) -> None:
+    """The run is right and one number of what the stop shows is not: a plain hook at that layer tells."""
+    value = Paused.hidden.fget  # type: ignore[attr-defined]
+
+    def shown(stop: Paused) -> Any:
+        hidden = value(stop).copy()
+        hidden[0, 0] += 1
+        return hidden
+
+    monkeypatch.setattr(Paused, "hidden", property(shown))
+    assert "A hidden state at a stop is not the one that a plain hook sees." in whitebox(inside)
+
+
 def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> None:
     """Everything is computed and only the answer is held back: the bits are right, the layers tell."""
     leave, arrive, run = PassController._leave, PassController.arrive, Forward.enter
@@ -55,9 +70,9 @@ def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> Non
 
     held: list[Any] = []
 
-    def enter(self: Any, frame: Any, plan: Any, cache: Any, journal: Any, admit: Any) -> Any:
+    def enter(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any) -> Any:
         held.clear()
-        done = run(self, frame, plan, cache, journal, admit)
+        done = run(self, frame, plan, cache, saved_states, admit)
         if not held:
             return done
         cache.rewind(frame.committed)
@@ -106,11 +121,11 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
     """An error on the way, caught, and the whole pass once more: the right bits, and too many layers."""
     enter = Forward.enter
 
-    def again(self: Any, frame: Any, plan: Any, cache: Any, journal: Any, admit: Any) -> Any:
+    def again(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any) -> Any:
         if frame.hidden is None:
-            return enter(self, frame, plan, cache, journal, admit)
+            return enter(self, frame, plan, cache, saved_states, admit)
         later = {n: places for n, places in plan.boundaries.items() if n > frame.boundary}
-        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, journal, admit)
+        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, saved_states, admit)
 
     monkeypatch.setattr(Forward, "enter", again)
     said = whitebox(inside, *NOT_STEERED)
@@ -133,7 +148,7 @@ def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> N
     numbers = iter(range(1, 1000))
     ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
     assert ran.status == 1
-    assert "Request B did not end within A's pause." in ran.report
+    assert "A run was to end and did not: Paused at resid_post" in ran.report
 
 
 def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> None:
@@ -141,14 +156,14 @@ def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> 
     inside.desk()
     enter = Forward.enter
 
-    def reached(self: Any, frame: Any, plan: Any, cache: Any, journal: Any, admit: Any) -> Any:
+    def reached(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any) -> Any:
         standing = [s for s in inside.desk().engine.sessions.values() if s.state == "paused"]
         if standing and frame.hidden is None:
             with pytest.MonkeyPatch.context() as patch:
                 run = self.model.model.layers[2].mlp.forward
                 patch.setattr(self.model.model.layers[2].mlp, "forward", lambda hidden: 0.5 * run(hidden))
-                return enter(self, frame, plan, cache, journal, admit)
-        return enter(self, frame, plan, cache, journal, admit)
+                return enter(self, frame, plan, cache, saved_states, admit)
+        return enter(self, frame, plan, cache, saved_states, admit)
 
     monkeypatch.setattr(Forward, "enter", reached)
     ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
@@ -203,7 +218,7 @@ def test_bytes_that_stay_are_not_timed_as_coming_back(inside: Inside, monkeypatc
 
 
 def test_an_edit_that_does_not_repeat(inside: Inside, monkeypatch: Patch) -> None:
-    scale, factors = dj.scale, iter((0.5, 0.6))
+    scale, factors = dj.scale, cycle((0.5, 0.6))
     monkeypatch.setattr(dj, "scale", lambda factor: scale(next(factors)))
     said = whitebox(inside)
     assert "The same edit at the same stop gave two results." in said

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from djinn_jupyter.engine.memory.weights.ring import Order, Ring, Slot
+from djinn_jupyter.engine.memory.weights.ring import BlockOrder, Ring, Slot
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.eager import Eager
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.validation import ValidationFile
 from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.link import WAYS, Link
 from djinn_jupyter.experiments.validation import logit_equivalence
+from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk
 from tests.families import build
@@ -57,12 +58,12 @@ Verdict = Callable[[], dict[str, Any]]
 def verdict(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Verdict:
     """The experiment's verdict on the logits of the streamed engine, beside plain Hugging Face."""
     eager = Eager()
-    eager.model, eager.device = build("llama", layers=12).eval(), torch.device("cpu")
-    whole = {"weight_bytes": streamed(desk).total, "device": "cpu"}
+    eager.model, eager.device = build("llama", layers=12).eval().to(DEVICE), DEVICE
+    whole = {"weight_bytes": streamed(desk).total, "device": str(DEVICE), "fits": True}
 
     class Near:
         def ask(self, verb: str, **asked: Any) -> dict[str, Any]:
-            return whole if verb == "load" else eager.logits(**asked)
+            return eager.logits(asked["tokens"], asked["new"]) if verb == "streamed_logits" else whole
 
     @contextmanager
     def baseline(module: str) -> Iterator[Near]:
@@ -76,7 +77,9 @@ def verdict(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Verdict:
 
     monkeypatch.setattr(logit_equivalence, "baseline", baseline)
     monkeypatch.setattr(logit_equivalence, "engine_for", engine_for)
-    monkeypatch.setattr(logit_equivalence, "options_of", lambda file: {})
+    fast = Link(copies={way: [(1 << 50, 1.0)] for way in WAYS})
+    monkeypatch.setattr(logit_equivalence, "measured_link", lambda course, device: fast)
+    monkeypatch.setattr(logit_equivalence, "options_of", lambda course, file: {})
     file = read("validation_small.yaml", ValidationFile, ["server.timeout_seconds=5"])
     course = Course(folder=tmp_path, log=logging.getLogger("test"))
     return partial(logit_equivalence.run, course, file, file.logit_equivalence)
@@ -88,18 +91,25 @@ def test_without_a_fault_it_passes(verdict: Verdict) -> None:
     assert len(found["bytes_streamed_per_pass"]) == 3 * logit_equivalence.NEW
 
 
+def test_a_layer_that_was_copied_faster_than_the_link(verdict: Verdict, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Link, "fastest", lambda link, way: 1.0)
+    found = verdict()
+    assert not found["passed"]
+    assert "faster than the link" in found["failures"][-1]
+
+
 def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
     """The order is 0, 1, 10, 11, 2: a layer missing when needed is fetched, so the bits are right; the bytes tell."""
     stream(desk)
-    after = Order.after
+    after = BlockOrder.after
 
-    def sorted_as_text(order: Order, block: int, count: int) -> list[int]:
+    def sorted_as_text(order: BlockOrder, block: int, count: int) -> list[int]:
         if not order._place:
             return after(order, block, count)
         row: list[Any] = sorted(order._seen, key=str)
         return [row[(row.index(block) + ahead) % len(row)] for ahead in range(1, count + 1)]
 
-    monkeypatch.setattr(Order, "after", sorted_as_text)
+    monkeypatch.setattr(BlockOrder, "after", sorted_as_text)
     with pytest.raises(AssertionError):
         stream(desk)
     found = verdict()

@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -25,12 +25,14 @@ class Eager:
     """One model loaded by transformers, on the GPU where there is one."""
 
     model: Any
-    tokens_1T: Tensor
+
+    def __init__(self) -> None:
+        self.standing: list[tuple[Any, list[Tensor]]] = []  # cache and hidden state of each stop
 
     def load(self, **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.Asked name. A model that does not fit on the GPU stays on the host
-        and is computed there."""
-        wanted = weights.Asked(**asked)
+        """Load the model that the fields of weights.ModelAsked name. A model that does not fit on the GPU stays on the
+        host and is computed there."""
+        wanted = weights.ModelAsked(**asked)
         self.model = wanted.read()
         nbytes = weights.size_of(self.model)
         self.device = weights.device_for(wanted.device, nbytes)
@@ -82,37 +84,81 @@ class Eager:
         }
 
     @torch.inference_mode()
-    def pause(self, tokens: list[int], new: int, layer: int, seconds: float) -> dict[str, Any]:
-        """Stop after a layer by a hook that raises, hold its tensors for `seconds`, and read the memory while request B
-        runs: the same prompt and `new` tokens."""
-        prompt, cache = torch.tensor([tokens], device=self.device), DynamicCache(config=self.model.config)
-        before = self._held()
-        kept, layers_run = self._counted(lambda: self._stopped_after(layer, prompt, cache))
+    def stand(self, prompts: list[list[int]], layer: int) -> dict[str, Any]:
+        """Stop each prompt after a layer by a hook that raises, and hold the tensors of all."""
+        self.standing = []
+        layers_run = []
+        for tokens in prompts:
+            prompt, cache = torch.tensor([tokens], device=self.device), DynamicCache(config=self.model.config)
+            kept, count = self._counted(partial(self._stopped_after, layer, prompt, cache))
+            self.standing.append((cache, kept))
+            layers_run.append(count)
         self._synchronise()
-        held, deadline = [self._held(cache, kept)], time.monotonic() + seconds
-        request_b = self._another(tokens, new)
-        while time.monotonic() < deadline:
-            held.append(self._held(cache, kept))
-            time.sleep(min(0.1, seconds / 10))  # the pause only holds memory
-        held.append(self._held(cache, kept))
         return {
-            "vram_before_pause_gb": before / GIB,
-            "vram_held_during_pause_gb": held[0] / GIB,
-            "vram_variation_during_pause_gb": (max(held) - min(held)) / GIB,
-            "gpu_free_during_pause_gb": self._free(),
-            "process_gb": psutil.Process().memory_info().rss / GIB,
+            "layers_run_before_stop": max(layers_run),
+            "tensor_bytes_held": self.held(),
             "weights_gb": weights.size_of(self.model) / GIB,
-            "layers_run_before_stop": layers_run,
-            **request_b,
         }
 
-    def _another(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Run request B to its end; zero tokens where it does not fit beside the held memory."""
+    def another(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Run request B to its end, and give its memory back; zero tokens where it does not fit beside what is held."""
         try:
             made, seconds = weights.greedy(self.model, tokens, new, self.device)
         except torch.OutOfMemoryError:
             return {"request_b_tokens": 0, "request_b_latency_ms": None}
+        finally:
+            self._give_back()
         return {"request_b_tokens": len(made), "request_b_latency_ms": 1000 * seconds}
+
+    def let_go(self) -> dict[str, Any]:
+        """Drop what the stops hold."""
+        self.standing.clear()
+        self._give_back()
+        return {}
+
+    def free(self) -> dict[str, Any]:
+        """Return the memory that the driver has free; None without a GPU."""
+        on_gpu = self.device.type == "cuda"
+        return {"gpu_free_during_pause_gb": torch.cuda.mem_get_info(self.device)[0] / GIB if on_gpu else None}
+
+    def held(self) -> int:
+        """Return the bytes of the tensors that the stops hold: keys and values, and hidden states."""
+        layers = [layer for cache, _ in self.standing for layer in cache.layers]
+        rows = [part for layer in layers for part in (layer.keys, layer.values) if isinstance(part, Tensor)]
+        return sum(tensor.nbytes for tensor in (*rows, *(one for _, kept in self.standing for one in kept)))
+
+    def _give_back(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @torch.inference_mode()
+    def captured(self, tokens: list[int], layer: int) -> dict[str, Any]:
+        """Return shape [1, T, D] and digest of a layer's output, as a plain hook sees it."""
+        prompt = torch.tensor([tokens], device=self.device)
+        (kept,) = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
+        return {"shape": list(kept.shape), "digest": weights.digest(kept)}
+
+    @torch.inference_mode()
+    def predicted(self, tokens: list[int]) -> dict[str, Any]:
+        """Return the most likely token after each position of the prompt, by one `forward` [T, V]."""
+        prompt = torch.tensor([tokens], device=self.device)
+        return {"predicted": self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()}
+
+    @torch.inference_mode()
+    def resumed(self, tokens: list[int], layer: int) -> dict[str, Any]:
+        """Stop after a layer, and go on from its kept output; return the same of that pass."""
+        prompt = torch.tensor([tokens], device=self.device)
+        (kept,) = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
+        found: dict[str, Any] = self._from_layer(layer, kept, lambda: self.predicted(tokens))
+        return found
+
+    @torch.inference_mode()
+    def steered(self, tokens: list[int], layer: int, factor: float) -> dict[str, Any]:
+        """Scale a layer's output by a hook; return the same of that pass."""
+        prompt = torch.tensor([tokens], device=self.device)
+        (kept,) = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
+        found: dict[str, Any] = self._from_layer(layer, kept * factor, lambda: self.predicted(tokens))
+        return found
 
     @torch.inference_mode()
     def recompute(self, tokens: list[int]) -> dict[str, Any]:
@@ -134,7 +180,7 @@ class Eager:
         away.copy_(kept.pop())
         self._synchronise()
         begun = time.perf_counter()
-        logits = self._from_layer(prompt, layer, away.to(self.device, copy=True))
+        logits = self._from_layer(layer, away.to(self.device, copy=True), lambda: self._next(prompt))
         self._synchronise()
         milliseconds = 1000 * (time.perf_counter() - begun)
         return {"milliseconds": milliseconds, "bytes": away.nbytes, "top": int(logits.argmax())}
@@ -155,14 +201,15 @@ class Eager:
             for hook in hooks:
                 hook.remove()
 
-    def _from_layer(self, prompt: Tensor, layer: int, hidden_1TD: Tensor) -> Tensor:
-        """Run the same forward, but the layers below `layer` return their input and `layer` returns `hidden_1TD`."""
+    def _from_layer(self, layer: int, hidden_1TD: Tensor, run: Callable[[], Any]) -> Any:
+        """Call `run` for the same forward, but the layers below `layer` return their input and `layer` returns
+        `hidden_1TD`."""
         passed: list[Any] = []
         for number, module in enumerate(self._layers()[: layer + 1]):
             passed.append((module, module.forward))
             module.forward = _passing(module.forward, hidden_1TD if number == layer else None)
         try:
-            return self._next(prompt)
+            return run()
         finally:
             for module, forward in passed:
                 module.forward = forward
@@ -176,20 +223,6 @@ class Eager:
 
     def _layers(self) -> Any:
         return weights.layers_of(self.model)
-
-    def _held(self, cache: Any = None, kept: Sequence[Tensor] = ()) -> int:
-        """Return the bytes in use on the whole device by the driver; without a GPU the bytes that this pause holds,
-        counted as Djinn's accounting does: weights, keys and values, the hidden state. The process's memory would add
-        libraries to this side alone."""
-        if self.device.type == "cuda":
-            free, total = torch.cuda.mem_get_info(self.device)
-            return int(total - free)
-        layers = [] if cache is None else cache.layers
-        rows = [part for layer in layers for part in (layer.keys, layer.values) if isinstance(part, Tensor)]
-        return weights.size_of(self.model) + sum(tensor.nbytes for tensor in (*rows, *kept))
-
-    def _free(self) -> float | None:
-        return torch.cuda.mem_get_info(self.device)[0] / GIB if self.device.type == "cuda" else None
 
     def _synchronise(self) -> None:
         weights.settle(self.device)
@@ -211,7 +244,14 @@ if __name__ == "__main__":
             "load": eager.load,
             "logits": eager.logits,
             "reference": eager.reference,
-            "pause": eager.pause,
+            "stand": eager.stand,
+            "another": eager.another,
+            "free": eager.free,
+            "let_go": eager.let_go,
+            "captured": eager.captured,
+            "predicted": eager.predicted,
+            "resumed": eager.resumed,
+            "steered": eager.steered,
             "recompute": eager.recompute,
             "offload": eager.offload,
         }

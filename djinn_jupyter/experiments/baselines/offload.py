@@ -14,13 +14,15 @@ from torch import Tensor
 from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.answering import serve
 
+Sample = tuple[int, float, float]  # bytes and seconds of a copy, and when it began, in seconds since the epoch
+
 
 class HostCopier:
     """Copies in one thread. A copy is over when its future is done."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self.samples: list[tuple[int, float]] = []
+        self.samples: list[Sample] = []
 
     def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Future[None]:
         return self._thread.submit(self._copy, sources, targets)
@@ -32,10 +34,10 @@ class HostCopier:
         self._thread.submit(lambda: None).result()
 
     def _copy(self, sources: list[Tensor], targets: list[Tensor]) -> None:
-        begun = time.perf_counter()
+        at, begun = time.time(), time.perf_counter()
         for source, target in zip(sources, targets, strict=True):
             target.copy_(source)
-        self.samples.append((sum(source.nbytes for source in sources), time.perf_counter() - begun))
+        self.samples.append((sum(source.nbytes for source in sources), time.perf_counter() - begun, at))
 
 
 class StreamCopier:
@@ -44,6 +46,10 @@ class StreamCopier:
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
         self._timed: list[tuple[int, Any, Any]] = []
+        self._opening = torch.cuda.Event(enable_timing=True)
+        self._opening.record(self._stream)
+        self._opening.synchronize()
+        self._opened = time.time()
 
     def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -63,27 +69,35 @@ class StreamCopier:
         torch.cuda.synchronize(self._device)
 
     @property
-    def samples(self) -> list[tuple[int, float]]:
-        return [(nbytes, begun.elapsed_time(done) / 1e3) for nbytes, begun, done in self._timed]
+    def samples(self) -> list[Sample]:
+        return [
+            (nbytes, begun.elapsed_time(done) / 1e3, self._opened + self._opening.elapsed_time(begun) / 1e3)
+            for nbytes, begun, done in self._timed
+        ]
 
 
 class Offloaded:
-    """One model whose layers are copied through two slots."""
+    """One model whose layers are copied through two slots. Layers count among those that stream."""
 
     model: Any
 
     def load(self, **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.Asked name; return the bytes of all weights and of each layer."""
-        wanted = weights.Asked(**asked)
+        """Read the model that the fields of weights.ModelAsked name; return its device and the bytes of all weights."""
+        wanted = weights.ModelAsked(**asked)
         self.device = weights.device_for(wanted.device)
         self.model = wanted.read()
-        nbytes = weights.size_of(self.model)
-        layers = list(weights.layers_of(self.model))
-        self._hold(layers)
+        return {"device": str(self.device), "weight_bytes": weights.size_of(self.model)}
+
+    def stream(self, layers: list[int] | None) -> dict[str, Any]:
+        """Stream these layers, all of them for None; the others stay on the device. Return the bytes of each streamed
+        layer."""
+        every = list(weights.layers_of(self.model))
+        streamed = every if layers is None else [every[number] for number in layers]
+        self._hold(streamed)
         self.model.to(self.device)
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(streamed):
             layer.register_forward_pre_hook(lambda module, inputs, number=number: self._take(number))
-        return {"weight_bytes": nbytes, "layer_bytes": [sum(t.nbytes for t in held) for held in self._host]}
+        return {"layer_bytes": [sum(t.nbytes for t in held) for held in self._host]}
 
     def _hold(self, layers: list[Any]) -> None:
         """Keep the layers' weights on the host, pinned where a GPU reads them; allocate two slots on the device."""
@@ -117,14 +131,17 @@ class Offloaded:
         self._arrivals[slot] = self._copier.begin(self._host[number], self._slots[slot])
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Generate greedily with a cache; return tokens, seconds, and bytes and seconds of each copy of a layer."""
-        before = len(self._copier.samples)
+        """Generate greedily with a cache; return tokens, seconds, their beginning and end since the epoch, and a sample
+        of each copy of a layer."""
+        before, begun = len(self._copier.samples), time.time()
         found, seconds = weights.greedy(self.model, tokens, new, self.device)
+        ended = time.time()
         self._copier.settle()
-        return {"tokens": found, "seconds": seconds, "copies": self._copier.samples[before:]}
+        copies = self._copier.samples[before:]
+        return {"tokens": found, "seconds": seconds, "begun": begun, "ended": ended, "copies": copies}
 
     def copy(self) -> dict[str, Any]:
-        """Copy all layers, one after the other, while nothing is computed; return bytes and seconds of each copy."""
+        """Copy all layers, one after the other, while nothing is computed; return a sample of each copy."""
         before = len(self._copier.samples)
         for number, held in enumerate(self._host):
             self._copier.begin(held, self._slots[number % 2])
@@ -135,4 +152,4 @@ class Offloaded:
 
 if __name__ == "__main__":
     offloaded = Offloaded()
-    serve({"load": offloaded.load, "generate": offloaded.generate, "copy": offloaded.copy})
+    serve({"load": offloaded.load, "stream": offloaded.stream, "generate": offloaded.generate, "copy": offloaded.copy})

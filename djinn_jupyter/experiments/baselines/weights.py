@@ -22,7 +22,7 @@ HEADROOM = 9 / 10  # of what a GPU has free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ModelAsked:
     """The model that a baseline loads: `dtype` None is the model's own, `threads` None torch's choice, `device` None
     the best there is."""
 
@@ -40,6 +40,11 @@ class Asked:
         source = source_of(self.model)
         found: Any = self._drawn(source) if self.random_weights else self._read(source)
         return found.eval().requires_grad_(False)
+
+    def empty(self) -> Any:
+        """Return the model on the meta device: shapes without weights, from its configuration alone."""
+        with torch.device("meta"):
+            return self._drawn(source_of(self.model))
 
     def _read(self, source: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(source, dtype=self._kind or "auto")

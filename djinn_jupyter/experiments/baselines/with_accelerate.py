@@ -15,8 +15,8 @@ class Accelerated:
     model: Any
 
     def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.Asked name. `budget` bytes of weights stay on the device, the rest
-        goes `to` cpu or disk."""
+        """Load the model that the fields of weights.ModelAsked name. `budget` bytes of weights stay on the device, the
+        rest goes `to` cpu or disk."""
         if importlib.util.find_spec("accelerate") is None:
             return {
                 "status": "not_run",
@@ -24,7 +24,7 @@ class Accelerated:
             }
         from djinn_jupyter.experiments.baselines import weights
 
-        wanted = weights.Asked(**asked)
+        wanted = weights.ModelAsked(**asked)
         self.device = weights.device_for(wanted.device)
         loaded = wanted.read()
         self.model = self._dispatched(loaded, weights.layers_of(loaded), budget, to)
@@ -46,11 +46,10 @@ class Accelerated:
         return dispatch_model(model, device_map=places, offload_dir=self._files.name)
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Generate greedily with a cache; return tokens and seconds."""
-        from djinn_jupyter.experiments.baselines import weights
+        """Generate greedily with a cache; return tokens, seconds, and those from the first new token to the last."""
+        from djinn_jupyter.experiments.baselines.decoding import Timestamps, decoded
 
-        found, seconds = weights.greedy(self.model, tokens, new, self.device)
-        return {"tokens": found, "seconds": seconds}
+        return decoded(self.model, tokens, new, self.device, Timestamps())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
 from djinn_jupyter.wire.texts import in_quotes
 
-Kind = TypeVar("Kind", bound=Section)
+AnySection = TypeVar("AnySection", bound=Section)
 DEEPEST: Final = 64
 _UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
 _WHERE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
@@ -28,13 +28,15 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted(file.name for file in _files().iterdir() if file.name.endswith(".yaml")))
 
 
-def read(path: str, kind: type[Kind], settings: Iterable[str] = ()) -> Kind:
+def read(path: str, kind: type[AnySection], settings: Iterable[str] = ()) -> AnySection:
     """Read the file at `path`, or the shipped one of that name. Raises UsageError with one sentence."""
     text = _text_of(path)
     return parse(text, kind, settings, source=path)
 
 
-def parse(text: str, kind: type[Kind], settings: Iterable[str] = (), *, source: str = "the configuration") -> Kind:
+def parse(
+    text: str, kind: type[AnySection], settings: Iterable[str] = (), *, source: str = "the configuration"
+) -> AnySection:
     tree = decode_yaml(text, source)
     if not isinstance(tree, dict):
         raise UsageError(f"{source} holds no keys; see `djinn experiment NAME --explain` for them.")

@@ -31,10 +31,12 @@ class Single(Section, frozen=True, kw_only=True):
 
 class LogitEquivalence(Single, frozen=True, kw_only=True):
     num_samples: Annotated[Positive, Meta(description="Prompts; each goes through the ring in several passes.")]
-    tolerance_norm: Annotated[Bound, Meta(description="Most that the norm of the difference of logits may be.")]
-    tolerance_max_diff: Annotated[Bound, Meta(description="Most that any logit may differ.")]
+    tolerance_norm: Annotated[
+        Bound, Meta(description="Most that the norm of the difference may be, where tolerances decide.")
+    ]
+    tolerance_max_diff: Annotated[Bound, Meta(description="Most that any logit may differ, where tolerances decide.")]
     pass_if_predictions_match: Annotated[
-        bool, Meta(description="Whether the five most likely tokens must be the same besides.")
+        bool, Meta(description="On another device: whether the five most likely tokens decide, and not the tolerances.")
     ] = True
 
 
@@ -45,11 +47,11 @@ class PcieFlatline(Single, frozen=True, kw_only=True):
     vram_limit_gb: Annotated[
         Gigabytes | None, Meta(description="A smaller card, imposed; else hardware.vram_limit_gb.")
     ] = None
-    sample_duration_seconds: Annotated[Seconds, Meta(description="How long layer copies are sampled at least.")]
+    sample_duration_seconds: Annotated[Seconds, Meta(description="How long passes run at least.")]
     min_sustained_bandwidth_mb_per_s: Annotated[
-        Bound, Meta(description="The bar on a GPU; without one the measured copy bandwidth takes its place.")
+        Bound, Meta(description="The bar on a GPU; without one it is what manual offload attains here.")
     ]
-    sustained_ratio: Annotated[float, Meta(gt=0, le=1, description="Share of layer copies that must be above the bar.")]
+    sustained_ratio: Annotated[float, Meta(gt=0, le=1, description="Share of windows that must be above the bar.")]
     baselines: Annotated[
         bool, Meta(description="Whether manual offload, accelerate and vLLM stream the same model beside ours.")
     ] = True
@@ -58,7 +60,9 @@ class PcieFlatline(Single, frozen=True, kw_only=True):
 class AgentSleepResume(Single, frozen=True, kw_only=True):
     idle_threshold_seconds: Annotated[Seconds, Meta(description="Idle time after which a session leaves the device.")]
     sleep_duration_seconds: Annotated[Seconds, Meta(description="How long the session sleeps.")]
-    host_swap_pool_gb: Annotated[Gigabytes, Meta(description="Host memory for what leaves the device.")]
+    host_swap_pool_gb: Annotated[
+        Gigabytes | None, Meta(description="Host memory for what leaves the device; else the engine's default.")
+    ] = None
     max_retries: Annotated[
         Positive, Meta(description="How often the resume is asked for while there is no room, before it has failed.")
     ] = 3
@@ -137,7 +141,7 @@ class ValidationFile(Section, frozen=True, kw_only=True):
         return self.hardware.vram_limit_gb if own is None else own
 
 
-def chosen(file: ValidationFile, only: str | None, model: str | None) -> ValidationFile:
+def chosen_tests(file: ValidationFile, only: str | None, model: str | None) -> ValidationFile:
     """Return the file with only the test `only` enabled, if named, and with another model, if one is named."""
     found = {name: getattr(file, name) for name in TESTS}
     if model == "":

@@ -22,7 +22,9 @@ Percent = Annotated[float, Meta(gt=0, le=100)]
 
 class Model(Section, frozen=True, kw_only=True):
     name: Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
-    num_layers: Annotated[Positive, Meta(description="Layers; checked against the model before anything runs.")]
+    num_layers: Annotated[
+        Positive | None, Meta(description="Layers; where given, checked against the model before anything runs.")
+    ] = None
     source: Annotated[
         Literal["transformers"], Meta(description="Whose implementation; only transformers' own is served.")
     ] = "transformers"
@@ -41,17 +43,22 @@ class BreakpointSection(Section, frozen=True, kw_only=True):
 
 
 class Inference(Section, frozen=True, kw_only=True):
-    input_length: Annotated[Positive, Meta(description="Tokens of the prompt.")]
+    input_length: Annotated[Positive, Meta(description="Tokens of the prompt.")] = 512
     context_tokens: Annotated[
-        Positive,
-        Meta(description="Positions of the context that prompt tokens are compared over; at most input_length."),
-    ]
+        Positive | None,
+        Meta(description="Last positions of the prompt that tokens are compared over; all of them where not given."),
+    ] = None
     token_accuracy_threshold: Annotated[
         Percent, Meta(description="Least share of equal tokens in percent; ours must besides be bitwise equal.")
-    ]
+    ] = 95.0
     continuation_tokens: Annotated[
         int, Meta(ge=2, description="Tokens generated after the resume and compared too; the first is stopped at.")
     ] = 16
+
+    @property
+    def compared(self) -> int:
+        """The number of the prompt's last positions that are compared."""
+        return self.input_length if self.context_tokens is None else self.context_tokens
 
 
 class Steering(Section, frozen=True, kw_only=True):
@@ -66,7 +73,12 @@ class Concurrent(Section, frozen=True, kw_only=True):
     request_b_during_pause: Annotated[
         bool, Meta(description="Whether request B runs to its end within the pause; else the pause is only held.")
     ] = True
-    pause_duration_seconds: Annotated[Seconds, Meta(description="How long request A stays stopped at least.")]
+    pause_duration_seconds: Annotated[Seconds, Meta(description="How long paused sessions stand at least.")] = 5.0
+    paused_sessions: Annotated[Positive, Meta(description="Sessions that stand paused at once, on each side.")] = 4
+    idle_seconds: Annotated[
+        Seconds,
+        Meta(description="Idle time after which paused sessions leave the device; more than all of them take to stop."),
+    ] = 5.0
 
 
 class MemoryPressure(Section, frozen=True, kw_only=True):
@@ -76,9 +88,12 @@ class MemoryPressure(Section, frozen=True, kw_only=True):
 
 
 class Experiment(Section, frozen=True, kw_only=True):
-    num_trials: Annotated[Positive, Meta(description="How often each layer is stopped at.")]
+    num_trials: Annotated[Positive, Meta(description="How often each layer is stopped at.")] = 3
+    overhead_pairs: Annotated[
+        Positive, Meta(description="Pairs of a run with a stop and one without; an interval of 95 % takes six.")
+    ] = 12
     breakpoints: BreakpointSection
-    inference: Inference
+    inference: Inference = Inference()
     activation_steering: Steering | None = None
     concurrent_demo: Concurrent | None = None
     memory_pressure_test: MemoryPressure | None = None
@@ -109,17 +124,17 @@ class Whitebox(Section, frozen=True, kw_only=True):
 
     model: Model
     experiment: Experiment
-    validation: Validation
+    validation: Validation = Validation()
     hardware: Hardware = Hardware()
-    duration: Annotated[Seconds, Meta(description="Minutes after which the run is stopped; a hard limit.")]
-    output_dir: Annotated[Name, Meta(description="The folder of the results.")]
+    duration: Annotated[Seconds, Meta(description="Minutes after which the run is stopped; a hard limit.")] = 180.0
+    output_dir: Annotated[Name, Meta(description="The folder of the results.")] = "results/experiment_3"
 
     def check(self) -> None:
         self._check_layers()
         inference, steering = self.experiment.inference, self.experiment.activation_steering
-        if inference.context_tokens > inference.input_length:
+        if inference.compared > inference.input_length:
             raise UsageError(
-                f"experiment.inference.context_tokens is {inference.context_tokens} and input_length only "
+                f"experiment.inference.context_tokens is {inference.compared} and input_length only "
                 f"{inference.input_length}; compare at most as many positions as the prompt has."
             )
         if steering is not None and steering.enabled and steering.modification_factor == 1:
@@ -134,18 +149,22 @@ class Whitebox(Section, frozen=True, kw_only=True):
             if getattr(self.validation, key) and not enabled:
                 raise UsageError(f"validation.{key} is set, and the part that it judges is not enabled.")
 
-    def _check_layers(self) -> None:
-        layers, stops = self.model.num_layers, self.experiment.breakpoints.layers
-        if len(set(stops)) != len(stops):
-            raise UsageError(f"experiment.breakpoints.layers names a layer twice: {list(stops)}.")
-        named = {f"experiment.breakpoints.layers[{i}]": n for i, n in enumerate(stops)}
+    def layers_named(self) -> dict[str, int]:
+        """Return each key that names a layer, and that layer."""
+        named = {f"experiment.breakpoints.layers[{i}]": n for i, n in enumerate(self.experiment.breakpoints.layers)}
         if self.experiment.activation_steering is not None:
             named["experiment.activation_steering.steering_layer"] = self.experiment.activation_steering.steering_layer
         if self.experiment.memory_pressure_test is not None:
             pause = self.experiment.memory_pressure_test.session_pause_layer
             named["experiment.memory_pressure_test.session_pause_layer"] = pause
-        for key, layer in named.items():
-            if layer >= layers:
+        return named
+
+    def _check_layers(self) -> None:
+        layers, stops = self.model.num_layers, self.experiment.breakpoints.layers
+        if len(set(stops)) != len(stops):
+            raise UsageError(f"experiment.breakpoints.layers names a layer twice: {list(stops)}.")
+        for key, layer in self.layers_named().items():
+            if layers is not None and layer >= layers:
                 raise UsageError(f"{key} is {layer}; the model has the layers 0 to {layers - 1}.")
 
 

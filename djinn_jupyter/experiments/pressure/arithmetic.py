@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.memory import limits_card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Arithmetic:
     sessions: int
     capacity: int
     capacity_imposed: bool
+    capacity_accounted: bool  # by the engine's accounting, for no card is so small
     host: int | None
 
     @property
@@ -55,6 +57,7 @@ def arithmetic(
         sessions=sessions,
         capacity=imposed if imposed is not None else limit,
         capacity_imposed=imposed is not None,
+        capacity_accounted=imposed is not None and not limits_card(imposed),
         host=host,
     )
 

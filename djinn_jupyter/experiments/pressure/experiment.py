@@ -14,9 +14,11 @@ from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.whitebox import MemoryPressure, Whitebox
 from djinn_jupyter.experiments.course import NOT_YET, Course, now
-from djinn_jupyter.experiments.memory import Curve, bytes_of, sampled
+from djinn_jupyter.experiments.link import measured_link
+from djinn_jupyter.experiments.memory import Curve, bytes_of, options_for_limit, sampled
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.pressure.arithmetic import Arithmetic, arithmetic
+from djinn_jupyter.experiments.pressure.held import held_by
 from djinn_jupyter.experiments.pressure.swaps import Swaps, heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import foretold, require_whitebox, shape_of
@@ -26,7 +28,7 @@ FILE = "memory_pressure_results.json"
 THREADS = 1
 FIELDS = """num_sessions_spawned vram_progression vram_stats swap_latencies_ms total_elapsed_seconds swapping_active
     demand_gb capacity_gb capacity_imposed sessions_alive_max swap_events plateau_achieved outputs_equal_alone
-    slab_books_gb""".split()
+    slab_books_gb link""".split()
 LEAST_HERTZ = 10
 
 
@@ -50,7 +52,7 @@ def run(course: Course, file: Whitebox) -> list[str]:
     imposed, host = bytes_of(file.hardware.vram_limit_gb), bytes_of(file.hardware.host_limit_gb)
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     with engine_for(
-        course, file.model.name, card_memory=imposed, host_memory=host, threads=THREADS, **options
+        course, file.model.name, host_memory=host, threads=THREADS, **options, **options_for_limit(imposed)
     ) as engine:
         require_whitebox(shape_of(engine), file)
         sums = arithmetic(engine, length + new, count, imposed, host)
@@ -111,14 +113,16 @@ def _under_pressure(
             course.write_partial(FILE, FIELDS, _so_far(sums, progression, swaps))
             course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {spell_bytes(gigabytes * GIB, 4)}")
         alive = len(engine.sessions())
-        spawned = curve.samples[-1].seconds
+        spawned, held = curve.samples[-1].seconds, held_by(engine, sessions)
         equal = []
         for k in resume_order(len(prompts)):
             equal.append(_resumed(course, sessions[k], k, len(prompts), new) == alone[k])
             resumed = {"sessions_alive_max": alive, "outputs_equal": sum(equal), "sessions_resumed": len(equal)}
             course.write_partial(FILE, FIELDS, {**_so_far(sums, progression, swaps), **resumed})
     fields = _fields(sums, progression, swaps, curve, alive, equal, spawned, time.monotonic() - begun)
-    failures = _failures(fields, sums, len(prompts))
+    link = measured_link(course, engine.description.device)
+    fields |= {**held.fields(), "link": link.fields(swaps.copies)}
+    failures = _failures(fields, sums, len(prompts)) + link.failures(swaps.copies) + held.failures()
     fields["status"] = "success" if not failures else "partial" if all(equal) else "error"
     course.write(FILE, fields)
     for failure in failures:
@@ -188,25 +192,30 @@ def _fields(
         "samples_per_second": len(curve.samples) / elapsed,
         "samples_per_second_least": curve.least_rate,
         "longest_gap_seconds": curve.longest_gap,
-        "vram_samples": [[s.seconds, s.books / GIB, s.used / GIB, s.process / GIB] for s in curve.samples],
+        "vram_samples": [[s.seconds, s.accounted / GIB, s.used / GIB, s.process / GIB] for s in curve.samples],
         "swap_latencies_ms": swaps.latencies(),
         "total_elapsed_seconds": elapsed,
         "swapping_active": any(event["direction"] == "out" for event in swaps.events),
         "sessions_alive_max": alive,
         "swap_events": swaps.events,
-        "plateau_achieved": plateau(curve, swaps.first_out, spawned, sums.per_session),
+        "plateau_achieved": plateau(
+            curve, swaps.first_out, spawned, sums.per_session, accounted=sums.capacity_accounted
+        ),
         "outputs_equal_alone": all(equal),
         "outputs_equal": sum(equal),
-        "slab_books_gb": curve.peak_books / GIB,
+        "slab_books_gb": curve.peak_accounted / GIB,
     }
 
 
-def plateau(curve: Curve, first_out: float | None, spawned: float, per_session: int) -> bool:
+def plateau(
+    curve: Curve, first_out: float | None, spawned: float, per_session: int, *, accounted: bool = False
+) -> bool:
     """True where device use varied by less than one session between the first eviction and the last spawning: by the
-    device's driver, or without a GPU by the pages in use."""
+    device's driver; by the pages in use without a GPU, and where the limit is `accounted`."""
     if first_out is None:
         return False
-    flat = [s.used if s.device is None else s.device for s in curve.samples if first_out <= s.seconds <= spawned]
+    samples = [sample for sample in curve.samples if first_out <= sample.seconds <= spawned]
+    flat = [s.used if s.device is None or accounted else s.device for s in samples]
     return bool(flat) and max(flat) - min(flat) < per_session
 
 
@@ -222,6 +231,7 @@ def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]
         ),
         "Device memory was above the capacity.": fields["slab_books_gb"] <= fields["capacity_gb"],
         "The whole device held more than the card that was imposed.": not sums.capacity_imposed
+        or sums.capacity_accounted
         or fields["vram_stats"]["max_gb"] <= fields["capacity_gb"],
     }
     return [sentence for sentence, held in checks.items() if not held]

@@ -6,14 +6,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.course import Course, Unmeasured
+from djinn_jupyter.experiments.link import TimedCopy, of_transfer
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Event, SessionSwapped
+
+NOT_COPIED = Unmeasured(reason="nothing had to be copied")
 
 
 @dataclass(slots=True)
@@ -22,6 +25,7 @@ class Swaps:
 
     events: list[dict[str, Any]]
     first_out: float | None = None
+    copies: list[TimedCopy] = field(default_factory=list)
 
     def latencies(self) -> list[float]:
         return [event["ms"] for event in self.events]
@@ -41,6 +45,7 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
             at = time.monotonic() - begun
             if moved.direction == "out" and found.first_out is None:
                 found.first_out = at
+            found.copies += of_transfer(event.session, moved)
             found.events.append(
                 {
                     "session": event.session,
@@ -49,6 +54,7 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
                     "cause": moved.cause,
                     "bytes": moved.bytes_moved,
                     "ms": 1000 * moved.seconds,
+                    "copy_ms": NOT_COPIED if moved.copy_seconds is None else 1000 * moved.copy_seconds,
                     "gb_per_s": _rate(moved),
                     "timestamp": at,
                 }
@@ -65,6 +71,5 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
 
 
 def _rate(moved: Transfer) -> float | Unmeasured:
-    if not moved.bytes_moved or not moved.seconds:
-        return Unmeasured(reason="nothing had to be copied")
-    return moved.bytes_moved / moved.seconds / GIB
+    """Return GiB a second of the mover's copies; a move waits besides."""
+    return moved.bytes_moved / moved.copy_seconds / GIB if moved.copy_seconds else NOT_COPIED

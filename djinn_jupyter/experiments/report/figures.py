@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from djinn_jupyter.amounts import MIB
 from djinn_jupyter.experiments.report import plots
 
 Fields = Mapping[str, Any]
@@ -19,20 +19,23 @@ def of_file(fields: Fields) -> list[str]:
         _progression(fields),
         _flatline(fields),
         _neighbour(fields.get("neighbour_tokens_per_s")),
+        _streamed(fields.get("models")),
+        _agents(fields.get("ways")),
     ]
     return [plot for plot in drawn if plot]
 
 
 def _stops(accuracy: Fields | None) -> str:
-    """Plot mean milliseconds of moving a stopped session out and back, by layer."""
+    """Plot mean milliseconds of copying a stopped session out and back, by layer."""
     if not accuracy or not accuracy.get("entries"):
         return ""
     groups: dict[str, dict[str, float]] = {}
     for layer in sorted({entry["layer"] for entry in accuracy["entries"]}):
         found = [entry for entry in accuracy["entries"] if entry["layer"] == layer]
         groups[f"layer {layer}"] = {
-            name: sum(entry[key] for entry in found) / len(found)
-            for name, key in (("out to the host", "checkpoint_copy_ms"), ("back", "restore_time_ms"))
+            name: statistics.fmean(times)
+            for name, key in (("out to the host", "checkpoint_copy_ms"), ("back", "restore_copy_ms"))
+            if (times := [entry[key] for entry in found if entry.get(key) is not None])
         }
     return plots.bars(groups, x="stopped after", y="ms")
 
@@ -50,7 +53,7 @@ def _progression(fields: Fields) -> str:
     if not samples:
         return ""
     curves = {
-        "weights and allocated pages": [(seconds, books) for seconds, books, *_ in samples],
+        "weights and allocated pages": [(seconds, accounted) for seconds, accounted, *_ in samples],
         "of it in use": [(seconds, used) for seconds, _, used, *_ in samples],
     }
     return plots.lines(
@@ -89,12 +92,39 @@ def _neighbour(rates: Fields | None) -> str:
     return plots.bars(groups, x="B", y="tokens/s") if groups else ""
 
 
+def _agents(ways: Sequence[Fields] | None) -> str:
+    """Plot the milliseconds to the first token after a pause, for the largest crowd."""
+    most = max((one["agents"] for one in ways or ()), default=0)
+    groups = {
+        one["way"].replace("_", " "): {name: found["value"] for name, found in one["first_token_ms"].items()}
+        for one in ways or ()
+        if one["agents"] == most and one["first_token_ms"] is not None
+    }
+    return plots.bars(groups, x=f"{most} agents", y="ms") if groups else ""
+
+
 def _flatline(fields: Fields) -> str:
-    """Plot the bandwidth of single copies over time and the required bandwidth; many copies are thinned evenly."""
-    samples = fields.get("samples")
-    if not samples or "required_mbps" not in fields:
+    """Plot the bandwidth of each window of wall time, and the required one; many windows are thinned evenly."""
+    rates = fields.get("samples_mbps")
+    if not rates or "required_mbps" not in fields or "window_seconds" not in fields:
         return ""
-    begun = samples[0][3]
-    chosen = samples[:: max(1, len(samples) // MOST_POINTS)]
-    curve = [(at - begun, nbytes / seconds / MIB) for _, nbytes, seconds, at, _ in chosen]
-    return plots.lines({"copies of layers": curve}, x="seconds", y="MiB/s", level=("required", fields["required_mbps"]))
+    points = [(number * fields["window_seconds"], rate) for number, rate in enumerate(rates)]
+    curve = points[:: max(1, len(points) // MOST_POINTS)]
+    level = ("required", fields["required_mbps"])
+    return plots.lines({"windows of wall time": curve}, x="seconds of passes", y="MiB/s", level=level)
+
+
+def _streamed(models: Any) -> str:
+    """Plot the median milliseconds of a token of every side that ran, by model, and max(compute, bytes / bandwidth)."""
+    if not models or "of_both_at_once" not in models[0]:
+        return ""
+    groups = {
+        found["model"]: {
+            name.replace("_", " "): side["token_ms"]["median"]
+            for name, side in found["sides"].items()
+            if name != "copying_alone" and "token_ms" in side
+        }
+        for found in models
+    }
+    limits = {found["model"]: found["limit"]["token_ms"]["median"] for found in models}
+    return plots.bars(groups, x="model", y="ms a token", limits=("max(compute, bytes / bandwidth)", limits))

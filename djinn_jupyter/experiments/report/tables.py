@@ -9,7 +9,8 @@ from typing import Any
 
 LONGEST_LIST = 12
 MOST_ROWS = 60
-NAMING = ("", "trial", "layer", "kv")  # columns that tell one row from another; they come first
+NAMING = ("", "claim", "trial", "layer", "kv")  # columns that tell one row from another; they come first
+CLAIM = ("claim", "verdict", "value", "unit", "repetitions")
 TRIAL = (
     "trial layer token_accuracy bitwise_equal stopped_in_decode layers_run_before_stop layers_run_after_resume "
     "os_overhead_percent checkpoint_time_ms restore_time_ms"
@@ -21,6 +22,9 @@ def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]
     shows elsewhere (`reasons`, `arithmetic`, `summary_table`)."""
     for key, value in fields.items():
         name = f"{path}{key}"
+        if key == "claims":
+            yield from _claims(value)
+            continue
         if key in ("reasons", "arithmetic", "summary_table"):
             continue
         if isinstance(value, Mapping):
@@ -43,6 +47,10 @@ def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
             _titled("By layer", fields["results"]),
             *_columns(fields["results"], sorted(named, key=lambda column: column not in NAMING)),
         )
+    if isinstance(fields.get("claims"), Sequence):
+        yield "The original, claim by claim", *_columns(fields["claims"], CLAIM)
+    if fields.get("ways"):
+        yield from _agents(fields["ways"])
     if isinstance(summary, Mapping):
         sides = list(next(iter(summary.values())))
         yield (
@@ -50,6 +58,41 @@ def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
             ["", *sides],
             [[row, *(spelled(cells[s]) for s in sides)] for row, cells in summary.items()],
         )
+
+
+def _claims(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the sentence of each claim, and its answer."""
+    for claim in found:
+        interval = claim["interval"]
+        between = "" if interval is None else f" ({spelled(interval['low'])} to {spelled(interval['high'])})"
+        value = "" if claim["value"] is None else f" {spelled(claim['value'])}{between} {claim['unit']};"
+        why = f" {claim['reason']}." if claim["reason"] else ""
+        yield f"{claim['claim']}. {claim['sentence']}", f"{claim['verdict']};{value} {claim['measured']}.{why}"
+
+
+def _agents(ways: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield the table of the ways in which agents were kept, with the interval of each percentile."""
+    percents = ("p50", "p90", "p99")
+    head = ["way", "agents", "served", "bits equal", *(f"first token {p}, ms" for p in percents), "per token p50, ms"]
+    cells = [
+        [
+            one["way"],
+            spelled(one["agents"]),
+            spelled(one["agents_served"]),
+            spelled(one["bits_equal_alone"]),
+            *(_interval(one["first_token_ms"], percent) for percent in percents),
+            _interval(one["token_ms"], "p50"),
+        ]
+        for one in ways
+    ]
+    yield "Time to the first token after a pause", head, cells
+
+
+def _interval(found: Mapping[str, Any] | None, percent: str) -> str:
+    if found is None:
+        return spelled(None)
+    one = found[percent]
+    return f"{one['value']:.3g} [{one['low']:.3g}, {one['high']:.3g}]"
 
 
 def _titled(title: str, found: Sequence[Any]) -> str:

@@ -17,13 +17,14 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.absence import Absence, absence
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, timed
+from djinn_jupyter.experiments.link import TimedCopy, measured_link
 from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 
 LOG = "checkpoint_cost.log"
 FILE = "checkpoint_cost_results.json"
-FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent".split()
+FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent link".split()
 STOPPING = ("with_stops", "with_write_through")
 PARTS = ("alone", *STOPPING)
 Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one per turn
@@ -42,10 +43,13 @@ class Costs:
     copy: list[float] = field(default_factory=list)
     restore: list[float] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
+    copies: list[TimedCopy] = field(default_factory=list)
 
     def add(self, found: Absence) -> None:
+        self.copies += found.copies()
         self.dispatch.append(found.dispatch_ms)
-        self.copy.append(found.copy_ms)
+        if found.copy_ms is not None:
+            self.copy.append(found.copy_ms)
         self.restore.append(found.back_ms)
         self.moved.append(found.bytes_moved)
 
@@ -60,10 +64,13 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
     with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
         _require(shape_of(engine), file)
         _measure(course, engine, file, rates, costs)
-    failures = [
+        link = measured_link(course, engine.description.device)
+    failures = link.failures(costs.copies)
+    failures += [
         f"Session A never stopped in {part}; make neighbour_tokens larger." for part, n in costs.stops.items() if not n
     ]
-    course.write(FILE, {"status": "failed" if failures else "success", **_figures(course, file, rates, costs)})
+    figures = {**_figures(course, file, rates, costs), "link": link.fields(costs.copies)}
+    course.write(FILE, {"status": "failed" if failures else "success", **figures})
     return failures
 
 
@@ -100,12 +107,15 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
     return {
         "model": course.setup.named(file.model),
         "neighbour_tokens_per_s": {part: _median(found) for part, found in rates.items()},
+        "neighbour_rates": {part: list(found) for part, found in rates.items()},  # tokens/s, turn by turn
         "dispatch_ms": _median(costs.dispatch),
         "copy_ms": _median(costs.copy),
         "restore_ms": _median(costs.restore),
         "bytes": max(costs.moved) if costs.moved else NOTHING,
         "interference_percent": _slower(rates["alone"], rates["with_stops"]),
         "interference_with_write_through_percent": _slower(rates["alone"], rates["with_write_through"]),
+        "dispatch_samples_ms": list(costs.dispatch),
+        "copy_samples_ms": list(costs.copy),
         "stops": sum(costs.stops.values()),
     }
 

@@ -14,6 +14,7 @@ from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.timing import ResumeLatency
 from djinn_jupyter.experiments.course import Course, now, timed
+from djinn_jupyter.experiments.link import Link, TimedCopy, measured_link
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
@@ -32,6 +33,11 @@ class Side:
     milliseconds: tuple[float, ...]
     moved: int
 
+    def copies(self, layer: int) -> list[TimedCopy]:
+        """Return the bytes of a resume with the seconds of the fastest: no resume ends before its bytes are there."""
+        nbytes, seconds = self.moved, min(self.milliseconds) / 1000
+        return [TimedCopy(what=f"A resume at layer {layer}", way="in", nbytes=nbytes, seconds=seconds)]
+
     def fields(self, layer: int) -> dict[str, Any]:
         return {
             "layer": layer,
@@ -47,6 +53,7 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
     """Write a file for each side; return the reasons why the run fails, none when it passes."""
     _require(foretold(file.model), file)
     tops: dict[int, set[int]] = {layer: set() for layer in file.layers}
+    failures: list[str] = []
     skipped = (file.skip_djinn, file.skip_recompute, file.skip_offload)
     for name in (name for name, skip in zip(FILES, skipped, strict=True) if not skip):
         course.write_partial(name, (), _fields(course, file, [], {}))
@@ -54,8 +61,9 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
         _require(shape_of(engine), file)
         prompt, dtype = prompt_of(engine, file.max_length, seed=1), engine.description.dtype
         count = engine.description.layers
+        link = measured_link(course, engine.description.device)
         if not file.skip_djinn:
-            _djinn(course, engine, file, prompt, tops)
+            failures = _djinn(course, engine, file, prompt, tops, link)
     if not (file.skip_recompute and file.skip_offload):
         with baseline("eager") as eager:
             eager.ask("load", model=file.model, dtype=dtype, threads=THREADS, **course.setup.words())
@@ -63,7 +71,7 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
                 _plain(course, file, eager, "recompute", prompt, tops, count)
             if not file.skip_offload:
                 _plain(course, file, eager, "manual_offload", prompt, tops, count)
-    failures = [
+    failures += [
         f"The sides or resumes disagree on the next token at layer {n}." for n, found in tops.items() if len(found) > 1
     ]
     for name, fields in [*course.written.items()] if failures else []:
@@ -77,8 +85,15 @@ def _require(shape: Shape, file: ResumeLatency) -> None:
 
 
 def _djinn(
-    course: Course, engine: RemoteEngine, file: ResumeLatency, prompt: list[int], tops: dict[int, set[int]]
-) -> None:
+    course: Course,
+    engine: RemoteEngine,
+    file: ResumeLatency,
+    prompt: list[int],
+    tops: dict[int, set[int]],
+    link: Link,
+) -> list[str]:
+    """Write Djinn's file; return the reasons why its figures cannot be."""
+    copies: list[TimedCopy] = []
     session, name = engine.session("resume latency", fresh=True), "djinn_resume_latency.json"
     results, fields = [], {}
     for layer in file.layers:
@@ -86,11 +101,14 @@ def _djinn(
             course.check_time()
             side, named = _resumes(session, layer, place, prompt, file.warmup, file.repeat)
             tops[layer] |= named
+            copies += side.copies(layer)
             results.append({**side.fields(layer), "kv": place})
-            fields = _fields(course, file, results, {"kv": list(PLACES), "num_layers": engine.description.layers})
+            more = {"kv": list(PLACES), "num_layers": engine.description.layers, "link": link.fields(copies)}
+            fields = _fields(course, file, results, more)
             course.write_partial(name, (), fields)
             course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
     course.write(name, {"status": "success", **fields})
+    return link.failures(copies)
 
 
 def _resumes(

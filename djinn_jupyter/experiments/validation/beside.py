@@ -3,74 +3,87 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from djinn_jupyter.amounts import GIB
-from djinn_jupyter.experiments.baselines.asking import BaselineFailed, baseline
+from djinn_jupyter.experiments.baselines.asking import Baseline, BaselineFailed, baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.validation.opening import PAGES_SHARE
+from djinn_jupyter.experiments.validation.windows import MovedBytes, TimeSpan
 
 PROMPT, NEW = 8, 16
 ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed:
-    """A model streamed by manual offload."""
+@dataclass(slots=True, kw_only=True)
+class HandStreamed:
+    """A model streamed by manual offload with plain PyTorch, round by round. `weights` are the bytes of all."""
 
-    weights: int  # bytes of all
-    copies: tuple[tuple[int, float], ...]  # bytes and seconds of each copy of a layer, while another is computed
-    alone: tuple[tuple[int, float], ...]  # the same of copies while nothing is computed, some in each round
-    rounds: tuple[float, ...]  # tokens a second of each
-    tokens: tuple[int, ...]  # new ones
+    weights: int
+    device: str
+    offload: Baseline | None = None
+    copies: list[MovedBytes] = field(default_factory=list)  # of layers, while others are computed
+    alone: list[MovedBytes] = field(default_factory=list)  # the same while nothing is computed, some in each round
+    spans: list[TimeSpan] = field(default_factory=list)  # of the rounds' passes
+    rates: list[float] = field(default_factory=list)  # tokens a second of each round
+    tokens: tuple[int, ...] = ()  # new ones
+
+    def stream(self, layers: Sequence[int] | None) -> None:
+        """Stream these layers from now on, all of them for None."""
+        self._ask("stream", layers=layers if layers is None else list(layers))
+        self._ask("generate", tokens=list(range(1, PROMPT + 1)), new=2)  # the first is slow
+
+    def round(self) -> None:
+        """Generate, then copy the layers once while nothing is computed."""
+        made = self._ask("generate", tokens=list(range(1, PROMPT + 1)), new=NEW)
+        self.copies += _moved(made)
+        self.spans.append(TimeSpan(begun=made["begun"], ended=made["ended"]))
+        self.rates.append(NEW / made["seconds"])
+        self.tokens = tuple(made["tokens"])
+        self.alone += _moved(self._ask("copy"))
+
+    def fastest(self) -> float:
+        """Return the bytes a second of the fastest copy."""
+        return max(copy.nbytes / copy.seconds for copy in (*self.copies, *self.alone))
+
+    def _ask(self, verb: str, **asked: Any) -> dict[str, Any]:
+        assert self.offload is not None
+        return self.offload.ask(verb, **asked)
 
 
-def manual(course: Course, model: str, dtype: str, seconds: float) -> Streamed:
-    """Stream the model by manual offload for at least `seconds`, and at least three rounds."""
+@contextmanager
+def by_hand(course: Course, wanted: PcieFlatline) -> Iterator[HandStreamed]:
+    """Yield the model, read and not yet streamed, in a process that ends with the block."""
     course.tell("Manual pinned offload, beside which ours is held")
-    copies: list[tuple[int, float]] = []
-    alone: list[tuple[int, float]] = []
-    rounds: list[float] = []
     with baseline("offload") as offload:
-        loaded = offload.ask("load", model=model, dtype=dtype, threads=1, **course.setup.words())
-        prompt = list(range(1, PROMPT + 1))
-        offload.ask("generate", tokens=prompt, new=2)
-        begun = time.monotonic()
-        made: dict[str, Any] = {}
-        while time.monotonic() - begun < seconds or len(rounds) < ROUNDS:
-            course.check_time()
-            made = offload.ask("generate", tokens=prompt, new=NEW)
-            copies += [(nbytes, taken) for nbytes, taken in made["copies"]]
-            alone += [(nbytes, taken) for nbytes, taken in offload.ask("copy")["copies"]]
-            rounds.append(NEW / made["seconds"])
-    return Streamed(
-        weights=loaded["weight_bytes"],
-        copies=tuple(copies),
-        alone=tuple(alone),
-        rounds=tuple(rounds),
-        tokens=tuple(made["tokens"]),
-    )
+        asked = {"model": wanted.model_id, "dtype": wanted.dtype, "threads": 1, **course.setup.words()}
+        loaded = offload.ask("load", **asked)
+        yield HandStreamed(weights=loaded["weight_bytes"], device=loaded["device"], offload=offload)
+
+
+def _moved(made: dict[str, Any]) -> list[MovedBytes]:
+    return [MovedBytes(nbytes=nbytes, seconds=seconds, begun=begun) for nbytes, seconds, begun in made["copies"]]
 
 
 def beside(
-    course: Course, wanted: PcieFlatline, allowed: int, by_hand: Streamed, ours: Sequence[float], tokens: Sequence[int]
+    course: Course, wanted: PcieFlatline, allowed: int, hand: HandStreamed, ours: Sequence[float], tokens: Sequence[int]
 ) -> dict[str, Any]:
     """Return each side's tokens a second and compare its new tokens with Djinn's; `allowed` bytes are for weights and
     pages together."""
     sides = {
         "djinn": _fields(ours, tokens, tokens),
-        "manual_pinned_offload": _fields(by_hand.rounds, by_hand.tokens, tokens),
+        "manual_pinned_offload": _fields(hand.rates, hand.tokens, tokens),
     }
     budget = allowed - allowed // PAGES_SHARE
     loading = {"model": wanted.model_id, "dtype": wanted.dtype, "threads": 1, **course.setup.words()}
     for to in ("cpu", "disk"):
         asked = {**loading, "budget": budget, "to": to}
         sides[f"accelerate_{to}_offload"] = _asked(course, "with_accelerate", asked, tokens)
-    away = max(0, by_hand.weights - budget) / GIB
+    away = max(0, hand.weights - budget) / GIB
     asked = {"model": wanted.model_id, "dtype": wanted.dtype, "cpu_offload_gb": away, "length": PROMPT + NEW}
     sides["vllm"] = _asked(course, "vllm", {**asked, **course.setup.words()}, tokens)
     if course.setup.random is not None and sides["vllm"]["status"] == "success":

@@ -11,7 +11,7 @@ from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.configuration.validation import TESTS, ValidationFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, TimeIsUp, now
 from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
-from djinn_jupyter.experiments.validation.opening import endpoint
+from djinn_jupyter.experiments.validation.opening import options_of
 
 LOG = "validation.log"
 SUMMARY = "validation_summary.json"
@@ -26,7 +26,7 @@ FILES = (SUMMARY, *(test.FILE for test in MODULES.values()))
 def run(course: Course, file: ValidationFile) -> list[str]:
     """Write a file for each test and the summary; return the reasons why the run fails, none when it passes. A test
     that raises counts as an error, and the next one begins."""
-    endpoint(file.server)  # refused before anything runs
+    options_of(course, file)  # refused before anything runs
     course.tell(f"{file.experiment.name} {file.experiment.version}: {file.experiment.description}")
     asked = {name: wanted for name in TESTS if (wanted := getattr(file, name)) is not None and wanted.enabled}
     results: dict[str, dict[str, Any]] = {name: {"status": "not_run" if name in asked else "skipped"} for name in TESTS}

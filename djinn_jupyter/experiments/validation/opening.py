@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile
+from djinn_jupyter.experiments.course import Course
 from djinn_jupyter.experiments.memory import bytes_of
 
 Made = TypeVar("Made")
@@ -74,9 +75,9 @@ def endpoint(server: Server) -> str:
     return f"tcp://[{host}]:{server.port}" if ":" in host else f"tcp://{host}:{server.port}"
 
 
-def options_of(file: ValidationFile) -> dict[str, Any]:
-    """Return the options that all engines of the run are started with."""
-    return {"listen": endpoint(file.server), "threads": 1}
+def options_of(course: Course, file: ValidationFile) -> dict[str, Any]:
+    """Return the options that all engines of the run are started with; none for one that runs already."""
+    return {} if course.setup.server is not None else {"listen": endpoint(file.server), "threads": 1}
 
 
 def imposed(file: ValidationFile, limit_gb: float | None) -> float | None:

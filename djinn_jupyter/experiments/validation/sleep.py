@@ -4,16 +4,17 @@ come back, go on."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import MemoryShortage
 from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, now, timed
+from djinn_jupyter.experiments.link import TimedCopy, measured_link
 from djinn_jupyter.experiments.memory import Curve, bytes_of, sampled
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.pressure.swaps import heard
@@ -41,6 +42,7 @@ class Night:
     neighbour_runs: int = 0
     attempts: int = 0
     swaps: list[dict[str, Any]] = field(default_factory=list)
+    copies: list[TimedCopy] = field(default_factory=list)
     equal: bool = False
     curve: Curve = field(default_factory=Curve)
 
@@ -51,23 +53,28 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
     options = {
         "dtype": wanted.dtype,
         "card_memory": bytes_of(limit),
-        "host_memory": int(wanted.host_swap_pool_gb * GIB),
+        "host_memory": bytes_of(wanted.host_swap_pool_gb),
         "idle_swap_seconds": wanted.idle_threshold_seconds,
-        **options_of(file),
+        **options_of(course, file),
     }
     with engine_for(course, wanted.model_id, **options) as engine:
         night = _night(course, engine, wanted, file.server.timeout_seconds)
+        link = measured_link(course, engine.description.device)
     return {
         "test": "agent_sleep_resume",
         "model": course.setup.named(wanted.model_id),
         "sleep_duration_seconds": wanted.sleep_duration_seconds,
-        **judge(wanted, night, limit_gb=file.hardware.vram_limit_gb),
+        **judge(wanted, night, limit_gb=file.hardware.vram_limit_gb, impossible=link.failures(night.copies)),
+        "link": link.fields(night.copies),
         "timestamp": now(),
     }
 
 
-def judge(wanted: AgentSleepResume, night: Night, *, limit_gb: float | None) -> dict[str, Any]:
-    """Return the verdict on a night, and its figures."""
+def judge(
+    wanted: AgentSleepResume, night: Night, *, limit_gb: float | None, impossible: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the verdict on a night, and its figures. `impossible`: the reasons why its copies cannot have been
+    made."""
     out = [swap for swap in night.swaps if swap["direction"] == "out"]
     back = [swap for swap in night.swaps if swap["direction"] == "in"]
     slept = night.milliseconds["sleep"]
@@ -82,9 +89,10 @@ def judge(wanted: AgentSleepResume, night: Night, *, limit_gb: float | None) -> 
         "The text differs from the run without sleep.": night.equal,
         "The device held more than its limit.": peak is None or limit_gb is None or peak <= limit_gb,
     }
+    said = [sentence for sentence, held in failures.items() if not held] + list(impossible)
     return {
-        "passed": all(failures.values()),
-        "failures": [sentence for sentence, held in failures.items() if not held],
+        "passed": not said,
+        "failures": said,
         "metrics": {
             "initial_tokens": len(night.initial),
             "initial_time_ms": night.milliseconds["initial"],
@@ -117,7 +125,7 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
     agent, night, begun = engine.session(AGENT, fresh=True), Night(), time.monotonic()
     with heard(engine, course, begun) as swaps, sampled(engine, begun) as curve:
         first, night.milliseconds["initial"] = timed(lambda: _run(agent, prompt, FIRST, timeout))
-        fell_asleep = time.monotonic()
+        fell_asleep, resting = time.monotonic(), _resting_since(agent)
         night.gigabytes["before"] = curve.take().gigabytes
         course.write_partial(FILE, FIELDS, _so_far(course, wanted, first, night))
         _sleep(course, engine, wanted, night, timeout)
@@ -132,9 +140,17 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
         logits = done.logits.tobytes()
     night.initial, night.resumed, night.curve = first.tokens, done.tokens, curve
     night.equal = (first.tokens + done.tokens, logits) == expected
+    night.copies = swaps.copies
     mine = [event for event in swaps.events if event["session"] == AGENT]
-    night.swaps = [{**event, "idle_seconds": begun + event["timestamp"] - fell_asleep} for event in mine]
+    night.swaps = [{**event, "idle_seconds": begun + event["timestamp"] - resting} for event in mine]
     return night
+
+
+def _resting_since(agent: RemoteSession) -> float:
+    """Return the moment at which the agent's rest began, by the engine's clock: the reply of its run may have come
+    later, and the session be gone before the threshold has passed here."""
+    asked = time.monotonic()
+    return asked - agent.describe().idle_seconds
 
 
 def _so_far(course: Course, wanted: AgentSleepResume, first: Finished, night: Night) -> dict[str, Any]:

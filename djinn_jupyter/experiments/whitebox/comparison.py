@@ -16,9 +16,12 @@ def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> 
     rows = {
         "breakpoint_support": {"pytorch_eager": _eager_stops, "vllm": _vllm_stops, "djinn": _djinn_stops},
         "vram_during_pause_gb": {"pytorch_eager": _eager_held, "vllm": _vllm_held, "djinn": _djinn_held},
+        "vram_per_paused_session_mb": {"pytorch_eager": _eager_each, "vllm": _nothing, "djinn": _djinn_each},
+        "vram_released": {"pytorch_eager": _eager_released, "vllm": _nothing, "djinn": _djinn_released},
+        "requires_full_gpu_for_pause": {"pytorch_eager": _eager_full, "vllm": _nothing, "djinn": _djinn_full},
         "concurrent_requests": {"pytorch_eager": _eager_others, "vllm": _vllm_others, "djinn": _djinn_others},
-        "activation_steering": {"pytorch_eager": _nothing, "vllm": _nothing, "djinn": _djinn_steers},
-        "token_accuracy_percent": {"pytorch_eager": _nothing, "vllm": _nothing, "djinn": _djinn_accuracy},
+        "activation_steering": {"pytorch_eager": _eager_steers, "vllm": _nothing, "djinn": _djinn_steers},
+        "token_accuracy_percent": {"pytorch_eager": _eager_accuracy, "vllm": _nothing, "djinn": _djinn_accuracy},
     }
     table = {row: {side: _cell(cells[side], sides[side]) for side in sides} for row, cells in rows.items()}
     return {
@@ -53,8 +56,30 @@ def _eager_held(fields: Fields) -> Any:
     return fields["metrics"]["vram_held_during_pause_gb"]
 
 
+def _eager_each(fields: Fields) -> Any:
+    return fields["metrics"]["vram_per_paused_session_mb"]
+
+
+def _eager_released(fields: Fields) -> Any:
+    return fields["conclusion"]["vram_released"]
+
+
+def _eager_full(fields: Fields) -> Any:
+    return fields["conclusion"]["requires_full_gpu_for_pause"]
+
+
 def _eager_others(fields: Fields) -> Any:
     return fields["metrics"]["can_run_other_requests"]
+
+
+def _eager_steers(fields: Fields) -> Any:
+    metrics = fields["metrics"]
+    changed = metrics.get("steering_token_diff_percent")
+    return None if changed is None else changed > 0 and metrics["steering_repeats"]
+
+
+def _eager_accuracy(fields: Fields) -> Any:
+    return fields["metrics"]["token_accuracy_percent"]
 
 
 def _vllm_stops(fields: Fields) -> Any:
@@ -76,6 +101,18 @@ def _djinn_stops(fields: Fields) -> bool:
 
 def _djinn_held(fields: Fields) -> Any:
     return fields["concurrent_demo"] and fields["concurrent_demo"]["vram_during_pause_gb"]
+
+
+def _djinn_each(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"].get("vram_per_paused_session_mb")
+
+
+def _djinn_released(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"]["vram_released"]
+
+
+def _djinn_full(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"]["requires_full_gpu_for_pause"]
 
 
 def _djinn_others(fields: Fields) -> Any:

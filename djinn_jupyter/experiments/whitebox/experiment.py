@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed, any_prompt, baseline
 from djinn_jupyter.experiments.baselines.vllm import not_run
-from djinn_jupyter.experiments.configuration.whitebox import Whitebox
+from djinn_jupyter.experiments.configuration.whitebox import Concurrent, Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.memory import bytes_of
+from djinn_jupyter.experiments.link import TimedCopy, measured_link
+from djinn_jupyter.experiments.memory import bytes_of, options_for_limit
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import foretold, require_whitebox, shape_of
 from djinn_jupyter.experiments.whitebox import comparison
+from djinn_jupyter.experiments.whitebox.breakdown import read_breakdown, sentences, slab_bytes
+from djinn_jupyter.experiments.whitebox.eager_stops import eager_stops
 from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
+from djinn_jupyter.experiments.whitebox.overhead import measure_overhead
+from djinn_jupyter.experiments.whitebox.pause import (
+    PAUSE_FIELDS,
+    PausePlan,
+    pause_of_djinn,
+    pause_of_eager,
+    prompts_of,
+)
 from djinn_jupyter.experiments.whitebox.steering import run_steering
+from djinn_jupyter.experiments.whitebox.thin_client import measure_thin_client
 from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, run_trials, summary
 from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
@@ -52,6 +63,7 @@ class Bench:
     prompt: list[int]
     reference: Reference
     failures: list[str]
+    copies: list[TimedCopy] = field(default_factory=list)  # of sessions that left and came back
 
     def require(self, sentence: str, held: bool) -> None:
         """Add `sentence` to the failures where `held` is false."""
@@ -66,7 +78,7 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     require_whitebox(foretold(file.model.name), file)
     course.write_partial(TABLE, ("timestamp", "baselines", "summary_table"), {})
     djinn = None if skipped.djinn else _djinn(course, file, failures)
-    eager = None if skipped.pytorch else _eager(course, file)
+    eager = None if skipped.pytorch else _eager(course, file, _stood(djinn))
     vllm = None if skipped.vllm else _vllm(course, file)
     course.write(TABLE, comparison.compare(eager, vllm, djinn))
     for failure in failures:
@@ -84,23 +96,29 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
     course.write_partial(RESULTS, FIELDS, {})
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     limits = {
-        "card_memory": bytes_of(file.hardware.vram_limit_gb),
+        **options_for_limit(bytes_of(file.hardware.vram_limit_gb)),
         "host_memory": bytes_of(file.hardware.host_limit_gb),
     }
     with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:
         require_whitebox(shape_of(engine), file)
-        preallocated = _slab_bytes(engine)
+        preallocated = slab_bytes(engine)
         prompt = prompt_of(engine, file.experiment.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
         bench = Bench(course=course, engine=engine, file=file, prompt=prompt, reference=reference, failures=failures)
-        fields: dict[str, Any] = {"baseline_prompt": prompt}
-        parts = {"token_accuracy": _accuracy, "activation_steering": _steering, "concurrent_demo": _meanwhile}
+        told = {"model": course.setup.named(file.model.name), "device": engine.description.device}
+        fields: dict[str, Any] = {**told, "baseline_prompt": prompt}
+        parts = {"token_accuracy": _accuracy, "os_overhead": _overhead, "activation_steering": _steering}
+        parts |= {"concurrent_demo": _meanwhile, "slow_line": _thin_client}
         for name, part in parts.items():
             fields[name] = part(bench)
             course.write_partial(RESULTS, FIELDS, fields)
-        fields["memory_breakdown"] = _breakdown(engine, len(prompt), preallocated)
-        fields["arithmetic"] = _sums(fields["memory_breakdown"], len(prompt))
-        fields |= _wire(bench)
+        layer = file.experiment.breakpoints.layers[0]
+        fields["memory_breakdown"] = read_breakdown(engine, layer, prompt, preallocated)
+        fields["arithmetic"] = sentences(fields["memory_breakdown"], len(prompt))
+        fields |= _wire(bench) | _link(bench)
+        device = engine.description.device
+    if not isinstance(fields["concurrent_demo"], Unmeasured):
+        fields["concurrent_demo"] |= _pause(course, file, device, failures, **options, **limits)
     fields["status"] = "failed" if failures else "success"
     return course.write(RESULTS, fields)
 
@@ -113,11 +131,14 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
             "load", model=file.model.name, dtype=engine.description.dtype, threads=THREADS, **course.setup.words()
         )
         plain = eager.ask("reference", tokens=prompt, new=new)
+        layers = file.experiment.breakpoints.layers if file.experiment.breakpoints.enabled else ()
+        hooked = {layer: eager.ask("captured", tokens=prompt, layer=layer) for layer in layers}
     return Reference(
         predicted=tuple(plain["predicted"]),
         tokens=tuple(plain["tokens"]),
         first=plain["first"],
         digest=plain["digest"],
+        captured={layer: (found["shape"], found["digest"]) for layer, found in hooked.items()},
     )
 
 
@@ -125,20 +146,36 @@ def _accuracy(bench: Bench) -> dict[str, Any] | Unmeasured:
     wanted, file = bench.file.experiment, bench.file
     if not wanted.breakpoints.enabled:
         return Unmeasured(reason="experiment.breakpoints.enabled is false")
-    entries = run_trials(bench.course, bench.engine, file, bench.prompt, bench.reference)
+    entries, copies = run_trials(bench.course, bench.engine, file, bench.prompt, bench.reference)
+    bench.copies.extend(copies)
     found, threshold = summary(entries), wanted.inference.token_accuracy_threshold
     mean, equal = found["token_accuracy_mean"], all(e.bitwise_equal for e in entries)
-    layers = all(e.layers_as_they_should(file.model.num_layers) for e in entries)
+    hooked = all(e.captured_bitwise_equal for e in entries)
+    layers = all(e.layers_as_they_should(bench.engine.description.layers) for e in entries)
     bench.require(f"Token accuracy {mean:.2f} % is below {threshold} %.", mean >= threshold)
     bench.require(
         "A resumed run is not bitwise equal to one that never stopped.",
         equal or not file.validation.require_output_equivalence,
     )
+    bench.require("A hidden state at a stop is not the one that a plain hook sees.", hooked)
     bench.require("A stop ran other layers than those before it, or a resume other than those after it.", layers)
     bench.require(
         "A breakpoint at the first new token did not stop its pass.", all(e.stopped_in_decode for e in entries)
     )
     return found
+
+
+def _overhead(bench: Bench) -> dict[str, Any] | Unmeasured:
+    if not bench.file.experiment.breakpoints.enabled:
+        return Unmeasured(reason="experiment.breakpoints.enabled is false")
+    return measure_overhead(bench.course, bench.engine, bench.file, bench.prompt)
+
+
+def _thin_client(bench: Bench) -> Any:
+    if not bench.file.experiment.breakpoints.enabled:
+        return Unmeasured(reason="experiment.breakpoints.enabled is false")
+    layer = bench.file.experiment.breakpoints.layers[0]
+    return measure_thin_client(bench.course, bench.engine, layer, bench.prompt)
 
 
 def _steering(bench: Bench) -> dict[str, Any] | Unmeasured:
@@ -166,74 +203,72 @@ def _meanwhile(bench: Bench) -> dict[str, Any] | Unmeasured:
     return found
 
 
-def _slab_bytes(engine: RemoteEngine) -> int:
-    return sum(slab.bytes_allocated for slab in engine.statistics().slabs)
+def _link(bench: Bench) -> dict[str, Any]:
+    """Hold the copies of the trials against the link of this machine."""
+    link = measured_link(bench.course, bench.engine.description.device)
+    bench.failures.extend(link.failures(bench.copies))
+    return {"link": link.fields(bench.copies)}
 
 
-def _breakdown(engine: RemoteEngine, positions: int, preallocated: int) -> dict[str, Any]:
-    """Return the memory by kind. `preallocated` bytes of the slab were allocated before anything ran."""
-    reading = engine.statistics()
-    groups = engine.description.cache_groups
-    per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in groups)
-    total = reading.device_bytes_total
-    hidden = positions * engine.description.hidden_size * (4 if engine.description.dtype == "float32" else 2)
-    return {
-        "vmu_slab_preallocated_gb": preallocated / GIB,
-        "slab_allocated_gb": sum(slab.bytes_allocated for slab in reading.slabs) / GIB,
-        "slab_limit_gb": max((slab.bytes_limit for slab in reading.slabs), default=0) / GIB,
-        "model_weights_gb": reading.weight_bytes / GIB,
-        "kv_cache_per_session_gb": per_session / GIB,
-        "activation_stack_gb": hidden / GIB,
-        "gpu_total_gb": Unmeasured(reason="no GPU") if total is None else total / GIB,
-        "explanation": (
-            "The slab grows on demand; preallocated is what it had before anything ran. A stopped pass keeps one "
-            "hidden state [positions, features]; keys and values are counted in whole pages."
-        ),
-    }
-
-
-def _sums(breakdown: dict[str, Any], positions: int) -> list[str]:
-    names = ("model_weights_gb", "kv_cache_per_session_gb", "activation_stack_gb")
-    weights, session, hidden = (spell_bytes(breakdown[name] * GIB, 4) for name in names)
-    return [
-        f"Weights {weights}, once for all sessions. One of {positions} positions has {session} of "
-        f"keys and values in whole pages, and {hidden} of hidden state while it is stopped."
-    ]
-
-
-def _wire(bench: Bench) -> dict[str, int]:
+def _wire(bench: Bench) -> dict[str, Any]:
     wanted = bench.file.experiment
     new = wanted.inference.continuation_tokens
-    found = measure_wire(bench.engine, wanted.breakpoints.layers[0], bench.prompt, new)
-    bench.require("Keys and values crossed the wire.", not found["kv_bytes_on_wire"])
+    found = [measure_wire(bench.engine, layer, bench.prompt, new) for layer in (wanted.breakpoints.layers * 2)[:2]]
+    bench.require("Keys and values crossed the wire.", not any(one["kv_bytes_on_wire"] for one in found))
+    return {**max(found, key=lambda one: one["kv_bytes_on_wire"]), "wire_repetitions": found}
+
+
+def _asked(file: Whitebox, seconds: float | None = None) -> PausePlan:
+    """Return what both sides are asked to stop, and for how long; the configured time for None."""
+    demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
+    return PausePlan(
+        layer=file.experiment.breakpoints.layers[0],
+        prompts=prompts_of(file.experiment.inference.input_length, demo.paused_sessions),
+        seconds=demo.pause_duration_seconds if seconds is None else seconds,
+        idle_seconds=demo.idle_seconds,
+        new=file.experiment.inference.continuation_tokens,
+    )
+
+
+def _pause(course: Course, file: Whitebox, device: str, failures: list[str], **options: Any) -> dict[str, Any]:
+    if course.setup.server is not None:
+        return dict.fromkeys(PAUSE_FIELDS, Unmeasured(reason="that engine has an idle threshold of its own"))
+    found = pause_of_djinn(course, file.model.name, device, _asked(file), threads=THREADS, **options)
+    if not found["paused_sessions_bitwise_equal"]:
+        failures.append("A session that stood paused is not what it would have been without the pause.")
     return found
 
 
-def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
+def _stood(djinn: Mapping[str, Any] | None) -> float | None:
+    """Return how long Djinn's sessions stood, so that eager's stand as long; None where they were not measured."""
+    demo = None if djinn is None else djinn["concurrent_demo"]
+    return None if demo is None else demo.get("pause_duration_seconds")
+
+
+def _eager(course: Course, file: Whitebox, seconds: float | None) -> dict[str, Any]:
     course.check_time()
     course.write_partial(EAGER, ("metrics", "conclusion"), {"baseline": "pytorch_eager"})
-    layer = file.experiment.breakpoints.layers[0]
-    pause = 1.0 if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo.pause_duration_seconds
-    inference = file.experiment.inference
-    asked = {"tokens": any_prompt(inference.input_length), "new": inference.continuation_tokens}
+    wanted = _asked(file, seconds)
     with baseline("eager") as eager:
-        eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS, **course.setup.words())
-        metrics = eager.ask("pause", layer=layer, seconds=pause, **asked)
+        loading = {"model": file.model.name, "dtype": file.model.dtype, "threads": THREADS, **course.setup.words()}
+        loaded = eager.ask("load", **loading)
+        metrics = {**pause_of_eager(eager, loaded["device"], wanted), **eager_stops(eager, file)}
     absent = {"gpu_free_during_pause_gb": "no GPU", "request_b_latency_ms": "no room for request B beside the pause"}
     metrics |= {name: Unmeasured(reason=why) for name, why in absent.items() if metrics[name] is None}
-    held, others = metrics["vram_held_during_pause_gb"], metrics["request_b_tokens"] == asked["new"]
+    others = metrics["request_b_tokens"] == wanted.new
+    conclusion = {name: metrics.pop(name) for name in ("vram_released", "requires_full_gpu_for_pause")}
     fields = {
         "status": "success",
         "baseline": "pytorch_eager",
         "model": course.setup.named(file.model.name),
-        "breakpoint_layer": layer,
-        "pause_duration_seconds": pause,
-        "metrics": {**metrics, "can_run_other_requests": others},
-        "conclusion": {
-            "vram_released": held <= metrics["vram_before_pause_gb"],
-            "allows_concurrent_requests": others,
-            "requires_full_gpu_for_pause": held >= metrics["weights_gb"],
+        "breakpoint_layer": wanted.layer,
+        "pause_duration_seconds": wanted.seconds,
+        "metrics": {
+            **metrics,
+            "vram_held_during_pause_gb": metrics.pop("vram_during_pause_gb"),
+            "can_run_other_requests": others,
         },
+        "conclusion": {**conclusion, "allows_concurrent_requests": others},
     }
     return course.write(EAGER, fields)
 

@@ -1,7 +1,9 @@
-"""An edit at a stop, run twice: it must change the output, and equally both times."""
+"""An edit at a stop, run twice: it must change the output, and equally both times. And the time of a restore with an
+edit and without: until the stopped pass goes on, not until its generation has ended."""
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import djinn_jupyter as dj
@@ -11,6 +13,8 @@ from djinn_jupyter.experiments.configuration.whitebox import Steering
 from djinn_jupyter.experiments.course import Course, timed
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.whitebox.trials import Reference, predicted_by
+
+PAIRS = 8  # of restores without the edit and with it, in turns
 
 
 def run_steering(
@@ -22,10 +26,10 @@ def run_steering(
     session = engine.session("steering", fresh=True)
     first = _steered(session, wanted, prompt, new, engine.description.layers)
     second = _steered(session, wanted, prompt, new, engine.description.layers)
-    plain_ms = _unedited(session, wanted, prompt, new)
+    pairs = [[_restored(session, wanted, prompt, edited) for edited in (False, True)] for _ in range(PAIRS)]
     session.close()
-    predicted, digest, tokens, steered_ms = first
-    repeats = second[:3] == first[:3]
+    predicted, digest, tokens = first
+    repeats = second == first
     differing = sum(a != b for a, b in zip(predicted, reference.predicted, strict=True))
     changed = digest != reference.digest or tokens != reference.tokens
     course.tell(f"steering at layer {wanted.steering_layer}: {differing} of {len(predicted)} positions differ")
@@ -33,8 +37,9 @@ def run_steering(
         "layer": wanted.steering_layer,
         "scale": wanted.modification_factor,
         "output_changed": changed,
-        "baseline_restore_time_ms": plain_ms,
-        "steered_restore_time_ms": steered_ms,
+        "baseline_restore_time_ms": statistics.median(plain for plain, _ in pairs),
+        "steered_restore_time_ms": statistics.median(steered for _, steered in pairs),
+        "restore_time_pairs_ms": pairs,
         "token_diff_percent": 100 * differing / len(predicted),
         "steering_successful": changed and repeats,
         "repeats_bitwise": repeats,
@@ -43,25 +48,27 @@ def run_steering(
 
 def _steered(
     session: RemoteSession, wanted: Steering, prompt: list[int], new: int, layers: int
-) -> tuple[tuple[int, ...], str, tuple[int, ...], float]:
-    """Return predictions, digest of the last logits, tokens, and the milliseconds of the resume to the stop behind the
-    last layer and on to the end."""
+) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
+    """Return predictions, digest of the last logits, and tokens of a run that stops behind the last layer too."""
     last = layers - 1
     _stop_at(session, wanted.steering_layer, prompt, new, *([last] if last > wanted.steering_layer else []))
     session.edit(dj.scale(wanted.modification_factor))
-    if wanted.steering_layer == last:
-        predicted, resumed_ms = predicted_by(session.stop), 0.0
-    else:
-        stop, resumed_ms = timed(session.resume)
-        predicted = predicted_by(paused(stop))
-    end, end_ms = timed(session.resume)
-    done = finished(end)
-    return predicted, digest_of(done), done.tokens, resumed_ms + end_ms
+    at_the_last = session.stop if wanted.steering_layer == last else session.resume()
+    predicted = predicted_by(paused(at_the_last))
+    done = finished(session.resume())
+    return predicted, digest_of(done), done.tokens
 
 
-def _unedited(session: RemoteSession, wanted: Steering, prompt: list[int], new: int) -> float:
-    _stop_at(session, wanted.steering_layer, prompt, new)
-    return timed(session.resume)[1]
+def _restored(session: RemoteSession, wanted: Steering, prompt: list[int], edited: bool) -> float:
+    """Return the milliseconds from the request to go on, of a stop whose bytes are on the host, until they are back and
+    the first layer behind the stop has run."""
+    _stop_at(session, wanted.steering_layer, prompt, 2)
+    if edited:
+        session.edit(dj.scale(wanted.modification_factor))
+    session.swap_out()
+    stop, milliseconds = timed(session.step)
+    paused(stop)
+    return milliseconds
 
 
 def _stop_at(session: RemoteSession, layer: int, prompt: list[int], new: int, *more: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -18,12 +18,18 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused, Stop
 from djinn_jupyter.experiments.absence import Absence, absence
 from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
-from djinn_jupyter.experiments.course import Course, timed
+from djinn_jupyter.experiments.course import Course, Unmeasured, timed
+from djinn_jupyter.experiments.digest import digest
+from djinn_jupyter.experiments.link import TimedCopy
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 
 RESULTS = "djinn_breakpoint_results.json"
-FIELDS = """token_accuracy activation_steering concurrent_demo memory_breakdown baseline_prompt wire_bytes_stop
-    wire_bytes_resume kv_bytes_on_wire""".split()
+FIELDS = """model device token_accuracy os_overhead activation_steering concurrent_demo memory_breakdown
+    baseline_prompt wire_bytes_stop wire_bytes_resume kv_bytes_on_wire wire_repetitions link
+    slow_line""".split()
+
+
+NOT_COPIED = Unmeasured(reason="all bytes had a copy already, so that the mover copied nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,7 @@ class Reference:
     tokens: tuple[int, ...]
     first: str
     digest: str
+    captured: dict[int, tuple[list[int], str]] = field(default_factory=dict)  # by layer, shape and digest of its output
 
     def equals(self, done: Finished) -> bool:
         """True where a run of the same prompt ended with the same tokens and the same bits."""
@@ -43,28 +50,30 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEntry:
-    """One trial at one layer. `latency_ms` is the whole run with its stop and resume. `checkpoint_time_ms` is until the
-    bytes of the stopped session are on the host: another request meanwhile waits for `checkpoint_dispatch_ms`, and
-    copying takes `checkpoint_copy_ms`. `restore_time_ms` is until they are back on the device. `stopped_in_decode`: the
-    pass over the first new token stopped at the same layer, where its session is swapped out once more, with newer
-    bytes than the first time."""
+    """One trial at one layer. `stopped_in_decode`: the pass over the first new token stopped at the same layer, where
+    its session is swapped out once more, with newer bytes than the first time."""
 
     trial: int
     layer: int
     token_accuracy: float
-    latency_ms: float
+    latency_ms: float  # of the whole run with its stop and resume
     uninterrupted_ms: float
-    checkpoint_time_ms: float
-    checkpoint_dispatch_ms: float
-    checkpoint_copy_ms: float
-    restore_time_ms: float
+    checkpoint_time_ms: float  # until the bytes of the stopped session are on the host
+    checkpoint_dispatch_ms: float  # the wait of another session's request meanwhile
+    checkpoint_copy_ms: float | None  # the mover's own; None where all bytes had a copy
+    restore_time_ms: float  # until they are back and the stopped pass can go on
+    restore_copy_ms: float | None  # the mover's own
     checkpoint_size_mb: float
+    restore_size_mb: float
     os_overhead_percent: float
     layers_run_before_stop: int
     layers_run_after_resume: int
     bitwise_equal: bool
+    captured_shape: list[int]
+    captured_bitwise_equal: bool  # the hidden state at the stop, and what a plain hook sees there
     stopped_in_decode: bool
-    kv_bytes_resident_during_pause: int
+    kv_bytes_resident_during_pause: int  # while it stands and nothing has been ordered
+    kv_bytes_resident_after_swap_out: int
 
     def layers_as_they_should(self, layers: int) -> bool:
         """True where the layers up to the stop ran before it, and only the others after it."""
@@ -73,15 +82,18 @@ class TrialEntry:
 
 def run_trials(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
-) -> list[TrialEntry]:
+) -> tuple[list[TrialEntry], list[TimedCopy]]:
+    """Return the trials, and the copies of their swaps."""
     session = engine.session("whitebox", fresh=True)
-    _run(session, prompt, file.experiment.inference.continuation_tokens)  # the first run is slow and not counted
-    entries = []
+    run_prompt(session, prompt, file.experiment.inference.continuation_tokens)  # the first run is slow and not counted
+    entries: list[TrialEntry] = []
+    copies: list[TimedCopy] = []
     for trial in range(1, file.experiment.num_trials + 1):
         for layer in file.experiment.breakpoints.layers:
             course.check_time()
-            entry = _trial(engine, session, file.experiment.inference, prompt, reference, trial, layer)
+            entry, away = _trial(engine, session, file.experiment.inference, prompt, reference, trial, layer)
             entries.append(entry)
+            copies += away.copies()
             course.write_partial(RESULTS, FIELDS, {"baseline_prompt": prompt, "token_accuracy": summary(entries)})
             course.tell(
                 f"trial {trial}, layer {layer}: Token Accuracy: {entry.token_accuracy:.2f}%, "
@@ -89,7 +101,7 @@ def run_trials(
                 f"bitwise equal: {entry.bitwise_equal}"
             )
     session.close()
-    return entries
+    return entries, copies
 
 
 def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
@@ -97,7 +109,7 @@ def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
     accuracy, latency = [e.token_accuracy for e in entries], [e.latency_ms for e in entries]
     overhead = [e.os_overhead_percent for e in entries]
     return {
-        "entries": [asdict(entry) for entry in entries],
+        "entries": [_told(entry) for entry in entries],
         "token_accuracy_mean": statistics.fmean(accuracy),
         "token_accuracy_std": statistics.pstdev(accuracy),
         "latency_mean_ms": statistics.fmean(latency),
@@ -105,6 +117,15 @@ def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
         "os_overhead_mean_percent": statistics.fmean(overhead),
         "os_overhead_max_percent": max(overhead),
     }
+
+
+def _told(entry: TrialEntry) -> dict[str, Any]:
+    return {name: NOT_COPIED if value is None else value for name, value in asdict(entry).items()}
+
+
+def captured(hidden: Any) -> tuple[list[int], str]:
+    """Return the shape [1, positions, features] of a hidden state, and the digest of its bits as fp32."""
+    return [1, *hidden.shape], digest(hidden.astype("float32"))
 
 
 def predicted_by(stop: Paused) -> tuple[int, ...]:
@@ -120,19 +141,19 @@ def _trial(
     reference: Reference,
     trial: int,
     layer: int,
-) -> TrialEntry:
+) -> tuple[TrialEntry, Absence]:
     new, layers = wanted.continuation_tokens, engine.description.layers
     session.clear()
     _, uninterrupted_ms = timed(
-        lambda: _run(session, prompt, new)
+        lambda: run_prompt(session, prompt, new)
     )  # right before its pair, so that both run under the same load
-    stop, done, whole_ms = _stopped_and_resumed(session, prompt, new, layer)
-    away, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
+    stop, hidden, done, whole_ms = stopped_and_resumed(session, prompt, new, layer)
+    resident, away, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
     prefilled = _prefilled(session, prompt, layer)
-    compared = wanted.context_tokens
+    compared = wanted.compared
     right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
     right += _agreeing(again.tokens, reference.tokens)
-    return TrialEntry(
+    entry = TrialEntry(
         trial=trial,
         layer=layer,
         token_accuracy=100 * right / (compared + new),
@@ -142,39 +163,46 @@ def _trial(
         checkpoint_dispatch_ms=away.dispatch_ms,
         checkpoint_copy_ms=away.copy_ms,
         restore_time_ms=away.back_ms,
+        restore_copy_ms=away.back_copy_ms,
         checkpoint_size_mb=away.bytes_moved / MIB,
+        restore_size_mb=away.bytes_back / MIB,
         os_overhead_percent=100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
         layers_run_before_stop=stop.reply.layers_run,
         layers_run_after_resume=done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
+        captured_shape=captured(hidden)[0],
+        captured_bitwise_equal=captured(hidden) == reference.captured.get(layer),
         bitwise_equal=reference.equals(done) and reference.equals(again) and prefilled == reference.first,
         stopped_in_decode=in_decode,
-        kv_bytes_resident_during_pause=away.bytes_left,
+        kv_bytes_resident_during_pause=resident,
+        kv_bytes_resident_after_swap_out=away.bytes_left,
     )
+    return entry, away
 
 
-def _stopped_and_resumed(
+def stopped_and_resumed(
     session: RemoteSession, prompt: list[int], new: int, layer: int
-) -> tuple[Paused, Finished, float]:
-    """Time the stop, one read of its hidden state, and the resume, and nothing else."""
+) -> tuple[Paused, Any, Finished, float]:
+    """Time the stop, one read of its hidden state, and the resume, and nothing else. Return the milliseconds last."""
     _arm(session, layer)
     begun = perf_counter()
-    stop = paused(_run(session, prompt, new))
-    stop.hidden  # noqa: B018  inspecting is part of a stop
+    stop = paused(run_prompt(session, prompt, new))
+    hidden: Any = stop.hidden  # inspecting is part of a stop
     done = finished(session.resume())
     milliseconds = 1000 * (perf_counter() - begun)
     done.fetch_logits()
-    return stop, done, milliseconds
+    return stop, hidden, done, milliseconds
 
 
 def _left_and_compared(
     engine: RemoteEngine, session: RemoteSession, prompt: list[int], new: int, layer: int
-) -> tuple[Absence, tuple[int, ...], Finished, bool]:
-    """Run once more and swap the session out and back at the stop. Return the swap, the predictions at every position,
-    the end, and True where the run also stopped at the first new token: there it is swapped again, with newer bytes."""
+) -> tuple[int, Absence, tuple[int, ...], Finished, bool]:
+    """Run once more and swap the session out and back at the stop. Return its bytes on the device before that, the
+    swap, the predictions at every position, the end, and True where the run also stopped at the first new token: there
+    it is swapped again, with newer bytes."""
     _arm(session, layer, engine.description.layers - 1)
     session.breakpoint(f"resid_post.{layer}", when="step == 1")
-    stop = paused(_run(session, prompt, new))
-    away = absence(engine, session)
+    stop = paused(run_prompt(session, prompt, new))
+    resident, away = session.describe().device_bytes, absence(engine, session)
     if stop.layer < engine.description.layers:
         stop = paused(session.resume())
     predicted = predicted_by(stop)
@@ -186,13 +214,13 @@ def _left_and_compared(
         done = session.resume()
     ended = finished(done)
     ended.fetch_logits()
-    return away, predicted, ended, in_decode
+    return resident, away, predicted, ended, in_decode
 
 
 def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
     """Return the digest of the logits of the stopped and resumed pass itself: later logits may not show its faults."""
     _arm(session, layer)
-    paused(_run(session, prompt, 1))
+    paused(run_prompt(session, prompt, 1))
     return digest_of(finished(session.resume()))
 
 
@@ -202,7 +230,8 @@ def _arm(session: RemoteSession, *layers: int) -> None:
         session.breakpoint(f"resid_post.{layer}", when="step == 0")
 
 
-def _run(session: RemoteSession, prompt: list[int], new: int) -> Stop:
+def run_prompt(session: RemoteSession, prompt: list[int], new: int) -> Stop:
+    """Run to the first breakpoint that is armed, else to the end."""
     return session.run(prompt, max_new_tokens=new, ignore_eos=True)
 
 

@@ -1,0 +1,240 @@
+"""The verdict of each claim, on the values of the fields that it reads. Knows no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from djinn_jupyter.amounts import GIB, spell_bytes
+from djinn_jupyter.experiments.agents.quantiles import LEAST_REPETITIONS
+from djinn_jupyter.experiments.claims.judgement import (
+    FEW,
+    INSIDE,
+    Judgement,
+    arithmetic,
+    at_least,
+    at_most,
+    every,
+    read_interval,
+    together,
+)
+
+V = Mapping[str, Any]
+RUNS: Final = 2  # with the same edit at the same stop
+ALONE: Final = 0.95  # of a neighbour's speed without the copies: with less the copies block it
+SAME_TIME: Final = 1.05  # of a restore without an edit: more is no longer "costs nothing"
+ROUNDED: Final = 0.05  # milliseconds, which print as 0.0 up to here
+NOTHING: Final = 0.05  # of the memory before: less is "about 0 GB"
+NEAR: Final = 0.1  # of a figure of the original
+PREALLOCATED: Final = 0.9  # 72 of 80 GB
+GIGABYTE: Final = 1e9
+NOT_COMPARED: Final = "agents that hint were not compared with lru: one of the two refused an agent, or did not run"
+SIZE, OUT_SECONDS, IN_SECONDS = 1.3 * GIGABYTE, 0.080, 0.050  # of the original's swap
+
+
+def on_a_gpu(v: V) -> bool:
+    """True where the readings were taken on a GPU."""
+    return bool(v["device"].startswith("cuda"))
+
+
+def accuracy(v: V) -> Judgement:
+    equal = every(v["equal"], "a resumed run is not bitwise equal to one that never stopped")
+    tokens = every([share == 100 for share in v["accuracy"]], "a token differs")
+    return together(equal, tokens).told_as(sum(v["accuracy"]) / len(v["accuracy"]))
+
+
+def large_models(v: V) -> bool:
+    return "llama-2-13b" in v["model"].lower() and "mistral-7b" in v["other_model"].lower()
+
+
+def large_accuracy(v: V) -> Judgement:
+    return together(accuracy(v), accuracy({name: v[f"other_{name}"] for name in ("equal", "accuracy")}))
+
+
+def capture(v: V) -> Judgement:
+    hooked = every(v["equal"], "a hidden state is not the one that a plain hook sees")
+    shapes = every([len(shape) == 3 and shape[0] == 1 for shape in v["shapes"]], "a shape is not [1, T, D]")
+    return together(hooked, shapes).told_as(v["shapes"][0])
+
+
+def steering(v: V) -> Judgement:
+    twice = every([v["repeats"]] * RUNS, "the same edit at the same stop gave two results")
+    some = every([v["percent"] > 0, v["changed"]], "the edit changed no token")
+    return together(twice, some).told_as(v["percent"])
+
+
+def steering_cost(v: V) -> Judgement:
+    return at_most([steered / plain for plain, steered in v["pairs"]], SAME_TIME)
+
+
+def dispatch(v: V) -> Judgement:
+    return at_most(v["waits"], ROUNDED)
+
+
+def background_copy(v: V) -> Judgement:
+    rates = zip(v["stopped"], v["copied"], strict=False)  # turn by turn; a run may be broken off in the midst of one
+    return together(at_most(v["copies"], 10.0), at_least([copied / stopped for stopped, copied in rates], ALONE))
+
+
+def restore(v: V) -> Judgement:
+    return at_most(v["times"], 5.0)
+
+
+def overhead(v: V) -> Judgement:
+    return at_most([100 * (stopped - plain) / plain for plain, stopped in v["pairs"]], 1.0)
+
+
+def wire(v: V) -> Judgement:
+    return every([count == 0 for count in v["bytes"]], "bytes of keys and values crossed").told_as(sum(v["bytes"]))
+
+
+def upload(v: V) -> Judgement:
+    times = [1000 * GIGABYTE / (rate * GIB) for rate in v["rates"]]
+    return together(at_most(times, 62.5 * (1 + NEAR)), at_least(times, 62.5 * (1 - NEAR)))
+
+
+def other_request(v: V) -> Judgement:
+    ended = every(v["ended"], "request B did not end while A was stopped")
+    return together(ended, every(v["equal"], "request B is not what it is alone"))
+
+
+def eager_holds(v: V) -> Judgement:
+    all_of_it = [held >= 0.99 * stopped for held, stopped in zip(v["held"], v["stopped"], strict=True)]
+    constant = [moved <= 0.01 * held for held, moved in zip(v["held"], v["moved"], strict=True)]
+    found = together(every(all_of_it, "eager let memory go"), every(constant, "what eager holds is not constant"))
+    return found.told_as(max(v["held"]))
+
+
+def djinn_drops(v: V) -> Judgement:
+    pairs = list(zip(v["asleep"], v["before"], strict=True))
+    found = every([asleep <= NOTHING * before for asleep, before in pairs], "memory stays on the device")
+    return together(found, every(v["released"], "stopped sessions stayed")).told_as(max(v["asleep"]))
+
+
+def demand(v: V) -> Judgement:
+    """Weights and fifty sessions of 2,048 tokens in 16 bits, from the shape of Llama-2-13B."""
+    width, layers = v["width"], v["layers"]
+    in_layers = layers * (4 * width * width + 3 * width * v["inner"] + 2 * width)
+    parameters = in_layers + 2 * v["vocabulary"] * width + width
+    total = (2 * parameters + 50 * 2048 * 2 * layers * width * 2) / GIB
+    return arithmetic(abs(total - 92) <= 0.05 * 92, total, f"it is {spell_bytes(int(total * GIB))} and not 92")
+
+
+def all_alive(v: V) -> Judgement:
+    """Judge the sessions; each is a repetition."""
+    asked, spawned = v["asked"], v["spawned"]
+    alive = every([number < min(spawned, v["alive"]) for number in range(asked)], "not all were alive together")
+    first = first_evicted(v["events"], v["progression"])
+    fit = int((v["capacity"] - (v["demand"] - asked * v["session"])) / v["session"])
+    swapped = every([1 < first <= fit + 1] * asked, f"{fit} fit, and the first eviction came with session {first}")
+    return together(alive, swapped).told_as(first)
+
+
+def first_evicted(events: Sequence[Mapping[str, Any]], progression: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of the session with which the first eviction came; 0 without one."""
+    moments = [event["timestamp"] for event in events if event["direction"] == "out"]
+    if not moments:
+        return 0
+    return 1 + sum(bool(spawned["timestamp"] < min(moments)) for spawned in progression)
+
+
+def plateau(v: V) -> Judgement:
+    """Judge the samples of the memory; each is a repetition."""
+    peak = max(sample[1] for sample in v["samples"])
+    within = every([sample[1] / GIB <= v["capacity"] for sample in v["samples"]], "memory was above the capacity")
+    flat = every([v["plateau"], v["hertz"] >= 10], "no plateau, or sampled at less than 10 Hz")
+    return together(within, flat).told_as(100 * peak / v["capacity"])
+
+
+def swap_speed(v: V) -> Judgement:
+    copied = [event for event in v["events"] if event["gb_per_s"] is not None]
+    out, back = ([e["gb_per_s"] * GIB for e in copied if e["direction"] == way] for way in ("out", "in"))
+    slow = at_least(out, SIZE / OUT_SECONDS) if out else every([], "")
+    return together(slow, at_least(back, SIZE / IN_SECONDS) if back else every([], ""))
+
+
+def refusal(v: V) -> Judgement:
+    refused = [
+        status == "error" and demand <= capacity
+        for status, demand, capacity in zip(v["status"], v["demand"], v["capacity"], strict=True)
+    ]
+    return every(refused, "a run whose sessions all fit was not refused")
+
+
+def ring_logits(v: V) -> Judgement:
+    """Judge the samples, each a repetition, all together."""
+    samples = len(v["passes"]) // v["passes_per_sample"]
+    held = v["bitwise"] if v["same_device"] else v["norm"] < 0.1 or v["likeliest"]
+    return every([held] * samples, "logits through the ring are others than plain ones").told_as(v["norm"])
+
+
+def flatline(v: V) -> Judgement:
+    if not v["rates"]:
+        return Judgement(verdict="undecided", value=None, repetitions=0, reason="there is no window")
+    share = sum(rate >= 20_000 for rate in v["rates"]) / len(v["rates"])
+    held = share > 0.8 and v["seconds"] >= 10
+    return every([held] * len(v["rates"]), f"{100 * share:.0f} % of samples were above").told_as(100 * share)
+
+
+def pinned(v: V) -> Judgement:
+    return at_least([rate * GIB / GIGABYTE for rate in v["rates"]], 22.0)
+
+
+def sleeper(v: V) -> Judgement:
+    moved = [out > 0 and back > 0 for out, back in zip(v["out"], v["back"], strict=True)]
+    return together(
+        every(v["equal"], "the text differs from the one without sleep"), every(moved, "it did not leave or come back")
+    )
+
+
+def streaming(v: V) -> Judgement:
+    """Judge the slowest model; each has six repetitions or more."""
+    worst = min(v["tokens"], key=lambda found: float(found["low"]))
+    fast = read_interval(worst, v["bar"])
+    logits = every(v["logits"] * worst["count"], "logits of a streamed model are others")
+    return together(fast, logits)
+
+
+def agents(v: V) -> Judgement:
+    """Judge the ways that keep their agents' states; what an agent that is computed again has is not bit for bit."""
+    kept = [agent for agent in v["agents"] if agent["way"] not in ("never", "recompute")]
+    count = len({agent["repetition"] for agent in kept})
+    ratios = [found["first_token"]["p99"] for found in v["comparisons"] if found["way"] == "hinted"]
+    texts = every([agent["bits_equal_alone"] for agent in kept], "an agent's text is not that of the agent alone")
+    if not ratios:
+        return together(texts, Judgement(verdict="undecided", value=None, repetitions=count, reason=NOT_COMPARED))
+    return together(*(of_ratio(one, count) for one in ratios), texts)
+
+
+def of_ratio(found: Mapping[str, Any], count: int) -> Judgement:
+    """Return the verdict that a ratio of two ways is below one, as its file has it."""
+    open_ = INSIDE if count >= LEAST_REPETITIONS else FEW
+    reason = {"holds": "", "refuted": "it is slower", "undecided": open_}[found["lower"]]
+    return Judgement(verdict=found["lower"], value=found["value"], repetitions=count, reason=reason)
+
+
+def slow_line(v: V) -> Judgement:
+    """Judge whether a stop takes less than a second over a line as a phone has it."""
+    return at_most(v["seconds"], 1.0)
+
+
+def both_cards(v: V) -> Judgement:
+    """Judge one machine, which refutes the claim and does not settle it."""
+    found = every(v["equal"], "a resumed run is not bitwise equal to one that never stopped")
+    return replace(found, verdict="undecided", reason="one machine is not both") if found.verdict == "holds" else found
+
+
+def preallocated(v: V) -> Judgement:
+    shares = [slab / limit for slab, limit in zip(v["slab"], v["limit"], strict=True)]
+    return every(
+        [share >= PREALLOCATED for share in shares], "the slab grows on demand and nothing is taken beforehand"
+    ).told_as(100 * max(shares))
+
+
+def vllm(v: V) -> Judgement:
+    return every([not stops for stops in v["stops"]], "vLLM stopped inside a pass")
+
+
+def vllm_ran(v: V) -> bool:
+    return all(v["initialized"])

@@ -1,0 +1,118 @@
+"""A line of so many bits a second, and of so much delay, between a client and an engine: a relay that really waits.
+
+It stands between their sockets and knows nothing of what passes.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.wire.registry import Entry
+
+PIECE: Final = 1 << 14  # bytes that are passed on at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Both ways alike."""
+
+    bits_per_second: float
+    delay_seconds: float
+
+    def seconds(self, nbytes: int) -> float:
+        """Return how long the line is busy with so many bytes."""
+        return 8 * nbytes / self.bits_per_second
+
+
+@contextmanager
+def over(line: Line, entry: Entry) -> Iterator[Entry]:
+    """Yield the entry of an engine, with addresses that lead to it over the line."""
+    with tempfile.TemporaryDirectory(prefix="djinn-line-") as folder:
+        ends = [_Relay(line, Path(folder) / name, getattr(entry, name)) for name in ("commands", "events")]
+        try:
+            for end in ends:
+                end.start()
+            yield msgspec.structs.replace(entry, commands=ends[0].address, events=ends[1].address)
+        finally:
+            for end in ends:
+                end.stop()
+
+
+class _Relay:
+    """Accepts clients at a path, and joins each with the engine."""
+
+    def __init__(self, line: Line, path: Path, engine: str) -> None:
+        self._line, self._engine, self._open = line, engine, []  # type: ignore[var-annotated]
+        self.address = f"ipc://{path}"
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._door.bind(str(path))
+        self._door.listen()
+
+    def start(self) -> None:
+        threading.Thread(target=self._accept, name="djinn-line", daemon=True).start()
+
+    def stop(self) -> None:
+        for one in (self._door, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the door is closed
+            while True:
+                client, _ = self._door.accept()
+                engine = _connected(self._engine)
+                self._open += [client, engine]
+                for source, target in ((client, engine), (engine, client)):
+                    _join(self._line, source, target)
+
+
+def _connected(address: str) -> socket.socket:
+    if address.startswith("ipc://"):
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        found.connect(address.removeprefix("ipc://"))
+        return found
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)))
+
+
+def _join(line: Line, source: socket.socket, target: socket.socket) -> None:
+    """Pass bytes on one way: one thread notes when each piece is to arrive, another sends it then."""
+    on_the_way: queue.Queue[tuple[float, bytes]] = queue.Queue()
+    for work in (_receive, _deliver):
+        threading.Thread(target=work, args=(line, source, target, on_the_way), name="djinn-line", daemon=True).start()
+
+
+def _receive(
+    line: Line, source: socket.socket, target: socket.socket, pieces: queue.Queue[tuple[float, bytes]]
+) -> None:
+    free = 0.0
+    with suppress(OSError):
+        while piece := source.recv(PIECE):
+            free = max(free, time.monotonic()) + line.seconds(len(piece))
+            pieces.put((free + line.delay_seconds, piece))
+    pieces.put((0.0, b""))
+
+
+def _deliver(
+    line: Line, source: socket.socket, target: socket.socket, pieces: queue.Queue[tuple[float, bytes]]
+) -> None:
+    with suppress(OSError):
+        while True:
+            due, piece = pieces.get()
+            if not piece:
+                target.shutdown(socket.SHUT_WR)
+                return
+            time.sleep(max(0.0, due - time.monotonic()))
+            target.sendall(piece)

@@ -1,0 +1,312 @@
+"""Each claim of the original has a verdict that its readings decide: a change of any of them changes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.amounts import GIB
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.experiments.claims.answers import answers
+from djinn_jupyter.experiments.claims.claim import StatedClaim
+from djinn_jupyter.experiments.claims.results import ARCHITECTURES, FieldSource, NotMeasured, Results
+from djinn_jupyter.experiments.claims.table import CLAIMS
+from djinn_jupyter.experiments.report import tables
+from djinn_jupyter.experiments.whitebox import overhead, trials
+from tests.faults.inside import OURS_ALONE, Inside
+from tests.faults.test_keys import TRIALS
+from tests.threads import one_thread
+
+Values = dict[str, Any]
+
+
+def six(reading: Any) -> list[Any]:
+    return [reading] * 6
+
+
+def speed(token: float) -> Values:
+    return {"median": token, "low": token - 0.02, "high": token + 0.02, "count": 6, "confidence": 0.97}
+
+
+def swaps(out: float, back: float) -> list[Values]:
+    ways = {"out": out, "in": back}
+    return [{"direction": way, "gb_per_s": rate * 1e9 / GIB} for way, rate in ways.items() for _ in range(6)]
+
+
+def kept(equal: bool) -> list[Values]:
+    """Two repetitions of an agent in several ways; what is computed again need not have the same bits."""
+    ways = (("lru", True), ("hinted", equal), ("recompute", False))
+    return [{"way": way, "repetition": at, "bits_equal_alone": bits} for way, bits in ways for at in range(2)]
+
+
+def hinted(lower: str) -> Values:
+    return {"way": "hinted", "first_token": {"p99": {"value": 0.5, "lower": lower}}}
+
+
+ON_A_GPU = {"device": "cuda:0"}
+SPAWNED = [{"session": number, "timestamp": float(number)} for number in (1, 2, 3, 4)]
+# Values with which each claim holds.
+HOLDING: dict[int, Values] = {
+    1: {"accuracy": [100.0, 100.0], "equal": [True, True]},
+    2: {
+        **{name: [100.0, 100.0] for name in ("accuracy", "other_accuracy")},
+        **{name: [True, True] for name in ("equal", "other_equal")},
+        "model": "meta-llama/Llama-2-13b-hf",
+        "other_model": "mistralai/Mistral-7B-v0.1",
+    },
+    3: {"shapes": [[1, 512, 768]] * 2, "equal": [True, True]},
+    4: {"percent": 0.39, "changed": True, "repeats": True},
+    5: {"pairs": six([2.5, 2.2])},
+    6: {"waits": six(0.01)},
+    7: {"copies": six(7.0), "stopped": six(100.0), "copied": six(99.0)},
+    8: {"times": six(2.2)},
+    9: {"pairs": six([100.0, 100.5])},
+    10: {"bytes": [0, 0]},
+    11: {"rates": six(16e9 / GIB), **ON_A_GPU},
+    12: {"ended": [True, True], "equal": [True, True]},
+    13: {"held": [24.3, 24.3], "moved": [0.0, 0.0], "stopped": [24.3, 24.3]},
+    14: {"asleep": [0.5, 0.5], "before": [24.0, 24.0], "released": [True, True], **ON_A_GPU},
+    15: {"layers": 36, "width": 5120, "inner": 13824, "vocabulary": 32000},
+    16: {
+        **dict.fromkeys(("asked", "spawned", "alive"), 4),
+        "events": [{"direction": "in", "timestamp": 0.5}, {"direction": "out", "timestamp": 3.5}],
+        "progression": SPAWNED,
+        "capacity": 10.0,
+        "demand": 11.0,
+        "session": 2.0,
+    },
+    17: {"plateau": True, "samples": [[0.0, 78 * GIB]] * 3, "capacity": 80.0, "hertz": 20.0},
+    18: {"events": swaps(20.0, 30.0), **ON_A_GPU},
+    19: {"status": ["error", "error"], "demand": [1.0, 1.0], "capacity": [2.0, 2.0]},
+    20: {
+        **dict.fromkeys(("bitwise", "same_device", "likeliest"), True),
+        "norm": 0.0,
+        "passes": six(1),
+        "passes_per_sample": 2,
+    },
+    21: {"rates": six(25_000.0), "seconds": 12.0, **ON_A_GPU},
+    22: {"rates": six(23e9 / GIB), **ON_A_GPU},
+    23: {"equal": [True, True], "out": [1, 1], "back": [1, 1]},
+    24: {"agents": kept(True), "comparisons": [hinted("holds")]},
+    25: {"tokens": [speed(0.95)], "logits": [True], "bar": 0.9},
+    26: {"slab": [72.0, 72.0], "limit": [72.0, 72.0]},
+    27: {"stops": [False, False], "initialized": [True, True]},
+    28: {"seconds": six(0.5)},
+    29: {"equal": [True, True]},
+}
+NEVER_HOLDS = {29}  # one machine cannot settle what is said of two
+ON_ANOTHER_DEVICE = {"same_device": False, "norm": 1.0, "likeliest": False}
+# For each reading a value that changes the verdict; with others first where it matters only then.
+CHANGED: dict[int, dict[str, Any]] = {
+    1: {"accuracy": [100.0, 99.0], "equal": [True, False]},
+    2: {
+        **{name: [99.0] for name in ("accuracy", "other_accuracy")},
+        **{name: [False] for name in ("equal", "other_equal")},
+        **dict.fromkeys(("model", "other_model"), "demo"),
+    },
+    3: {"shapes": [[512, 768]] * 2, "equal": [False, True]},
+    4: {"percent": 0.0, "changed": False, "repeats": False},
+    5: {"pairs": six([2.2, 2.5])},
+    6: {"waits": six(1.0)},
+    7: {"copies": six(20.0), "stopped": six(120.0), "copied": six(80.0)},
+    8: {"times": six(9.0)},
+    9: {"pairs": six([100.0, 103.0])},
+    10: {"bytes": [0, 8]},
+    11: {"rates": six(32e9 / GIB), "device": "cpu"},
+    12: {"ended": [True, False], "equal": [False, True]},
+    13: {"held": [20.0, 20.0], "moved": [5.0, 0.0], "stopped": [30.0, 30.0]},
+    14: {"asleep": [24.0, 24.0], "before": [1.0, 1.0], "released": [True, False], "device": "cpu"},
+    15: {"layers": 40, "width": 6000, "inner": 30_000, "vocabulary": 2_000_000},
+    16: {
+        "asked": 5,
+        "spawned": 3,
+        "alive": 3,
+        "events": [],
+        "progression": [{"session": 1, "timestamp": 0.0}] * 4,
+        "capacity": 8.0,
+        "demand": 13.0,
+        "session": 0.5,
+    },
+    17: {"plateau": False, "samples": [[0.0, 81 * GIB]], "capacity": 70.0, "hertz": 5.0},
+    18: {"events": swaps(5.0, 30.0), "device": "cpu"},
+    19: {"status": ["error", "success"], "demand": [1.0, 3.0], "capacity": [0.5, 2.0]},
+    20: {
+        "bitwise": False,
+        "same_device": ({"bitwise": False, "same_device": True}, False),
+        "norm": (ON_ANOTHER_DEVICE, 0.01),
+        "likeliest": (ON_ANOTHER_DEVICE, True),
+        "passes": [1, 1],
+        "passes_per_sample": 6,
+    },
+    21: {"rates": six(10_000.0), "seconds": 5.0, "device": "cpu"},
+    22: {"rates": six(12e9 / GIB), "device": "cpu"},
+    23: {"equal": [False, True], "out": [0, 1], "back": [1, 0]},
+    24: {"agents": kept(False), "comparisons": [hinted("refuted")]},
+    25: {"tokens": [speed(0.95), speed(0.8)], "logits": [False], "bar": 0.99},
+    26: {"slab": [0.0, 0.0], "limit": [200.0, 200.0]},
+    27: {"stops": [True, False], "initialized": [False, False]},
+    28: {"seconds": six(3.0)},
+    29: {"equal": [True, False]},
+}
+each = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"claim-{claim.number}")
+
+
+def test_every_sentence_is_answered_once() -> None:
+    assert [claim.number for claim in CLAIMS] == list(range(1, 30))
+
+
+@each
+def test_a_claim_holds_where_its_readings_say_so(claim: StatedClaim) -> None:
+    expected = "undecided" if claim.number in NEVER_HOLDS else "holds"
+    assert claim.verdict_on(HOLDING[claim.number]).verdict == expected
+
+
+@each
+def test_a_change_of_any_reading_changes_the_verdict(claim: StatedClaim) -> None:
+    assert claim.reads.keys() == HOLDING[claim.number].keys() == CHANGED[claim.number].keys()
+    for name, change in CHANGED[claim.number].items():
+        first, value = change if isinstance(change, tuple) else ({}, change)
+        before = {**HOLDING[claim.number], **first}
+        after = claim.verdict_on({**before, name: value})
+        assert after.verdict != claim.verdict_on(before).verdict, name
+        assert after.verdict == "holds" or after.reason, name
+
+
+@each
+def test_one_repetition_decides_nothing(claim: StatedClaim) -> None:
+    """But for arithmetic, which a repetition cannot change."""
+    found = claim.verdict_on(HOLDING[claim.number])
+    assert found.repetitions >= 2 or (found.repetitions, found.reason) == (0, "by arithmetic")
+    once = {name: value[:1] if isinstance(value, list) else value for name, value in HOLDING[claim.number].items()}
+    if any(isinstance(value, list) for value in once.values()) and claim.number not in (16, 25):
+        assert claim.verdict_on(once).verdict != "holds"
+
+
+@each
+def test_without_its_run_a_claim_is_undecided_and_says_why(claim: StatedClaim, tmp_path: Path) -> None:
+    found = claim.judged(Results(folder=tmp_path))
+    if claim.number == 15:
+        assert (found.verdict, found.value) == ("refuted", pytest.approx(102.4, abs=0.1))
+    else:
+        assert found.verdict == "undecided"
+        assert "there is no run " in found.reason
+
+
+def test_agents_of_one_repetition_are_too_few_and_not_open() -> None:
+    claim = next(one for one in CLAIMS if one.number == 24)
+    once = [agent for agent in kept(True) if agent["repetition"] == 0]
+    found = claim.verdict_on({"agents": once, "comparisons": [hinted("undecided")]})
+    assert (found.verdict, found.repetitions) == ("undecided", 1)
+    assert found.reason.startswith("fewer than six repetitions")
+
+
+@pytest.mark.parametrize(
+    ("number", "values", "verdict"),
+    [
+        (7, {"copies": six(7.0), "stopped": six(100.0), "copied": six(99.0)[:-1]}, "undecided"),
+        (21, {"rates": [], "seconds": 0.0, **ON_A_GPU}, "undecided"),
+        (24, {"agents": kept(True), "comparisons": []}, "undecided"),
+    ],
+    ids=["broken off within a turn", "no window", "nothing compared"],
+)
+def test_readings_that_are_not_whole_decide_nothing(number: int, values: Values, verdict: str) -> None:
+    """A run that was broken off is judged too, with all the others."""
+    found = next(one for one in CLAIMS if one.number == number).verdict_on(values)
+    assert found.verdict == verdict
+    assert found.reason
+
+
+def test_a_bar_that_is_missed_is_told_with_its_own_median() -> None:
+    """The value that is told may be another one, here the milliseconds of the copies."""
+    claim = next(one for one in CLAIMS if one.number == 7)
+    found = claim.verdict_on({"copies": six(7.0), "stopped": six(100.0), "copied": six(80.0)})
+    assert (found.verdict, found.value) == ("refuted", 7.0)
+    assert found.reason == "the median is 0.8, and the bar 0.95"
+
+
+def test_a_timing_that_the_interval_leaves_open_names_what_decides() -> None:
+    claim = next(one for one in CLAIMS if one.number == 9)
+    found = claim.verdict_on({"pairs": [[100.0, 100.0 + number] for number in range(7)]})
+    assert found.verdict == "undecided"
+    assert found.reason == "the interval has the bar inside; it needs a GPU"
+
+
+def test_a_value_is_found_by_its_path_or_the_reason_is(tmp_path: Path) -> None:
+    for run, entries in (("one", [{"ms": 1}, {"ms": 2}]), ("two", [{"ms": 3}])):
+        (tmp_path / run).mkdir()
+        fields = {"status": "error", "error": "It broke.", "found": {"entries": entries, "gpu": None}}
+        told = {**fields, "reasons": {"found.gpu": "no GPU"}}
+        (tmp_path / run / "found.json").write_text(json.dumps(told))
+    results = Results(folder=tmp_path)
+    assert results.value(FieldSource.of("one+two/found.json: found.entries[].ms")) == [1, 2, 3]
+    assert results.value(FieldSource.of("one/found.json: status")) == "error"
+    assert results.read("one/found.json: found.entries[].ms & two/found.json: status") == [1, 2, "error"]
+    for spelled, why in (
+        ("one/found.json: found.gpu", "one has not measured found.gpu: no GPU"),
+        ("two/found.json: other.ms", "two has no other.ms: It broke."),
+        ("three/found.json: status", "there is no run three with a found.json"),
+    ):
+        with pytest.raises(NotMeasured, match=why):
+            results.value(FieldSource.of(spelled))
+
+
+def test_every_architecture_that_a_claim_computes_with_ships() -> None:
+    assert (ARCHITECTURES / "Llama-2-13b-hf.json").is_file()
+
+
+class ClockOfRuns:
+    """A clock that only runs move on, so that no other work of the machine can: each takes a tenth of a second, and
+    with the planted fault half a second more where it ends in a stop."""
+
+    def __init__(self, *, slow_stops: bool) -> None:
+        self.seconds, self._slow_stops, self._run = 0.0, slow_stops, RemoteSession.run
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def timed(self, work: Any) -> Any:
+        begun, made = self.seconds, work()
+        return made, 1000 * (self.seconds - begun)
+
+    def run(self, session: RemoteSession, prompt: Any, **options: Any) -> Any:
+        found = self._run(session, prompt, **options)
+        self.seconds += 0.6 if self._slow_stops and isinstance(found, Paused) else 0.1
+        return found
+
+
+@pytest.mark.parametrize(("slow_stops", "verdict"), [(True, "refuted"), (False, "holds")])
+def test_a_planted_slow_stop_is_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_stops: bool, verdict: str
+) -> None:
+    clock = ClockOfRuns(slow_stops=slow_stops)
+    monkeypatch.setattr(RemoteSession, "run", lambda session, prompt, **options: clock.run(session, prompt, **options))
+    monkeypatch.setattr(overhead, "timed", clock.timed)
+    monkeypatch.setattr(trials, "timed", clock.timed)
+    monkeypatch.setattr(trials, "perf_counter", clock)
+    inside = Inside(tmp_path)
+    with one_thread():
+        ran = inside.run(
+            "whitebox", *TRIALS, "experiment.overhead_pairs=6", "experiment.num_trials=2", flags=OURS_ALONE
+        )
+    ran.folder.rename(tmp_path / "whitebox")
+    found = {row["claim"]: row for row in answers(Results(folder=tmp_path))["claims"]}
+    assert found[9]["verdict"] == verdict, found[9]
+    assert (found[9]["interval"]["low"] > 100) is slow_stops
+    assert found[1]["verdict"] == "holds", "the bits are right all the same"
+    assert found[3]["verdict"] == "holds"
+    assert min(found[28]["beside"]["bytes"]) > 0
+    assert found[28]["interval"]["low"] > 4 * 0.02, "two requests over a line that takes 20 ms each way"
+
+
+def test_the_report_has_every_sentence_and_its_answer(tmp_path: Path) -> None:
+    found = answers(Results(folder=tmp_path))
+    assert found["summary"] == {"holds": 0, "refuted": 1, "undecided": 28}
+    told = dict(tables.rows(found))
+    assert len([name for name in told if name[0].isdigit()]) == 29
+    assert told["15. 27 GB + 50 x 1.3 GB = 92 GB on 80 GB"].startswith("refuted; 102.369 GiB; ")
+    (grid,) = tables.grids(found)
+    assert len(grid[2]) == 29

@@ -1,0 +1,258 @@
+"""The meaning of `streaming`'s figures, on readings made by hand; shapes; the order of turns; refusals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import djinn_jupyter.cli.main as cli
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.baselines.by_hand import ByHand
+from djinn_jupyter.experiments.configuration.reading import read
+from djinn_jupyter.experiments.configuration.streaming import Streaming
+from djinn_jupyter.experiments.course import Course, Unmeasured
+from djinn_jupyter.experiments.streaming import subjects
+from djinn_jupyter.experiments.streaming.judging import Evidence, judged
+from djinn_jupyter.experiments.streaming.logits import Answer, compared
+from djinn_jupyter.experiments.streaming.subjects import configuration_of, shrunk, that_fits
+from djinn_jupyter.experiments.streaming.turns import Repetition, fit_together, readings
+
+SMALL = "streaming_small.yaml"
+TIMES = (10.0, 10.1, 10.2, 10.3, 10.4, 10.5)
+
+
+def side(*, times: tuple[float, ...] = TIMES, factor: float = 1.0, alone: bool = False) -> list[Repetition]:
+    found = [Repetition(first=2 * t * factor, token=t * factor, total=5 * t * factor) for t in times]
+    return [replace(one, alone=one.token) for one in found] if alone else found
+
+
+def answer(*changed: tuple[int, float], tokens: tuple[int, ...] = (1, 2)) -> Answer:
+    row = np.linspace(0, 9, 10, dtype=np.float32)
+    for index, value in changed:
+        row[index] += value
+    return Answer(tokens=tokens, logits=row)
+
+
+def evidence(**changes: Any) -> Evidence:
+    """A ring as fast as both at once, with the reference's bits."""
+    sound = Evidence(
+        readings={
+            "djinn": side(alone=True),
+            "resident": side(factor=0.5),
+            "copying_alone": side(factor=0.9),
+            "both_at_once": side(),
+        },
+        reasons={"accelerate_cpu_offload": "accelerate is not installed"},
+        tokens={"djinn": {(1, 2)}, "resident": {(1, 2)}},
+        ours=[answer()],
+        repeated=[answer()],
+        reference=[answer()],
+        plain=[answer()],
+        same_device=True,
+        streamed=1000,
+        moved=[1000.0],
+        rate=1.0,
+        fastest=1.0,
+    )
+    return replace(sound, **changes)
+
+
+def verdict(**changes: Any) -> tuple[dict[str, Any], list[str]]:
+    return judged(evidence(**changes), bar=0.9)
+
+
+def test_a_sound_run_has_no_failure_and_its_figures_are_medians() -> None:
+    fields, failures = verdict()
+    assert failures == []
+    ours = fields["sides"]["djinn"]
+    assert (ours["token_ms"]["median"], ours["token_ms"]["low"], ours["token_ms"]["high"]) == (10.25, 10.0, 10.5)
+    assert ours["start_of_a_pass_ms"]["median"] == 10.25
+    assert fields["limit"]["token_ms"]["median"] == pytest.approx(0.9 * 10.25), "copying is the slower of the two"
+    assert fields["limit"]["first_token_ms"]["median"] == pytest.approx(0.9 * 20.5)
+    assert fields["of_the_limit"]["token"]["median"] == pytest.approx(0.9)
+    assert {part: found["verdict"] for part, found in fields["of_both_at_once"].items()} == dict.fromkeys(
+        ("first_token", "start_of_a_pass", "token", "end_to_end"), "holds"
+    )
+    assert fields["sides"]["accelerate_cpu_offload"] == {
+        "status": "not_run",
+        "reason": "accelerate is not installed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"moved": [1000.0, 990.0]}, "other bytes than those that stream"),
+        ({"plain": [answer((0, 1e-6))]}, "The reference by hand is not the model"),
+        ({"reference": [answer((0, 1e-6))], "plain": []}, "not the reference's; bits decided"),
+        ({"repeated": [answer((0, 1e-6))]}, "Repetitions of one prompt gave other logits"),
+        ({"tokens": {"djinn": {(1, 2)}, "resident": {(1, 3)}}}, "made different tokens"),
+        ({"rate": 1.06}, "faster than the fastest copy by hand"),
+    ],
+)
+def test_each_fault_fails_the_run(changes: dict[str, Any], sentence: str) -> None:
+    _, failures = verdict(**changes)
+    assert any(sentence in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize("part", ["first", "token", "total", "alone"])
+def test_a_ring_that_is_slower_than_the_bar_fails_by_its_part(part: str) -> None:
+    slow = [replace(one, **{part: getattr(one, part) * 1.3}) for one in side(alone=True)]
+    fields, failures = verdict(readings={**evidence().readings, "djinn": slow})
+    named = {"first": "first_token", "token": "token", "total": "end_to_end", "alone": "start_of_a_pass"}[part]
+    assert failures == [f"Below 0.9 of what both at once attain, the whole interval: {named}."]
+    assert fields["of_both_at_once"][named]["verdict"] == "refuted"
+
+
+def test_one_slow_repetition_is_undecided_and_no_failure() -> None:
+    ours = side(times=(*TIMES[:5], 50.0), alone=True)
+    fields, failures = verdict(readings={**evidence().readings, "djinn": ours})
+    assert failures == []
+    assert fields["of_both_at_once"]["token"]["verdict"] == "undecided"
+
+
+# --------------------------------------------------------------------------------------------------------- logits
+
+
+def test_bits_decide_on_one_device_and_the_five_most_likely_on_two() -> None:
+    """One unit in the last place of a fortieth of a vocabulary is no other model, and no equal bits either."""
+    near, swapped = answer((0, 1e-6)), answer((9, -1.5))
+    one = compared([near], [answer()], same_device=True)
+    assert (one["passed"], one["decided_by"]) == (False, "bits")
+    two = compared([near], [answer()], same_device=False)
+    assert (two["passed"], two["decided_by"]) == (True, "five most likely tokens")
+    assert not compared([swapped], [answer()], same_device=False)["passed"]
+
+
+def test_weights_that_have_not_arrived_are_a_difference_that_json_has() -> None:
+    found = compared([answer((3, float("nan")))], [answer()], same_device=True)
+    assert not found["passed"]
+    assert found["norm_diff"] > 1e300
+    elsewhere = compared([answer((0, float("nan")))], [answer()], same_device=False)
+    assert not elsewhere["passed"], "the five most likely tokens would be the same"
+
+
+def test_a_model_without_room_has_no_plain_logits_to_compare_with() -> None:
+    without = {name: times for name, times in evidence().readings.items() if name != "resident"}
+    fields, failures = verdict(plain=[], readings={**without, "computing_alone": side(factor=0.5)})
+    assert failures == []
+    assert isinstance(fields["logits"]["reference_is_plain"], Unmeasured)
+
+
+# --------------------------------------------------------------------------------------------------- turns, shapes
+
+
+def test_sides_take_turns_or_come_one_after_another() -> None:
+    heard: list[str] = []
+
+    def tool(name: str) -> Any:
+        @contextmanager
+        def opened() -> Iterator[Mapping[str, Any]]:
+            heard.append(f"{name} opens")
+            yield {name: lambda: heard.append(name) or Repetition(first=1, token=1, total=1)}
+            heard.append(f"{name} ends")
+
+        return opened
+
+    found = readings([tool("a"), tool("b")], 2, together=True, check=lambda: None)
+    assert {name: len(times) for name, times in found.items()} == {"a": 2, "b": 2}
+    assert heard == ["a opens", "b opens", "a", "b", "b", "a", "a", "b", "b ends", "a ends"]
+    heard.clear()
+    readings([tool("a"), tool("b")], 1, together=False, check=lambda: None)
+    assert heard == ["a opens", "a", "a", "a ends", "b opens", "b", "b", "b ends"]
+    assert fit_together(10, 4, 82)
+    assert not fit_together(10, 4, 80)
+
+
+@pytest.mark.parametrize("name", ["Llama-2-13b-hf", "CodeLlama-34b-hf", "Llama-2-70b-hf"])
+def test_a_divided_shape_keeps_its_groups_of_heads(name: str) -> None:
+    whole = configuration_of(name)
+    assert shrunk(whole, 1) == whole
+    small = shrunk(whole, 10)
+    assert small["num_attention_heads"] % small["num_key_value_heads"] == 0
+    ratio = whole["num_attention_heads"] // whole["num_key_value_heads"]
+    assert small["num_attention_heads"] // small["num_key_value_heads"] == ratio
+    assert small["hidden_size"] % small["num_attention_heads"] == 0
+    for key in ("hidden_size", "intermediate_size", "vocab_size"):
+        assert small[key] == pytest.approx(whole[key] / 10, rel=0.06)
+
+
+def test_a_shape_has_weights_in_a_folder_as_long_as_it_is_measured(tmp_path: Path) -> None:
+    class Near:
+        by_hand = ByHand()
+
+        def ask(self, verb: str, **asked: Any) -> Any:
+            return getattr(self.by_hand, verb)(**asked)
+
+    hand: Any = Near()
+    file = read(SMALL, Streaming, ["divide_widths=128", "layers=4"])
+    course = Course(folder=tmp_path, log=logging.getLogger("test"))
+    with subjects.subject(course, file, "Llama-2-70b-hf", hand) as found:
+        assert found.name == "Llama-2-70b-hf, widths divided by 128, 4 layers with random weights"
+        sizes = hand.ask("sizes", model=found.source, dtype="float32", threads=None)
+        stored = sum(path.stat().st_size for path in Path(found.source).glob("*.safetensors"))
+        assert (len(sizes["layer_bytes"]), sizes["weight_bytes"]) == (4, pytest.approx(stored, rel=0.05))
+        by_hand = hand.by_hand
+        by_hand.load_streamed([1, 2], model=found.source, dtype="float32", threads=None)
+        weight = by_hand.model.model.layers[0].mlp.up_proj.weight
+        assert len(set(map(tuple, weight.tolist()))) == len(weight), "no two rows are the same"
+    assert not list(tmp_path.iterdir())
+
+
+def test_as_many_layers_as_there_is_room_for() -> None:
+    def nbytes(config: dict[str, Any]) -> int:
+        return 100 + 10 * int(config["num_hidden_layers"])
+
+    def layers(room: int) -> int:
+        return int(that_fits("a shape", {"num_hidden_layers": 20}, room, nbytes)["num_hidden_layers"])
+
+    assert [layers(300), layers(299), layers(181), layers(140)] == [20, 19, 8, 4]
+    with pytest.raises(UsageError, match="4 layers of a shape do not fit"):
+        layers(139)
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("shapes=[]", "There is nothing to stream"),
+        ("device_share=1", "device_share"),
+        ("new_tokens=1", "new_tokens"),
+        ("repeat=0", "repeat"),
+        ("least_of_both=1.1", "least_of_both"),
+        ("shape=[a]", "there is no key shape. Did you mean shapes"),
+    ],
+)
+def test_what_cannot_hold_is_one_sentence(setting: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        read(SMALL, Streaming, [setting])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        ("somebody/elsewhere", "not at hand"),
+        ("gpt2", "no key num_attention_heads .* give --random-weights gpt2"),
+        ("./nowhere", "no architecture"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(shape: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        subjects.configuration_of(shape)
+
+
+def test_a_refusal_on_the_command_line_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["experiment", "streaming", "--profile", "small", "--set", "shapes=[]", "--output-dir", str(tmp_path)]
+    assert cli.main(asked) == 1
+    assert "nothing to stream" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
