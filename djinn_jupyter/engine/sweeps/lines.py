@@ -13,8 +13,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.forward.pass_controller import Completed, Halted
-from djinn_jupyter.engine.forward.plan import Target
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.forward.plan import PassRule, Target, make_plan
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -34,8 +34,8 @@ class Recorded:
         """Return a no-op: a value seen again replaces the earlier one."""
         return lambda: None
 
-    def observe(self, moment: Moment) -> None:
-        self.raw = moment.raw.detach().clone()
+    def observe(self, site_value: SiteValue) -> None:
+        self.raw = site_value.raw.detach().clone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,7 +75,7 @@ class LinesAlone:
         seen = [Recorded(tap=tap) for tap in taps]
         borders = [Recorded(tap=tap) for tap in self.borders()] if residuals else []
         frame = Frame(tokens=tokens, committed=0, step=0, overrides=overrides)
-        outcome = yield from self._passed(frame, observers=[*seen, *borders])
+        outcome = yield from self.passed(frame, observers=[*seen, *borders])
         assert isinstance(outcome, Completed)
         return RunLine(
             tokens=tokens,
@@ -99,16 +99,20 @@ class LinesAlone:
         before = [self.runtime.resolve(Site(point="resid_pre", layer=layer)) for layer in layers]
         return [*before, self.runtime.resolve(Site(point="resid_post", layer=layers[-1]))]
 
-    def logits(self, line: RunLine, tap: Tap, raw: Tensor) -> Generator[Blocked | None, None, Tensor]:
-        """Return the logits of the line with `raw` in place at `tap`."""
-        outcome = yield from self._passed(self._frame(line, tap, raw))
+    def logits(
+        self, line: RunLine, tap: Tap, raw: Tensor, rules: Iterable[PassRule] = ()
+    ) -> Generator[Blocked | None, None, Tensor]:
+        """Return the logits of the line with `raw` in place at `tap`, and `rules` behind it."""
+        outcome = yield from self.passed(self._frame(line, tap, raw), rules=rules)
         assert isinstance(outcome, Completed)
         return outcome.logits_1V[0].clone()
 
-    def after_layer(self, line: RunLine, tap: Tap, raw: Tensor) -> Generator[Blocked | None, None, Tensor]:
-        """Return the hidden state [1, S, D] behind the layer of `tap`, with `raw` in place there."""
-        target = Target(tap=self.runtime.resolve(Site(point="resid_post", layer=tap.stage)), step=0)
-        outcome = yield from self._passed(self._frame(line, tap, raw), targets=(target,))
+    def after_layer(
+        self, line: RunLine, tap: Tap, raw: Tensor, layer: int, rules: Iterable[PassRule] = ()
+    ) -> Generator[Blocked | None, None, Tensor]:
+        """Return the hidden state [1, S, D] behind `layer`, with `raw` in place at `tap`, and `rules` behind it."""
+        target = Target(tap=self.runtime.resolve(Site(point="resid_post", layer=layer)), step=0)
+        outcome = yield from self.passed(self._frame(line, tap, raw), targets=(target,), rules=rules)
         assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
         return outcome.frame.hidden
 
@@ -127,12 +131,17 @@ class LinesAlone:
             overrides=() if tap.boundary is not None else (own,),
         )
 
-    def _passed(
-        self, frame: Frame, *, targets: tuple[Target, ...] = (), observers: Iterable[Recorded] = ()
+    def passed(
+        self,
+        frame: Frame,
+        *,
+        targets: tuple[Target, ...] = (),
+        observers: Iterable[Recorded] = (),
+        rules: Iterable[PassRule] = (),
     ) -> Generator[Blocked | None, None, Halted | Completed]:
+        """Run from `frame` to a target or the end of the pass; nothing is committed."""
+        plan = make_plan(
+            rules=rules, observers=observers, halts=targets, counted=False, yields=self.runtime.should_yield
+        )
         with queries.isolated(self.session):
-            return (
-                yield from queries.replay(
-                    self.runtime, self.session, frame, targets, ruled=False, observers=tuple(observers)
-                )
-            )
+            return (yield from queries.passed(self.runtime, self.session, frame, plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,71 +13,68 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.forward.frame import Override
-from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps import swept_edits
+from djinn_jupyter.engine.sweeps.cell_edits import CellEdit, CellEdits, first_other
+from djinn_jupyter.engine.sweeps.found import Found
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
-from djinn_jupyter.engine.sweeps.metric import Metric
-from djinn_jupyter.engine.sweeps.places import Cell, Places
+from djinn_jupyter.engine.sweeps.metric import Metrics, Values
+from djinn_jupyter.engine.sweeps.places import Cell, SweptPlaces
+from djinn_jupyter.engine.sweeps.receivers import Receivers
 from djinn_jupyter.engine.sweeps.together import Together, values_of
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
-from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
+from djinn_jupyter.engine.wavefront.inside import Inside, is_served
+from djinn_jupyter.engine.wavefront.rounding import rounding_of
+from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.wire.nouns import Mode
-from djinn_jupyter.wire.sweeps import Noise, SweepProgressed, Swept, SweptEdit
+from djinn_jupyter.wire.nouns import Mode, Progress
+from djinn_jupyter.wire.sweeps import EditedLine, Noise, SweepProgressed, Swept, SweptEdit, source_of
 
 CHUNK_ROWS: Final = 4096
+COARSE_SHARE: Final = 8
 STREAMED_CHUNK: Final = 256 * 2**20  # bytes of rows of a streamed model, which crosses the link once a chunk
 COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond
-RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone
-LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there
-TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of the largest value, at least of 1
-COARSE: Final = 5e-2
+RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone, of each later pair one
+LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there, of later pairs none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A checked request: `clean` and `corrupted` as tokens, `edit` None to patch from the clean line."""
+class CheckedSweep:
+    """A checked request: `edit` None patches from the `source` into the `line`, which are tokens; `into` says which of
+    the two lines of a pair is edited. With `receivers`, these alone see the edit. Cells `finished` before, by number,
+    have values already; `recipe` is the digest of the request."""
 
-    places: Places
-    corrupted: tuple[int, ...]
-    clean: tuple[int, ...] | None
+    places: SweptPlaces
+    line: tuple[int, ...]
+    source: tuple[int, ...] | None
     edit: SweptEdit | None
     noise: Noise | None
-    metric: Metric
+    metrics: Metrics
     mode: Mode
     seed: int
     notes: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Found:
-    """The results of the cells so far."""
-
-    unchanged: float  # the metric of the line without an edit
-    values: list[float]
-    computed: list[int] = field(default_factory=list)
-    rechecked: list[int] = field(default_factory=list)
-    largest: float | None = None
-    missed: int | None = None  # a cell that was left out wrongly
-    notes: list[str] = field(default_factory=list)
+    receivers: Receivers | None = None
+    into: EditedLine = "corrupted"
+    pair: int = 0
+    finished: Mapping[int, Values] = field(default_factory=dict)
+    recipe: str = ""
 
 
 class Sweeping:
     """One sweep of one session."""
 
-    def __init__(self, runtime: Runtime, session: Session, asked: Asked, together: Together) -> None:
+    def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
         self.runtime, self.session, self.asked, self.together = runtime, session, asked, together
         self.alone = LinesAlone(runtime, session)
         self.mode: Mode = asked.mode
-        self.done = 0
+        self.done = len(asked.finished)
 
     def steps(self, workspace: Workspace) -> Steps:
         """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
+        self._note_progress()
         advice = "Close sessions, or compute each cell alone (--exact)."
         with (
             device_memory_for("a pass of this sweep's lines", advice),
@@ -87,25 +84,49 @@ class Sweeping:
 
     def _steps(self, room: Reservation) -> Steps:
         asked, taps = self.asked, tuple(self.asked.places.taps.values())
+        first, source = self.alone.borders()[0], None
         notes = list(asked.notes)
         if self.mode == "fast":
-            why = yield from self.together.why_not(self.alone)
+            why = yield from self._why_alone()
             if why is not None:
                 self.mode = "exact"
                 notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
-        first, clean = self.alone.borders()[0], None
-        if asked.clean is not None:
+        if asked.source is not None:
             seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
-            clean = yield from self._reserved(room, seen, asked.clean, residuals=False)
+            source = yield from self._reserved(room, seen, asked.source, residuals=False)
         spoiled: tuple[Override, ...] = ()
-        if asked.noise is not None and clean is not None:
-            raw = swept_edits.noised(clean.raw[first.site], asked.noise, asked.seed)
+        if asked.noise is not None and source is not None:
+            raw = swept_edits.noised(source.raw[first.site], asked.noise, asked.seed)
             spoiled = (Override(tap=first, raw=raw),)
-        base = yield from self._reserved(room, taps, asked.corrupted, residuals=True, overrides=spoiled)
-        unchanged = asked.metric.of(base.logits_V)
-        found = Found(unchanged=unchanged, values=[unchanged] * math.prod(asked.places.shape), notes=notes)
-        yield from self._compute(room, base, clean, list(asked.places.cells()), found)
-        return self._reply(found, None if clean is None else asked.metric.of(clean.logits_V))
+        base = yield from self._reserved(room, self._kept_taps(), asked.line, residuals=True, overrides=spoiled)
+        unchanged = asked.metrics.of(base.logits_V)
+        found = Found(
+            metrics=asked.metrics.texts,
+            rounding=rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
+            sizes=asked.metrics.sizes(base.logits_V),
+            unchanged=unchanged,
+            values=[unchanged] * math.prod(asked.places.shape),
+            notes=notes,
+        )
+        yield from self._compute(room, self._edits(base, source), asked.places.cells(), found)
+        return self._reply(found, None if source is None else asked.metrics.of(source.logits_V))
+
+    def _kept_taps(self) -> tuple[Tap, ...]:
+        """Return the taps whose values of the line are kept."""
+        return tuple(self.asked.places.taps.values())
+
+    def _edits(self, base: RunLine, source: RunLine | None) -> CellEdits:
+        return CellEdits(self.asked.edit, self.asked.seed, base, source)
+
+    def _logits(self, edits: CellEdits, edited: CellEdit) -> Generator[Blocked | None, None, Tensor]:
+        """Return the logits of one cell, computed alone."""
+        return (yield from self.alone.logits(edits.base, edited.tap, edited.raw, edited.later))
+
+    def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
+        """Return why cells cannot share passes; None where they can."""
+        if self.session.attention is not None:
+            return f"it shares passes of its own attention alone, and these are {self.session.attention}"
+        return (yield from self.together.why_not(self.alone))
 
     def _reserved(
         self,
@@ -127,77 +148,45 @@ class Sweeping:
             room.give_back(expected - line.nbytes)
         return line
 
-    def _compute(
-        self, room: Reservation, base: RunLine, clean: RunLine | None, cells: list[Cell], found: Found
-    ) -> Pieces:
+    def _compute(self, room: Reservation, edits: CellEdits, cells: list[Cell], found: Found) -> Pieces:
+        found.keep(self.asked.finished)
+        left = [cell for cell in cells if cell.number not in self.asked.finished]
         if self.mode == "exact":
-            yield from self._one_by_one(base, clean, cells, found)
+            yield from self._one_by_one(edits, left, found)
             return
-        yield from self._at_once(room, base, clean, cells, found)
-        yield from self._recheck(base, clean, cells, found)
-        why = self._distrusted(found)
+        if left:
+            yield from self._at_once(room, edits, left, found)
+        yield from self._recheck(edits, cells, found)
+        why = found.distrusted()
         if why is not None:
             found.notes.append(f"{why}: every cell was computed alone.")
-            self.mode, found.largest, found.rechecked, self.done = "exact", None, [], 0
-            found.computed.clear()
-            yield from self._one_by_one(base, clean, cells, found)
-
-    def _distrusted(self, found: Found) -> str | None:
-        """Return why the recheck does not bear out the cells computed together, None where it does."""
-        if found.missed is not None:
-            return f"Cell {found.missed} was left out, and the edit changes something there"
-        if found.largest is None or found.largest <= self._tolerance(found):
-            return None
-        return (
-            f"Cells computed together differed from the same computed alone by up to {found.largest:.2g}, more than "
-            f"{self._tolerance(found):.2g}"
-        )
+            self.mode, self.done = "exact", 0
+            found.forget()
+            yield from self._one_by_one(edits, cells, found)
 
     # --- one by one ------------------------------------------------------------------------------------------------
 
-    def _one_by_one(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
+    def _one_by_one(self, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         for cell in cells:
-            raw = self._changed(base, clean, cell, always=found.missed is not None)
-            if raw is not None:
-                logits_V = yield from self.alone.logits(base, self._tap(cell), raw)
-                found.values[cell.number] = self.asked.metric.of(logits_V)
-                found.computed.append(cell.number)
+            edited = edits.of(cell, always=found.missed is not None)
+            if edited is not None:
+                logits_V = yield from self._logits(edits, edited)
+                self._take({cell.number: self.asked.metrics.of(logits_V)}, found)
             self._tell([cell.number], found)
             yield None
 
-    def _changed(self, base: RunLine, clean: RunLine | None, cell: Cell, *, always: bool = False) -> Tensor | None:
-        """Return the raw value at a cell's tap with the cell's edit in it; None where that changes no bit, but
-        `always` for a recheck."""
-        tap = self._tap(cell)
-        raw = base.raw[tap.site]
-        value = tap.read(raw)
-        before = edits.take(value, cell.rows, cell.heads)
-        source = value if clean is None or tap.site not in clean.raw else tap.read(clean.raw[tap.site])
-        part = swept_edits.part_of(self.asked.edit, cell, value, source, self.asked.seed)
-        if not always and same_bits(part, before):
-            return None
-        return tap.write(raw, edits.put(value, part, cell.rows, cell.heads))
-
-    def _tap(self, cell: Cell) -> Tap:
-        return self.asked.places.taps[cell.layer]
-
     # --- many at once ----------------------------------------------------------------------------------------------
 
-    def _at_once(
-        self, room: Reservation, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found
-    ) -> Pieces:
-        front = self.together.front(base)
-        for _ in front.prepare():
-            yield None
-        yield from room.take(front.base.nbytes)
-        chunk: list[Line] = []
-        rows, most = 0, self._chunk_rows(base)
+    def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        front = yield from self._front(room, edits.base)
+        chunk: list[JoiningLine] = []
+        rows, most = 0, self._first_rows(edits.base, cells)
         settled: list[int] = []
         compared = 0
         for cell in cells:
-            line = yield from self._line(base, clean, cell)
-            compared += base.raw[self._tap(cell).site].nbytes
-            if compared > COMPARED or self._tap(cell).boundary is None:  # inside a layer, that layer has run
+            line = yield from self._line(front, edits, cell)
+            compared += edits.nbytes(cell)
+            if compared > COMPARED or cell.spots[0].tap.boundary is None:  # inside a layer, that layer has run
                 compared = 0
                 yield None
             if line is None:
@@ -207,31 +196,84 @@ class Sweeping:
             rows += line.rows_nD.shape[0]
             if rows >= most:
                 yield from self._run_chunk(room, front, chunk, found)
-                chunk, rows = [], 0
+                self._tell(settled, found)
+                chunk, settled, rows, most = [], [], 0, self._chunk_rows(edits.base)
         if chunk:
             yield from self._run_chunk(room, front, chunk, found)
         self._tell(settled, found)
 
-    def _line(self, base: RunLine, clean: RunLine | None, cell: Cell) -> Generator[Blocked | None, None, Line | None]:
+    def _front(self, room: Reservation, base: RunLine) -> Generator[Blocked | None, None, Wavefront]:
+        """Return a wavefront over the base line, with that line's keys and values."""
+        front = self.together.front(base)
+        for _ in front.prepare():
+            yield None
+        yield from room.take(front.base.nbytes)
+        return front
+
+    def _first_rows(self, base: RunLine, cells: Sequence[Cell]) -> int:
+        """Return how many rows the first chunk has: fewer where others follow, so that a coarse grid is soon there."""
+        most = self._chunk_rows(base)
+        if self.runtime.forward.weights.streamed or len(cells) * len(base.tokens) <= most:
+            return most
+        return most // COARSE_SHARE
+
+    def _line(
+        self, front: Wavefront, edits: CellEdits, cell: Cell
+    ) -> Generator[Blocked | None, None, JoiningLine | None]:
         """Return the line of a cell from where it leaves the base; None where its last row never does."""
-        raw, tap = self._changed(base, clean, cell), self._tap(cell)
-        if raw is None:
+        edited = edits.of(cell)
+        if edited is None:
             return None
-        if tap.boundary is not None:
-            boundary, after = tap.boundary, raw
-        else:
-            boundary, after = tap.stage + 1, (yield from self.alone.after_layer(base, tap, raw))
-        start = _first_other(after[0], base.residuals[boundary][0])
-        last = len(base.tokens) - 1
-        if start is None or (boundary == self.runtime.forward.layers and start < last and _same_end(after, base)):
+        boundary, after, later = edited.tap.boundary, edited.raw, edited.later
+        if boundary is None:
+            inside = self._inside(edits.base, edited, cell.number)
+            layer = max(edited.tap.stage, *(one.tap.stage for one in later), 0)
+            if inside is not None and (
+                yield from self.together.has_inside(front, inside, lambda: self._behind(edits, edited, layer))
+            ):
+                return inside
+            boundary, after, later = layer + 1, (yield from self._behind(edits, edited, layer)), ()
+        start = first_other(after[0], edits.base.residuals[boundary][0])
+        starts = [one for one in (start, *(edit.first_changed() for edit in later)) if one is not None]
+        last = len(edits.base.tokens) - 1
+        if not starts or (
+            boundary == self.runtime.forward.layers and min(starts) < last and _same_end(after, edits.base)
+        ):
             return None
-        return Line(number=cell.number, boundary=boundary, start=start, rows_nD=after[0, start:].clone())
+        return JoiningLine(
+            number=cell.number,
+            boundary=boundary,
+            start=min(starts),
+            rows_nD=after[0, min(starts) :].clone(),
+            later=tuple((edit.boundary, edit.of_rows) for edit in later),
+        )
+
+    def _inside(self, base: RunLine, edited: CellEdit, number: int) -> JoiningLine | None:
+        """Return the line of a cell that takes its value inside a layer which others run with it; None where it has to
+        run that layer alone."""
+        tap, layers = edited.tap, self.runtime.forward.layers
+        if self.together.packing is None or edited.later or not is_served(tap) or tap.stage not in range(layers):
+            return None
+        value, before = tap.read(edited.raw), tap.read(base.raw[tap.site])
+        start = first_other(value, before)
+        if start is None or (tap.stage == layers - 1 and torch.equal(value[-1], before[-1])):
+            return None
+        return JoiningLine(
+            number=number,
+            boundary=tap.stage,
+            start=start,
+            rows_nD=base.residuals[tap.stage][0, start:],
+            inside=Inside(tap=tap, value=value[start:].clone()),
+        )
+
+    def _behind(self, edits: CellEdits, edited: CellEdit, layer: int) -> Generator[Blocked | None, None, Tensor]:
+        return (yield from self.alone.after_layer(edits.base, edited.tap, edited.raw, layer, edited.later))
 
     def _chunk_rows(self, base: RunLine) -> int:
         row = base.residuals[0][0, 0]
         return max(CHUNK_ROWS, STREAMED_CHUNK // row.nbytes) if self.runtime.forward.weights.streamed else CHUNK_ROWS
 
-    def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[Line], found: Found) -> Pieces:
+    def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[JoiningLine], found: Found) -> Pieces:
         """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
         try:
@@ -243,92 +285,76 @@ class Sweeping:
             yield from self._run_chunk(room, front, lines[:half], found)
             yield from self._run_chunk(room, front, lines[half:], found)
             return
-        values = yield from values_of(self.together, front, lines, self.asked.metric)
-        for number, value in values.items():
-            found.values[number] = value
-        found.computed += values
+        values = yield from values_of(self.together, front, lines, self.asked.metrics)
+        self._take(values, found)
         self._tell(list(values), found)
         room.give_back(size)
 
-    def _recheck(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
+    def _recheck(self, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
-        draw, computed = random.Random(self.asked.seed), set(found.computed)
-        some = draw.sample(sorted(computed), min(RECHECKED, len(computed)))
-        left_out = sorted({cell.number for cell in cells} - computed)
-        for number in (*some, *draw.sample(left_out, min(LEFT_OUT, len(left_out)))):
-            raw = self._changed(base, clean, cells[number], always=True)
-            assert raw is not None
-            exact = self.asked.metric.of((yield from self.alone.logits(base, self._tap(cells[number]), raw)))
-            difference = _difference(exact, found.values[number])
-            if number in computed:
-                found.largest = difference if found.largest is None else max(found.largest, difference)
-            elif difference:
-                found.missed = number
-            found.rechecked.append(number)
+        draw, computed = random.Random(self.asked.seed + self.asked.pair), set(found.computed)
+        many, few = (RECHECKED, LEFT_OUT) if self.asked.pair == 0 else (1, 0)
+        numbers = [cell.number for cell in cells]
+        some = draw.sample(sorted(computed & set(numbers)), min(many, len(computed & set(numbers))))
+        left_out = sorted(set(numbers) - computed)
+        by_number = dict(zip(numbers, cells, strict=True))
+        for number in (*some, *draw.sample(left_out, min(few, len(left_out)))):
+            edited = edits.of(by_number[number], always=True)
+            assert edited is not None
+            logits_V = yield from self._logits(edits, edited)
+            was_computed = number in computed or number in self.asked.finished  # its value may be that of the line
+            found.recheck(number, self.asked.metrics.of(logits_V), computed=was_computed)
             yield None
 
-    def _tolerance(self, found: Found) -> float:
-        share = TOLERANCE.get(self.runtime.forward.model.dtype, COARSE)
-        return share * max([1.0, *(abs(value) for value in found.values if math.isfinite(value))])
+    def _take(self, values: Mapping[int, Values], found: Found) -> None:
+        """Note the values of cells, of a pair of cells on both sides of the diagonal."""
+        places = self.asked.places
+        found.take({other: of_cell for number, of_cell in values.items() for other in places.numbers_of(number)})
 
     # --- the report ------------------------------------------------------------------------------------------------
 
-    def _tell(self, cells: list[int], found: Found) -> None:
+    def _note_progress(self) -> None:
+        total = math.prod(self.asked.places.shape)
+        self.session.note_progress(Progress(doing="sweeping", done=self.done, total=total))
+
+    def _tell(self, cells: Sequence[int], found: Found) -> None:
+        cells = [other for number in cells for other in self.asked.places.numbers_of(number)]
         if not cells:
             return
         self.done += len(cells)
+        self._note_progress()
         told = SweepProgressed(
             session=self.session.name,
-            shape=self.asked.places.shape,
-            corrupted=found.unchanged,
+            places=self.asked.places.along,
+            unedited=found.unchanged,
             done=self.done,
             total=len(found.values),
             cells=tuple(cells),
             values=tuple(found.values[number] for number in cells),
+            recipe=self.asked.recipe,
         )
         self.runtime.publish(told)
 
-    def _reply(self, found: Found, clean: float | None) -> Swept:
+    def _reply(self, found: Found, source: Values | None) -> Swept:
         asked, places = self.asked, self.asked.places
         return Swept(
-            site=str(places.site),
+            site=places.site,
             over=places.over,
-            layers=places.layers,
-            positions=tuple(places.positions),
-            heads=tuple(places.heads),
-            texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.corrupted),
-            metric=asked.metric.condition.text,
-            edit=swept_edits.spell(asked.edit, asked.noise),
-            values=to_array(torch.tensor(found.values, dtype=torch.float64).reshape(places.shape)),
-            corrupted=found.unchanged,
-            clean=clean,
+            places=places.along,
+            texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.line),
+            edit=swept_edits.spell(asked.edit, asked.noise, source_of(asked.into)),
+            measured=found.measured(places.shape, source, asked.into),
             mode=self.mode,
             seed=asked.seed,
             computed=len(found.computed),
             rechecked=tuple(found.rechecked),
-            largest_difference=found.largest,
-            tolerance=self._tolerance(found),
             notes=tuple(found.notes),
-            coefs=places.coefs,
+            in_pairs=places.in_pairs,
+            windows=tuple(places.windows.items()),
+            receivers=() if asked.receivers is None else tuple(map(str, asked.receivers.sites)),
+            into=asked.into,
+            recipe=asked.recipe,
         )
-
-
-def _difference(one: float, other: float) -> float:
-    """Return by how much two values differ: infinitely where only one of them is a finite number."""
-    if one == other or (math.isnan(one) and math.isnan(other)):
-        return 0.0
-    difference = abs(one - other)
-    return math.inf if math.isnan(difference) else difference
-
-
-def same_bits(part: Tensor, before: Tensor) -> bool:
-    return torch.equal(part, before)
-
-
-def _first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:
-    """Return the first row that has another bit than the base's, None where none has."""
-    other = (rows_SD != base_SD).flatten(1).any(1).nonzero()
-    return int(other[0]) if len(other) else None
 
 
 def _same_end(after: Tensor, base: RunLine) -> bool:

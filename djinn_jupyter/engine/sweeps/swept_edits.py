@@ -1,32 +1,25 @@
-"""What a sweep puts at a cell: the clean line's value, an edit of the line's own, or one made of a whole line."""
+"""The value put at a cell of a sweep: the clean line's, an edit of the line's own, or one made of a whole line."""
 
 from __future__ import annotations
 
 import random
-from typing import Final
 
-import msgspec
 import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.interventions import edit_kinds, edits
-from djinn_jupyter.engine.sweeps.places import Cell
-from djinn_jupyter.errors import InvalidEdit, UsageError
-from djinn_jupyter.wire.edits import Add, NormMatch, Orthogonal, PatchFrom, Scale
+from djinn_jupyter.engine.sweeps.places import Spot
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire.edits import PatchFrom, require_coefficient, with_coefficient
 from djinn_jupyter.wire.sweeps import Mean, Noise, Resample, SweptEdit
-
-COEFFICIENTS: Final[dict[type, str]] = {Scale: "factor", Add: "coef", NormMatch: "coef", Orthogonal: "coef"}
 
 
 def check(edit: SweptEdit, width: int, *, coefs: bool) -> None:
     """Raise InvalidEdit or UsageError for an edit that a sweep cannot make."""
     if isinstance(edit, PatchFrom):
         raise InvalidEdit("A sweep patches from its clean line: give that, and no edit.")
-    if coefs and type(edit) not in COEFFICIENTS:
-        raise UsageError(
-            "A sweep over coef needs an edit with a coefficient: scale, add, norm_match or orthogonal; "
-            f"{spell(edit)} has none."
-        )
+    if coefs:
+        require_coefficient(edit, "A sweep over coef")
     if not isinstance(edit, Mean | Resample):
         edit_kinds.check(edit, width)
 
@@ -36,13 +29,13 @@ def reads_a_line(edit: SweptEdit | None) -> bool:
     return edit is None or isinstance(edit, Mean | Resample)
 
 
-def spell(edit: SweptEdit | None, noise: Noise | None = None) -> str:
+def spell(edit: SweptEdit | None, noise: Noise | None = None, source: str = "clean") -> str:
     if noise is not None:
         places = ", ".join(map(str, noise.positions))
         return f"{spell(edit)}, noise {noise.scale:g} at {places}"
     match edit:
         case None:
-            return "patch from the clean line"
+            return f"patch from the {source} line"
         case Mean():
             return "mean over positions"
         case Resample():
@@ -50,19 +43,25 @@ def spell(edit: SweptEdit | None, noise: Noise | None = None) -> str:
     return edit_kinds.spell(edit)
 
 
-def part_of(edit: SweptEdit | None, cell: Cell, value: Tensor, source: Tensor, seed: int) -> Tensor:
-    """Return what a cell gets: `value` is the line's own there, at all positions, `source` that of the clean line."""
+def part_of(edit: SweptEdit | None, spot: Spot, value: Tensor, source: Tensor, seed: int) -> Tensor:
+    """Return the part that a spot gets: `value` is the pass's there, at all positions, `source` that of the clean line,
+    of the unedited line where there is none."""
     if edit is None:
-        return edits.take(source, cell.rows, cell.heads)
+        return edits.take(source, _listed(spot.source_rows), spot.units)
     if isinstance(edit, Mean):
-        mean = edits.take(source.to(torch.float32).mean(0, keepdim=True).to(source.dtype), None, cell.heads)
-        return mean.expand(len(value) if cell.rows is None else len(cell.rows), *mean.shape[1:]).clone()
+        mean = edits.take(source.to(torch.float32).mean(0, keepdim=True).to(source.dtype), None, spot.units)
+        return mean.expand(len(value) if spot.rows is None else len(spot.rows), *mean.shape[1:]).clone()
     if isinstance(edit, Resample):
         drawn = elsewhere(len(source), seed)
-        return edits.take(source, drawn if cell.rows is None else [drawn[row] for row in cell.rows], cell.heads)
-    if cell.coef is not None:
-        edit = msgspec.structs.replace(edit, **{COEFFICIENTS[type(edit)]: cell.coef})
-    return edit_kinds.compute(edits.take(value, cell.rows, cell.heads), edit)
+        rows = drawn if spot.source_rows is None else [drawn[row] for row in spot.source_rows]
+        return edits.take(source, rows, spot.units)
+    if spot.coef is not None:
+        edit = with_coefficient(edit, spot.coef)
+    return edit_kinds.compute(edits.take(value, spot.at, spot.units), edit)
+
+
+def _listed(rows: tuple[int, ...] | None) -> list[int] | None:
+    return None if rows is None else list(rows)
 
 
 def elsewhere(count: int, seed: int) -> list[int]:

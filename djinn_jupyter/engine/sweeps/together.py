@@ -1,34 +1,38 @@
-"""Many cells in one pass: which families can, proved on the model itself, and the metric of a chunk of lines."""
+"""Many cells in one pass: which families can, proved on the model itself, and the metrics of a chunk of lines."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import out_of_memory
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
-from djinn_jupyter.engine.sweeps.metric import Metric
+from djinn_jupyter.engine.sweeps.metric import Metrics, Values
+from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.wavefront.inside import Inside
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
 from djinn_jupyter.engine.wavefront.packing import Packing
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_several
-from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
+from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 
 LENGTH: Final = 9
 STARTS: Final = (3, 6)
 HEAD_ROWS: Final = 64
+Way = Literal["in sections", "packed", "a start at a time"]
+WAYS: Final[tuple[Way, ...]] = ("in sections", "packed", "a start at a time")
 Looked = Generator[Blocked | None, None, None]
 
 
 class Together:
-    """Whether this model's layers can run many lines at once, lines of all starts in one call, and its head a few
-    columns alone. Tested when the first sweep asks, on a short line."""
+    """The abilities of this model, tested when the first sweep asks, on a short line: layers that run lines at once,
+    or lines of all starts in one call; a head that computes a few columns alone."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime, self.axes = runtime, ArgumentAxes()
@@ -36,6 +40,7 @@ class Together:
         self.columns = False
         self._tested = False
         self._why_not: str | None = None
+        self._inside: dict[tuple[Any, ...], bool] = {}
 
     def why_not(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
         """Return why lines have to run one by one here, None if they need not."""
@@ -55,9 +60,30 @@ class Together:
             return rows_nV if tokens is None else rows_nV[:, list(tokens)]
         return forward.lens(rows_nD, tokens)
 
+    def has_inside(
+        self, front: Wavefront, line: JoiningLine, alone: Callable[[], Generator[Blocked | None, None, Tensor]]
+    ) -> Generator[Blocked | None, None, bool]:
+        """Return whether lines such as this have among others the value that they have inside a layer. Tested when the
+        first of its kind asks: `alone` returns what it is behind that layer, [1, S, D]."""
+        assert line.inside is not None
+        kind = (line.inside.tap.site.point, type(line.inside.tap.module))
+        if kind not in self._inside:
+            self._inside[kind] = self._agrees_inside(front, line, line.inside, (yield from alone()))
+        return self._inside[kind]
+
+    def _agrees_inside(self, front: Wavefront, line: JoiningLine, inside: Inside, after_1SD: Tensor) -> bool:
+        spoiled = replace(line, inside=Inside(tap=inside.tap, value=torch.full_like(inside.value, torch.nan)))
+        try:
+            among_nD = front.behind(line.boundary, [spoiled, line, spoiled])[1]
+        except REFUSALS as error:
+            if out_of_memory(error):
+                raise
+            return False
+        return equal_but_for_rounding(among_nD, after_1SD[0, line.start :], among_nD.dtype)
+
     def _trial(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
         """Compare two lines among others (some of NaN) with the same lines by themselves and with passes of their own:
-        packed, and if that fails a start at a time."""
+        packed, in calls that are left before each step; if that fails packed; and if that fails a start at a time."""
         size = self.runtime.description.vocab_size
         tokens = tuple(torch.randint(size, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist())
         base = yield from alone.run(tokens, (), residuals=True)
@@ -68,8 +94,8 @@ class Together:
             changed.append(line)
             exact.append((yield from alone.logits(base, alone.borders()[0], line)))
         why: str | None = None
-        for packed in (True, False):
-            why = self._tried(base, changed, exact, packed=packed)
+        for way in self._ways():
+            why = self._tried(base, changed, exact, way)
             if why is not None:
                 self.packing = None  # another sweep may begin before the next try
             yield None
@@ -77,10 +103,15 @@ class Together:
                 break
         return why
 
-    def _tried(self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], *, packed: bool) -> str | None:
-        """Return what is wrong with such lines, None where nothing is; `packing` and `columns` are set then."""
+    def _ways(self) -> Sequence[Way]:
+        forward = self.runtime.forward  # a GPU runs behind its clock, and what streams would cross its link again
+        whole = forward.device.type != "cpu" or forward.weights.streamed
+        return WAYS[1:] if whole else WAYS
+
+    def _tried(self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], way: Way) -> str | None:
+        """Return the fault of such lines, None where there is none; `packing` and `columns` are set then."""
         try:
-            self.packing = self._learned(base) if packed else None
+            self.packing = None if way == "a start at a time" else self._learned(base, way == "in sections")
             rows = self._behind(base, changed)
             logits = self.runtime.forward.lens(rows)
             self.columns = False
@@ -93,8 +124,8 @@ class Together:
         self.columns = self._columns_agree(rows, logits)
         return None
 
-    def _learned(self, base: RunLine) -> Packing:
-        packing = Packing(self.runtime.forward)
+    def _learned(self, base: RunLine, in_sections: bool) -> Packing:
+        packing = Packing(self.runtime.forward, in_sections)
         self._prepared(base, None).learn(packing, STARTS[0])
         return packing
 
@@ -112,9 +143,9 @@ class Together:
 
     def _behind(self, base: RunLine, changed: Sequence[Tensor]) -> Tensor:
         """Return the last rows of the changed lines among others, and then by themselves."""
-        lines = [Line(number=n, boundary=0, start=at, rows_nD=changed[n][0, at:]) for n, at in enumerate(STARTS)]
+        lines = [JoiningLine(number=n, boundary=0, start=at, rows_nD=changed[n][0, at:]) for n, at in enumerate(STARTS)]
         others = [
-            Line(number=one.number + by, boundary=0, start=one.start, rows_nD=rows)
+            JoiningLine(number=one.number + by, boundary=0, start=one.start, rows_nD=rows)
             for one in lines
             for by, rows in ((-100, torch.full_like(one.rows_nD, torch.nan)), (100, -one.rows_nD))
         ]
@@ -122,23 +153,23 @@ class Together:
         single = [self._run(base, [line])[line.number] for line in lines]
         return torch.stack([*(among[line.number] for line in lines), *single])
 
-    def _run(self, base: RunLine, lines: Sequence[Line]) -> dict[int, Tensor]:
+    def _run(self, base: RunLine, lines: Sequence[JoiningLine]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
         for found_or_none in self._prepared(base, self.packing).run(lines):
             found = found_or_none or found
         return found
 
     def _prepared(self, base: RunLine, packing: Packing | None) -> Wavefront:
-        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, packing)
+        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, packing, step_by_step=True)
         for _ in front.prepare():
             pass
         return front
 
 
 def values_of(
-    together: Together, front: Wavefront, lines: Sequence[Line], metric: Metric
-) -> Generator[None, None, dict[int, float]]:
-    """Return the metric at each line's last position, by its number."""
+    together: Together, front: Wavefront, lines: Sequence[JoiningLine], metrics: Metrics
+) -> Generator[None, None, dict[int, Values]]:
+    """Return the metrics at each line's last position, by its number."""
     behind: dict[int, Tensor] = {}
     for found in front.run(lines):
         if found is None:
@@ -147,10 +178,10 @@ def values_of(
             behind = found
     together.runtime.counters.count_layers(front.count())
     numbers = list(behind)
-    values: dict[int, float] = {}
+    values: dict[int, Values] = {}
     for first in range(0, len(numbers), HEAD_ROWS):
         some = numbers[first : first + HEAD_ROWS]
-        rows_nV = together.logits(torch.stack([behind[number] for number in some]), metric.tokens)
-        values.update((number, metric.of(row_V, metric.tokens)) for number, row_V in zip(some, rows_nV, strict=True))
+        rows_nV = together.logits(torch.stack([behind[number] for number in some]), metrics.tokens)
+        values.update((number, metrics.of(row_V, metrics.tokens)) for number, row_V in zip(some, rows_nV, strict=True))
         yield None
     return values

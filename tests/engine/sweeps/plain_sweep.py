@@ -29,13 +29,19 @@ def metric_of(model: Any, prompt: tuple[int, ...], a: int, b: int) -> float:
 
 
 def patched(
-    model: Any, clean: tuple[int, ...] | None, corrupted: tuple[int, ...], a: int, b: int, kept: Any = None
+    model: Any,
+    clean: tuple[int, ...] | None,
+    corrupted: tuple[int, ...],
+    a: int,
+    b: int,
+    kept: Any = None,
+    positions: Any = None,
 ) -> Values:
     """Return the metric with the clean line's residual put after each layer, at each position."""
     kept = residuals(model, clean) if clean is not None else kept
     found: Values = {}
     for number, layer in enumerate(layers_of(model)):
-        for position in range(len(corrupted)):
+        for position in range(len(corrupted)) if positions is None else positions:
             hook = layer.register_forward_hook(putting(kept[number], position))
             found[number, position] = metric_of(model, corrupted, a, b)
             hook.remove()

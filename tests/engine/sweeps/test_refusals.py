@@ -25,13 +25,22 @@ def desk() -> Iterator[Desk]:
 @pytest.mark.parametrize(
     ("fields", "error", "said"),
     [
-        ({"metric": "norm"}, InvalidCondition, "A metric reads logits"),
-        ({"metric": "logit(5) > 2"}, InvalidCondition, "a metric has to be a number"),
-        ({"metric": "1 + 2"}, InvalidCondition, "reads no logit"),
-        ({"metric": "logit(5"}, InvalidCondition, "not an expression"),
-        ({"metric": "logit(99999)"}, InvalidCondition, "no token 99999"),
-        ({"metric": f"max(logit(5), 1{'0' * 400})"}, InvalidCondition, "too large for a number"),
-        ({"metric": "logit(5, 6)"}, InvalidCondition, "logit takes one token"),
+        ({"metrics": ("norm",)}, InvalidCondition, "A metric reads logits"),
+        ({"metrics": ("logit(5) > 2",)}, InvalidCondition, "a metric has to be a number"),
+        ({"metrics": ("1 + 2",)}, InvalidCondition, "reads no logit"),
+        ({"metrics": ("logit(5",)}, InvalidCondition, r"not an expression such as `logit\(' Rome'\)"),
+        ({"metrics": ("loss",)}, InvalidCondition, "A metric knows no 'loss'"),
+        ({"metrics": ("mean(logit(5))",)}, InvalidCondition, "A metric knows no function 'mean'"),
+        ({"metrics": ("logit(5) ** 2",)}, InvalidCondition, "not allowed in a metric"),
+        ({"metrics": ("logit(5) / 0",)}, InvalidCondition, "The metric .* could not be evaluated: float division"),
+        (
+            {"metrics": ("1 if logit(5) else 2",)},
+            InvalidCondition,
+            "is a number, and what `if`.* has to be true",
+        ),
+        ({"metrics": ("logit(99999)",)}, InvalidCondition, "no token 99999"),
+        ({"metrics": (f"max(logit(5), 1{'0' * 400})",)}, InvalidCondition, "too large for a number"),
+        ({"metrics": ("logit(5, 6)",)}, InvalidCondition, "logit takes one token"),
         ({"site": "resid_past"}, UnknownSite, "'resid_past' is none"),
         ({"site": "logits"}, UnknownSite, "'logits' is none"),
         ({"site": "resid_post.2"}, UsageError, "leave the layer out"),
@@ -60,4 +69,4 @@ def test_a_session_with_a_line_of_its_own_is_not_swept_in(desk: Desk) -> None:
     desk.open("a")
     desk.run(CORRUPTED, 0)
     with pytest.raises(IllegalMove, match="sweep in an empty one"):
-        desk.ask(ask.Sweep(session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer",), metric=METRIC))
+        desk.ask(ask.Sweep(session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer",), metrics=(METRIC,)))

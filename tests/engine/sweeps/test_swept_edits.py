@@ -71,11 +71,11 @@ def test_over_coefficients_the_edit_has_each_of_them(desk: Desk, mode: Any) -> N
     coefs = (0.0, 1.0, 2.5)
     asked = {"site": "mlp_out", "clean": None, "mode": mode}
     reply = swept(desk, over=("layer", "coef"), coefs=coefs, edit=Scale(factor=9.0), **asked)
-    assert reply.coefs == coefs
+    assert reply.places[1] == coefs
     for at, coef in enumerate(coefs):
         one = values(swept(desk, over=("layer",), edit=Scale(factor=coef), **asked))
         assert (values(reply)[:, at] - one).abs().max() <= (0 if mode == "exact" else 2e-5)
-    assert (values(reply)[:, 1] == reply.corrupted).all()
+    assert (values(reply)[:, 1] == reply.measured[0].corrupted).all()
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mamba2"])
@@ -89,7 +89,9 @@ def test_a_line_in_noise_is_patched_back_as_by_plain_hooks(family: str) -> None:
     spoil.remove()
     reply = swept(desk, corrupted=CLEAN, clean=CLEAN, noise=NOISE, seed=7, mode="exact")
     assert torch.equal(values(reply).reshape(-1), expected)
-    assert reply.corrupted == unchanged != reply.clean == plain_sweep.metric_of(model, CLEAN, A, B)
+    assert (
+        reply.measured[0].corrupted == unchanged != reply.measured[0].clean == plain_sweep.metric_of(model, CLEAN, A, B)
+    )
     together = swept(desk, corrupted=CLEAN, clean=CLEAN, noise=NOISE, seed=7)
     assert (values(together).reshape(-1) - expected).abs().max() < 2e-5
     assert reply.edit == "patch from the clean line, noise 2 at 2, 3, -4"

@@ -1,0 +1,77 @@
+"""The positions of a line that a sweep edits, and those of the clean line that correspond to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.sweeps import NamedPosition
+
+TOLD = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptLine:
+    """The tokens of a line, under the name that refusals give it."""
+
+    name: str
+    tokens: tuple[int, ...]
+    tokenizer: TokenText
+
+    def positions_of(self, named: NamedPosition) -> tuple[int, ...]:
+        """Return the position of this number (negative ones count from the end), or of all tokens that read this text,
+        but for surrounding spaces where none is exactly so. Raises UsageError where there is none."""
+        length = len(self.tokens)
+        if isinstance(named, int):
+            if not -length <= named < length:
+                raise UsageError(f"Position {named} is not in the {self.name}, which has {length} tokens.")
+            return (named % length,)
+        texts = [self.tokenizer.text_of(token) for token in self.tokens]
+        found = [at for at, text in enumerate(texts) if text == named]
+        found = found or [at for at, text in enumerate(texts) if text.strip() == named.strip()]
+        if not found:
+            there = ", ".join(map(repr, texts[-TOLD:]))
+            raise UsageError(f"No token of the {self.name} reads {named!r}. Its tokens are: {there}.")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """`rows` are the positions of the corrupted line that are edited, None for all; `others` those of the clean line
+    that correspond to them."""
+
+    rows: tuple[int, ...] | None = None
+    others: tuple[int, ...] | None = None
+
+    def of_clean(self, rows: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Return the positions of the clean line that correspond to some of the corrupted line's."""
+        if rows is None or self.rows is None or self.others is None:
+            return rows
+        corresponding = dict(zip(self.rows, self.others, strict=True))
+        return tuple(corresponding[row] for row in rows)
+
+
+def chosen_positions(line: SweptLine, named: Sequence[NamedPosition]) -> Alignment:
+    """Return the positions that are named, each once, in the order of the line; all where none is."""
+    if not named:
+        return Alignment()
+    return Alignment(rows=tuple(sorted({at for one in named for at in line.positions_of(one)})))
+
+
+def aligned(corrupted: SweptLine, clean: SweptLine, named: Sequence[tuple[NamedPosition, NamedPosition]]) -> Alignment:
+    """Return the positions that correspond by these names, in the order of the corrupted line. Raises UsageError."""
+    found: dict[int, int] = {}
+    for one, other in named:
+        rows, others = corrupted.positions_of(one), clean.positions_of(other)
+        if len(rows) != len(others):
+            raise UsageError(
+                f"{one!r} stands at {len(rows)} positions of the corrupted line, and {other!r} at {len(others)} of the "
+                "clean one; name them by number."
+            )
+        for row, at in zip(rows, others, strict=True):
+            if found.setdefault(row, at) != at:
+                raise UsageError(f"Position {row} of the corrupted line is aligned with {found[row]} and with {at}.")
+    rows = tuple(sorted(found))
+    return Alignment(rows=rows, others=tuple(found[row] for row in rows))

@@ -1,0 +1,127 @@
+"""The edits that a cell makes in a pass: the value at its first tap that changes, and edits of values at later taps.
+
+A later spot of a cell edits the value that the pass has there by then, as a hook would, not the value of the unedited
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.site_value import SiteValue
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.sweeps import swept_edits
+from djinn_jupyter.engine.sweeps.lines import RunLine
+from djinn_jupyter.engine.sweeps.places import Cell, Spot
+from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.sweeps import SweptEdit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaterEdit:
+    """The edit of what a pass meets at a tap. `value` is that of the unedited line there."""
+
+    tap: Tap
+    value: Tensor
+    change: Callable[[Tensor], Tensor]
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        return (self.tap,)
+
+    @property
+    def places(self) -> tuple[Site, ...]:
+        return (self.tap.site.whole(),)
+
+    def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
+        return site_value.replace(self.change(site_value.value)), Change(what="swept", size=0.0)
+
+    def mark(self) -> Callable[[], None]:
+        """Return a no-op: nothing is counted."""
+        return lambda: None
+
+    @property
+    def boundary(self) -> int:
+        """The boundary between layers that the tap is at."""
+        assert self.tap.boundary is not None
+        return self.tap.boundary
+
+    def of_rows(self, rows_nD: Tensor) -> Tensor:
+        """Return the last rows of a line at this tap, which is between layers, with the edit in them."""
+        above = self.value.shape[0] - rows_nD.shape[0]
+        return self.change(torch.cat([self.value[:above], rows_nD]))[above:]
+
+    def first_changed(self) -> int | None:
+        """Return the first row that the edit changes in the unedited line, None where it changes none."""
+        return first_other(self.change(self.value), self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellEdit:
+    """A cell's first tap with the `raw` value that is put there, and the edits of later ones."""
+
+    tap: Tap
+    raw: Tensor
+    later: tuple[LaterEdit, ...] = ()
+
+
+class CellEdits:
+    """The edits of every cell of a sweep."""
+
+    def __init__(self, edit: SweptEdit | None, seed: int, base: RunLine, clean: RunLine | None) -> None:
+        self.edit, self.seed, self.base, self.clean = edit, seed, base, clean
+
+    def of(self, cell: Cell, *, always: bool = False) -> CellEdit | None:
+        """Return the edit of a cell; None where that changes no bit, but `always` for a recheck."""
+        taps = [(tap, list(spots)) for tap, spots in groupby(cell.spots, key=lambda spot: spot.tap)]
+        for number, (tap, spots) in enumerate(taps):
+            raw = self.base.raw[tap.site]
+            value = tap.read(raw)
+            parts = [self._part(spot, value) for spot in spots]
+            if always or not all(map(same_bits, parts, (_before(spot, value) for spot in spots))):
+                later = tuple(self._later(*one) for one in taps[number + 1 :])
+                return CellEdit(tap=tap, raw=tap.write(raw, _put(value, spots, parts)), later=later)
+        return None
+
+    def nbytes(self, cell: Cell) -> int:
+        """Return the bytes of the values that a cell has to compare."""
+        return sum(self.base.raw[spot.tap.site].nbytes for spot in cell.spots)
+
+    def _later(self, tap: Tap, spots: Sequence[Spot]) -> LaterEdit:
+        def change(value: Tensor) -> Tensor:
+            return _put(value, spots, [self._part(spot, value) for spot in spots])
+
+        return LaterEdit(tap=tap, value=tap.read(self.base.raw[tap.site]), change=change)
+
+    def _part(self, spot: Spot, value: Tensor) -> Tensor:
+        """Return the part that a spot gets where the pass has `value`."""
+        tap = spot.tap
+        line = self.base if self.clean is None or tap.site not in self.clean.raw else self.clean
+        return swept_edits.part_of(self.edit, spot, value, tap.read(line.raw[tap.site]), self.seed)
+
+
+def same_bits(part: Tensor, before: Tensor) -> bool:
+    return torch.equal(part, before)
+
+
+def first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:
+    """Return the first row that has another bit than the base's, None where none has."""
+    other = (rows_SD != base_SD).flatten(1).any(1).nonzero()
+    return int(other[0]) if len(other) else None
+
+
+def _before(spot: Spot, value: Tensor) -> Tensor:
+    return edits.take(value, spot.at, spot.units)
+
+
+def _put(value: Tensor, spots: Sequence[Spot], parts: Sequence[Tensor]) -> Tensor:
+    for spot, part in zip(spots, parts, strict=True):
+        value = edits.put(value, part, spot.at, spot.units)
+    return value

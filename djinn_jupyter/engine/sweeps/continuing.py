@@ -1,0 +1,51 @@
+"""A sweep that goes on from the finished cells of one that was cut short. Which sweep it is a digest says, of all that
+its values follow from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.sweeps.metric import Values
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.sweeps import Continued
+
+ANY_SESSION = "sweep"
+
+
+def recipe_of(
+    request: ask.Sweep,
+    corrupted: tuple[int, ...],
+    clean: tuple[int, ...] | None,
+    model: ModelDescription,
+    identity: ModelIdentity,
+    attention: str | None,
+) -> str:
+    """Return the digest of a request on these lines, whichever sessions they were named by. Weights in one folder may
+    have been trained on meanwhile: that the name does not tell, and the model's identity does."""
+    meant = msgspec.structs.replace(request, session=ANY_SESSION, corrupted=corrupted, clean=clean, continued=None)
+    of = (model.name, model.revision, identity, model.device, attention or model.attention)
+    return hashlib.sha256(msgspec.msgpack.encode((meant, of))).hexdigest()
+
+
+def finished_before(continued: Continued | None, recipe: str, shape: Sequence[int], metrics: int) -> dict[int, Values]:
+    """Return the values of the cells that are finished, by number. Raises UsageError where they are of another
+    sweep."""
+    if continued is None:
+        return {}
+    if continued.recipe != recipe:
+        raise UsageError(
+            "The grid to go on from is of another sweep: its lines, model or arguments are others. Give those that it "
+            "was made with, or leave the grid out."
+        )
+    numbers, values = continued.cells, continued.values
+    fits = len(numbers) == len(values) and all(len(of_cell) == metrics for of_cell in values)
+    if not fits or not all(0 <= number < math.prod(shape) for number in numbers):
+        raise UsageError("The grid to go on from has cells that this sweep has not; leave it out.")
+    return dict(zip(numbers, values, strict=True))

@@ -1,0 +1,84 @@
+"""Positions by name, and lines of unequal length patched where their names say what corresponds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire.edits import Zero
+from djinn_jupyter.wire.sweeps import Noise, Resample
+from tests.engine.desk import Desk, desk_of
+from tests.engine.plain import plain_of
+from tests.engine.sweeps import plain_sweep
+from tests.engine.sweeps.test_sweeps import CORRUPTED, GRID, LAYERS, A, B, swept, values
+
+LONGER = (*CORRUPTED[:4], 99, 98, *CORRUPTED[6:], 97)  # two others in the middle, one more at the end
+PAIRS = ((3, 3), (5, 4), (-1, -1))
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = desk_of("llama", layers=LAYERS)
+    yield desk
+    desk.close_all()
+
+
+def named(desk: Desk, token: int) -> str:
+    return desk.engine.runtime.tokenizer.text_of(token)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_aligned_positions_get_the_values_of_those_they_are_aligned_with(desk: Desk, mode: Any) -> None:
+    model = plain_of("llama", torch.float32, layers=LAYERS)
+    kept = plain_sweep.residuals(model, LONGER)
+    reply = swept(desk, clean=LONGER, align=PAIRS, mode=mode)
+    assert reply.places == (tuple(range(LAYERS)), (3, 5, 11))
+    for layer in range(LAYERS):
+        for number, (row, other) in enumerate(((3, 3), (5, 4), (11, 12))):
+            moved = kept[layer].clone()
+            moved[:, row] = kept[layer][:, other]
+            hook = plain_sweep.layers_of(model)[layer].register_forward_hook(plain_sweep.putting(moved, row))
+            alone = plain_sweep.metric_of(model, CORRUPTED, A, B)
+            hook.remove()
+            difference = abs(float(values(reply)[layer, number]) - alone)
+            assert difference == 0 if mode == "exact" else difference < 2e-5
+
+
+def test_without_an_axis_of_positions_the_named_ones_are_edited_together(desk: Desk) -> None:
+    together = swept(desk, site="z.1", over=("head",), positions=(2, -1), edit=Zero(), clean=None, mode="exact")
+    window = {"windows": (("position", 2),), "over": ("head", "position")}
+    asked = {"site": "z.1", "positions": (2, -1), "edit": Zero(), "clean": None, "mode": "exact"}
+    assert torch.equal(values(together), values(swept(desk, **asked, **window))[:, 0])
+
+
+def test_positions_are_named_by_number_or_text(desk: Desk) -> None:
+    everywhere = values(swept(desk, mode="exact"))
+    text = named(desk, CORRUPTED[7])
+    reply = swept(desk, positions=(-1, 2, text), mode="exact")
+    assert reply.places[1] == (2, 7, 11)
+    assert torch.equal(values(reply), everywhere[:, [2, 7, 11]])
+    aligned = swept(desk, clean=LONGER, align=((text, text), (-1, -1)), edit=Resample(), mode="exact")
+    assert aligned.places[1] == (7, 11)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"positions": (12,)}, "Position 12 is not in the corrupted line, which has 12 tokens"),
+        ({"positions": ("nowhere",)}, "No token of the corrupted line reads 'nowhere'. Its tokens are: "),
+        ({"clean": LONGER}, "The clean line has 13 tokens and the corrupted one 12, .*, with align"),
+        ({"clean": LONGER, "align": ((0, 13),)}, "Position 13 is not in the clean line"),
+        ({"clean": LONGER, "align": ((0, 0), (0, 1))}, "Position 0 of the corrupted line is aligned with 0 and with 1"),
+        ({"align": ((0, 0),), "positions": (1,)}, "leave positions and noise out"),
+        ({"align": ((0, 0),), "noise": Noise(positions=(1,))}, "leave positions and noise out"),
+        ({"align": ((0, 0),), "clean": None, "edit": Zero()}, "of a clean and a corrupted line"),
+        ({"clean": LONGER, "align": ((0, 0),), "over": GRID, "site": "pattern"}, "cannot be|edited"),
+    ],
+)
+def test_what_does_not_correspond_is_refused_in_a_sentence(desk: Desk, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(DjinnError, match=said):
+        swept(desk, **fields)

@@ -1,0 +1,55 @@
+"""Packed calls of a layer are left between its modules, and a sweep has the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.engine.sweeps.together import Together
+from djinn_jupyter.engine.wavefront.packing import Packing
+from tests.engine.desk import build_desk, desk_of
+from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
+from tests.families import build
+
+
+@pytest.mark.parametrize(("family", "sections"), [("gpt2", 3), ("llama", 3), ("mixtral", 2)])
+def test_a_sweep_in_sections_has_the_cells_of_an_exact_one(
+    family: str, sections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, calls = desk_of(family, layers=LAYERS), list[int]()
+    run = Packing.sections
+
+    def counted(self: Any, layer: int, portions: Any, **asked: Any) -> Iterator[Any]:
+        calls.append(0)
+        for after in run(self, layer, portions, **asked):
+            calls[-1] += 1
+            parts = [*desk.engine.forward.anatomy.layers[layer].modules()][1:]
+            assert not [part for part in parts if "forward" in vars(part)]
+            yield after
+
+    swept(desk)  # the family is tried
+    monkeypatch.setattr(Packing, "sections", counted)
+    fast, exact = (swept(desk, mode=mode) for mode in ("fast", "exact"))
+    assert fast.mode == "fast"
+    assert (values(exact) - values(fast)).abs().max() < 2e-5
+    assert set(calls) == {sections}
+    desk.close_all()
+
+
+def test_a_layer_that_changes_what_a_module_returned_is_found_and_called_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, used = build("llama", layers=LAYERS), list[bool]()
+    mlp = model.model.layers[1].mlp
+    mlp.forward = lambda rows: mlp.down_proj(mlp.up_proj(rows).mul_(0.5))
+    front = Together.front
+    monkeypatch.setattr(
+        Together,
+        "front",
+        lambda self, base: used.append(self.packing and self.packing.in_sections) or front(self, base),
+    )
+    desk = build_desk(model)
+    fast, exact = (swept(desk, mode=mode) for mode in ("fast", "exact"))
+    assert (fast.mode, used) == ("fast", [False])
+    assert (values(exact) - values(fast)).abs().max() < 2e-5
+    desk.close_all()

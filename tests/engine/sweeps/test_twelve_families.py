@@ -1,0 +1,61 @@
+"""Sweeps against plain hooks on the plain model, in families of twelve kinds, in float32 and bfloat16."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.sweeps import sweep as sweeps
+from tests.engine.desk import build_desk, tokens
+from tests.engine.sweeps import plain_sweep
+from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, A, B, swept, values
+from tests.engine.variants import two_ropes
+from tests.families import build
+
+LAYERS = 2
+POSITIONS = (3, 7, 11)
+KINDS = (
+    "llama",
+    "gpt2",  # learned positions
+    "mistral",  # windows everywhere
+    "gemma3_text",  # windows beside full attention, two rotaries
+    "gemma2",  # norms behind the blocks too, soft caps
+    "olmo2",  # norms behind the blocks alone
+    "bloom",  # distances as a bias
+    "gpt_bigcode",  # one key for all heads
+    "mixtral",  # experts
+    "gpt_neox",  # attention and MLP side by side
+    "deepseek_v3",  # keys and values of different widths, experts
+    "mamba2",  # states
+)
+TWO_ROPES = 24  # positions, of which the last have other frequencies than a shorter line's
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("family", KINDS)
+def test_a_sweep_is_that_of_plain_hooks(family: str, dtype: torch.dtype) -> None:
+    model = build(family, layers=LAYERS).to(dtype)
+    plain = plain_sweep.patched(model, CLEAN, CORRUPTED, A, B, positions=POSITIONS)
+    expected = torch.tensor(list(plain.values()), dtype=torch.float64).reshape(-1, len(POSITIONS))
+    desk = build_desk(model)
+    exact, fast = (swept(desk, positions=POSITIONS, mode=mode) for mode in ("exact", "fast"))
+    assert torch.equal(values(exact), expected)
+    most = 2e-5 if dtype == torch.float32 else fast.measured[0].tolerance
+    assert (values(fast) - expected).abs().max() <= most
+    assert (fast.mode == "exact") == (family == "mamba2")
+    if fast.mode == "fast":
+        assert (fast.notes, len(fast.rechecked)) == ((), sweeps.RECHECKED + sweeps.LEFT_OUT)
+        assert 0 <= fast.measured[0].largest_difference <= most
+    desk.close_all()
+
+
+def test_rotary_that_depends_on_the_length_is_that_of_the_whole_line() -> None:
+    model = two_ropes()
+    corrupted, clean = tokens(TWO_ROPES), tokens(TWO_ROPES, seed=2)
+    plain = plain_sweep.patched(model, clean, corrupted, A, B, positions=(20, 23))
+    desk = build_desk(model)
+    asked = {"corrupted": corrupted, "clean": clean, "positions": (20, 23)}
+    exact, fast = (values(swept(desk, mode=mode, **asked)) for mode in ("exact", "fast"))
+    assert exact.flatten().tolist() == list(plain.values())
+    assert (fast - exact).abs().max() < 2e-5
+    desk.close_all()
