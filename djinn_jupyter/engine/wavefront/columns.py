@@ -1,7 +1,7 @@
-"""What a layer sees as its cache while lines of any lengths run their next position together: rows in columns.
+"""The cache that a layer sees while lines of any lengths run their next positions together: rows in columns.
 
-Every line's rows end at the same column, so that all append theirs in one; a shorter line begins behind empty columns,
-which the model's own masks leave out.
+Every line's rows end at the same column, so that all append theirs from one on; a shorter line begins behind empty
+columns, which the model's own masks leave out. Lines without rows, before their prompts, begin in the first column.
 
 Shapes: B lines, H key-value heads, C columns, D features of a head, n layers of a run.
 """
@@ -16,15 +16,16 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, LayerRun
 
 ROOM: Final = 64  # columns for new positions, or a quarter of those there if that is more
 Pair = tuple[Tensor, Tensor]
 
 
-def bytes_of(geometry: CacheGeometry, lengths: Sequence[int]) -> int:
-    """Return the bytes that the columns of lines of these lengths take."""
-    return len(lengths) * _capacity(lengths) * sum(group.position_bytes for group in geometry.groups)
+def bytes_of(geometry: CacheGeometry, lengths: Sequence[int], capacity: int | None = None) -> int:
+    """Return the bytes that the columns of lines of these lengths take, or of so many columns."""
+    columns = _capacity(lengths) if capacity is None else capacity
+    return len(lengths) * columns * sum(group.position_bytes for group in geometry.groups)
 
 
 def _capacity(lengths: Sequence[int]) -> int:
@@ -33,21 +34,14 @@ def _capacity(lengths: Sequence[int]) -> int:
 
 
 class Columns:
-    """The keys and values of `caches`, whose committed rows it copies once; `end` is the column of the next ones."""
+    """The keys and values of lines; `end` is the column of the next ones. Columns that no line has been given are not
+    written: zeros in them, for 32 lines, take as long as a layer."""
 
-    def __init__(self, geometry: CacheGeometry, caches: Sequence[PagedCache], device: torch.device) -> None:
-        lengths = [cache.length for cache in caches]
-        self.end, self.capacity = max(lengths), _capacity(lengths)
+    def __init__(self, geometry: CacheGeometry, lengths: Sequence[int], capacity: int, device: torch.device) -> None:
+        self.end, self.capacity = max(lengths), capacity
         self.first = [self.end - length for length in lengths]  # the column of each line's first position
         self.runs: list[list[Pair]] = [
-            [
-                (
-                    _zeros((run.layers, len(caches), run.kv_heads, self.capacity, run.key_dim), run.dtype, device),
-                    _zeros((run.layers, len(caches), run.kv_heads, self.capacity, run.value_dim), run.dtype, device),
-                )
-                for run in group.runs
-            ]
-            for group in geometry.groups
+            [_unwritten(run, len(lengths), capacity, device) for run in group.runs] for group in geometry.groups
         ]
         self.of_layer: dict[int, Pair] = {
             layer.cache_layer: (keys[slot - run.first], values[slot - run.first])
@@ -56,8 +50,15 @@ class Columns:
             for slot, layer in enumerate(group.layers)
             if run.first <= slot < run.first + run.layers
         }
+
+    @classmethod
+    def of(cls, geometry: CacheGeometry, caches: Sequence[PagedCache], device: torch.device) -> Columns:
+        """Return the columns of these caches, whose committed rows are copied once."""
+        lengths = [cache.length for cache in caches]
+        made = cls(geometry, lengths, _capacity(lengths), device)
         for line, cache in enumerate(caches):
-            self._copy(line, cache)
+            made.copy(line, cache)
+        return made
 
     @property
     def lengths(self) -> list[int]:
@@ -75,27 +76,36 @@ class Columns:
         columns = torch.arange(self.end + 1, device=keys.device)
         return (columns >= torch.tensor(self.first, device=keys.device)[:, None]).to(torch.long)
 
-    def put(self, line: int, cache: PagedCache) -> None:
-        """Append the line's newest row to its cache, whose pages have room for it."""
-        cache.append([[(k[:, line, :, self.end], v[:, line, :, self.end]) for k, v in run] for run in self.runs])
+    def put(self, line: int, cache: PagedCache, count: int = 1) -> None:
+        """Append the line's newest `count` rows to its cache, whose pages have room for them."""
+        new = slice(self.end, self.end + count)
+        cache.append([[(k[:, line, :, new], v[:, line, :, new]) for k, v in run] for run in self.runs], count)
 
     def advance(self) -> None:
         """Count the newest rows of all lines."""
         self.end += 1
 
-    def _copy(self, line: int, cache: PagedCache) -> None:
+    def copy(self, line: int, cache: PagedCache) -> None:
+        """Copy the committed rows of a line from its pages. Below them are zeros: what a mask leaves out is multiplied
+        by 0, and must not be NaN."""
         cache.drop_working()
         for group, pairs in zip(cache.groups, self.runs, strict=True):
-            for piece in group.table.pieces(max(group.table.first, group.known_from), cache.length):
+            first = max(group.table.first, group.known_from)
+            for rows in (rows for pair in pairs for rows in pair):
+                rows[:, line, :, : self.first[line] + first].zero_()
+            for piece in group.table.pieces(first, cache.length):
                 column = self.first[line] + piece.start
                 for number, pair in enumerate(pairs):
                     for paged, rows in zip(group.slab.run_views(piece.page, number), pair, strict=True):
                         rows[:, line].narrow(2, column, piece.count).copy_(paged.narrow(2, piece.row, piece.count))
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros: what a mask leaves out is multiplied by 0, and must not be NaN."""
-    return torch.zeros(shape, dtype=dtype, device=device)
+def _unwritten(run: LayerRun, lines: int, capacity: int, device: torch.device) -> Pair:
+    shape = (run.layers, lines, run.kv_heads, capacity)
+    keys, values = (
+        torch.empty((*shape, width), dtype=run.dtype, device=device) for width in (run.key_dim, run.value_dim)
+    )
+    return keys, values
 
 
 class ColumnLayer(cache_utils.CacheLayerMixin):
@@ -106,12 +116,12 @@ class ColumnLayer(cache_utils.CacheLayerMixin):
         self.index, self.columns, self.is_sliding, self.is_initialized = index, columns, sliding, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
-        """Write the next row of every line. Return the columns that attention reads, k_BHCD and v_BHCD."""
+        """Write the next rows of every line. Return the columns that attention reads, k_BHCD and v_BHCD."""
         keys, values = self.columns.of_layer[self.index]
-        end = self.columns.end
-        keys.narrow(2, end, 1).copy_(key_states)
-        values.narrow(2, end, 1).copy_(value_states)
-        return keys.narrow(2, 0, end + 1), values.narrow(2, 0, end + 1)
+        end, count = self.columns.end, key_states.shape[2]
+        keys.narrow(2, end, count).copy_(key_states)
+        values.narrow(2, end, count).copy_(value_states)
+        return keys.narrow(2, 0, end + count), values.narrow(2, 0, end + count)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.columns.end + query_length, 0
@@ -126,7 +136,7 @@ class ColumnLayer(cache_utils.CacheLayerMixin):
 
 
 class ColumnCache(Cache):
-    """The cache of lines that run their next position together."""
+    """The cache of lines that run their next positions together."""
 
     def __init__(self, config: PreTrainedConfig, columns: Columns) -> None:
         plain = DynamicCache(config=config).layers

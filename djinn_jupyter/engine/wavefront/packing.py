@@ -24,8 +24,11 @@ from torch import Tensor
 from transformers import Cache
 
 from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked, in_place
 from djinn_jupyter.engine.wavefront.layer_calls import LayerCalls, Path
+from djinn_jupyter.engine.wavefront.sections import SectionedCall, steps_of
 from djinn_jupyter.engine.wavefront.shared_cache import KeyValues, SharedCache
 
 Attention = Callable[..., Any]
@@ -33,17 +36,14 @@ TABLE: Final = "ALL_ATTENTION_FUNCTIONS"  # as modeling files of transformers na
 EAGER: Final = "eager_attention_forward"
 
 
-class NotPacked(RuntimeError):
-    """A layer does something with packed rows that this module does not know."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Portion:
     """The lines of one start in a call: the arguments for their rows, the rows, and the lines' own keys and values
-    between the base's end `until` and these rows."""
+    between the base's end `until` and these rows. Some have values `inside` the layer, by line."""
 
     calls: LayerCalls
     rows_BnD: Tensor
+    inside: Mapping[int, Inside] = field(default_factory=dict)
     before: KeyValues | None = None
     until: int = 0
 
@@ -61,11 +61,13 @@ class Portion:
 
 
 class Packing:
-    """Packed calls of one model's layers. `masks` has the path of the mask among each layer's arguments, None where
-    attention gets none; `axes` the axes that count rows, of the arguments that have one."""
+    """Packed calls of one model's layers, `in_sections` where these can be left and entered again. `masks` has the path
+    of the mask among each layer's arguments, None where attention gets none; `axes` the axes that count rows, of the
+    arguments that have one."""
 
-    def __init__(self, forward: Forward) -> None:
-        self.forward = forward
+    def __init__(self, forward: Forward, in_sections: bool) -> None:
+        self.forward, self.in_sections = forward, in_sections
+        self._steps = [tuple(steps_of(layer)) for layer in forward.anatomy.layers]
         self.places = [_places(layer) for layer in forward.anatomy.layers]
         self.masks: list[Path | None] = []
         self.axes: list[dict[Path, int]] = []
@@ -98,8 +100,21 @@ class Packing:
     def call(self, layer: int, portions: Sequence[Portion]) -> list[Tensor]:
         """Return the hidden states [B, n, D] of each portion's lines after `layer`."""
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
-        after = call.run()
-        return [rows[0].reshape(one.rows_BnD.shape) for rows, one in _split(after, 1, portions)]
+        return _of_portions(call.run(), portions)
+
+    def sections(
+        self, layer: int, portions: Sequence[Portion], *, step_by_step: bool = False
+    ) -> Iterator[list[Tensor] | None]:
+        """Yield None after each section of such a call but the last, and then what it returns. A section has as many
+        weights as the layer's largest step, or is a single step."""
+        call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
+        steps, after = self._steps[layer], None
+        most = 0 if step_by_step else max((step.weights for step in steps), default=0)
+        cut = SectionedCall(steps, most)
+        while after is None:
+            with suppress(Leave), cut.entered():
+                after = call.run()
+            yield None if after is None else _of_portions(after, portions)
 
     def caught(self, layer: int, portions: Sequence[Portion]) -> list[KeyValues]:
         """Run `layer` up to its cache's update. Return the keys and values [B, H, n, D] of each portion's lines."""
@@ -138,6 +153,7 @@ class _PackedCall:
     layer: int
     portions: Sequence[Portion]
     cache: _PackedCache
+    given: Arguments | None = None  # the layer's, laid out once
     packed: dict[int, Path] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)  # so that no identity is given twice
 
@@ -147,12 +163,22 @@ class _PackedCall:
 
     def run(self) -> Tensor:
         forward = self.packing.forward
-        args, kwargs = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
+        if self.given is None:
+            self.given = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
+        args, kwargs = self.given
         form, module = forward.anatomy.forms[self.layer], forward.anatomy.layers[self.layer]
         rows = torch.cat([one.rows_BnD.reshape(1, one.rows, -1) for one in self.portions], 1)
         args, kwargs = form.put(args, kwargs, rows)
-        with attention_as(self.packing.places[self.layer], self._attend):
+        with attention_as(self.packing.places[self.layer], self._attend), in_place(self._inside(), rows.shape[1]):
             return form.unwrap(module(*args, **kwargs))
+
+    def _inside(self) -> Iterator[tuple[int, Inside]]:
+        """Yield what lines have inside the layer, with the first of their rows."""
+        first = 0
+        for one in self.portions:
+            for line, inside in one.inside.items():
+                yield first + line * one.length, inside.last(one.length)
+            first += one.rows
 
     def _laid_out(self, value: Any, path: Path) -> Any:
         """Return the first portion's arguments with those by row laid out for all; no mask, and our cache."""
@@ -216,7 +242,7 @@ class _PackedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FunctionEntry:
-    """Where a layer's modules look up their attention function `own`: a table of transformers, and its key there."""
+    """The entry in which a layer's modules find their attention function `own`: a table of transformers, and a key."""
 
     table: Any
     key: str
@@ -270,6 +296,10 @@ def _row_axes(several: Mapping[Path, Tensor], single: Mapping[Path, Tensor], row
 
 def _split(rows: Tensor, axis: int, portions: Sequence[Portion]) -> list[tuple[Tensor, Portion]]:
     return list(zip(rows.split([one.rows for one in portions], axis), portions, strict=True))
+
+
+def _of_portions(after_1RD: Tensor, portions: Sequence[Portion]) -> list[Tensor]:
+    return [rows[0].reshape(one.rows_BnD.shape) for rows, one in _split(after_1RD, 1, portions)]
 
 
 def _of_lines(rows_1HRD: Tensor, portion: Portion) -> Tensor:

@@ -74,7 +74,7 @@ class SharedLayer(cache_utils.CacheLayerMixin):
             self.before, self.until = None, self.start
 
     def take(self) -> KeyValues:
-        """Return what was caught, once."""
+        """Return the keys and values caught, once."""
         caught, self.caught = self.caught, None
         if caught is None:
             raise RuntimeError(f"layer {self.index} did not update its cache")

@@ -10,11 +10,11 @@ Shapes: B lines of a group, S positions of the base line, n rows of a line (thos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,48 +22,81 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
 from djinn_jupyter.engine.wavefront.packing import Packing, Portion
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, SharedCache
 
-MOST_SECONDS: Final = 0.02  # of one call of a layer, so that others' requests wait no longer
+MOST_SECONDS: Final = 0.02  # of one call of a layer, or one section of it, so that others' requests wait no longer
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
 FIRST_ROWS: Final = 256  # of the first call, before any was measured
-Started = tuple[int, Tensor]  # a start, and rows_BnD of lines that begin there
+Change = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Line:
-    """A line that equals the base before position `start` and below `boundary`, where its rows are rows_nD."""
+class JoiningLine:
+    """A line that equals the base before position `start` and below `boundary`, where its rows are rows_nD; or those of
+    the base, and the line has another value `inside` the layer above. `later` are changes of its rows at boundaries
+    above, which get its last rows there."""
 
     number: int
     boundary: int
     start: int
     rows_nD: Tensor
+    inside: Inside | None = None
+    later: tuple[tuple[int, Change], ...] = ()
 
     @property
     def nbytes(self) -> int:
-        return self.rows_nD.nbytes
+        return self.rows_nD.nbytes + (0 if self.inside is None else self.inside.value.nbytes)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The lines that run together: their numbers, and their rows before the next layer."""
+    """The lines that run together: their numbers, their rows before the next layer, and what some have `inside` it, by
+    line."""
 
     numbers: list[int] = field(default_factory=list)
     rows_BnD: Tensor | None = None
+    inside: dict[int, Inside] = field(default_factory=dict)
 
-    def join(self, lines: Sequence[Line]) -> None:
+    def join(self, lines: Sequence[JoiningLine]) -> None:
         fresh = torch.stack([line.rows_nD for line in lines])
+        self.inside = {at: one for at, line in enumerate(lines, len(self.numbers)) if (one := line.inside) is not None}
         self.numbers += [line.number for line in lines]
         if self.rows_BnD is not None:
             fresh = torch.cat([self.rows_BnD, fresh[:, fresh.shape[1] - self.rows_BnD.shape[1] :]])
         self.rows_BnD = fresh
 
+    @torch.inference_mode()
+    def change(self, number: int, change: Change) -> None:
+        """Change the rows of one line, by its number."""
+        assert self.rows_BnD is not None
+        at = self.numbers.index(number)
+        self.rows_BnD[at] = change(self.rows_BnD[at])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _WaitingLines:
+    """Lines with rows from `start` on that wait for a layer, and what some have `inside` it, by line."""
+
+    start: int
+    rows_BnD: Tensor
+    inside: Mapping[int, Inside]
+
+    def first(self, lines: int) -> _WaitingLines:
+        inside = {line: one for line, one in self.inside.items() if line < lines}
+        return _WaitingLines(start=self.start, rows_BnD=self.rows_BnD[:lines], inside=inside)
+
+    def behind(self, lines: int) -> _WaitingLines:
+        inside = {line - lines: one for line, one in self.inside.items() if line >= lines}
+        return _WaitingLines(start=self.start, rows_BnD=self.rows_BnD[lines:], inside=inside)
+
 
 @dataclass(slots=True)
 class CallSize:
-    """How many rows one call of a layer may have, learned from the calls made."""
+    """The number of rows that one call of a layer may have, learned from the calls made, or from the longest section of
+    each."""
 
     rows: int = FIRST_ROWS
 
@@ -85,6 +118,7 @@ class Wavefront:
         residuals: Sequence[Tensor],
         axes: ArgumentAxes,
         packing: Packing | None = None,
+        step_by_step: bool = False,
     ) -> None:
         self.forward, self.tokens, self.residuals, self._axes = forward, tokens, residuals, axes
         self.packing = packing
@@ -92,6 +126,7 @@ class Wavefront:
         self.layers_run = 0  # calls of a layer
         self.rows_run = 0
         self._calls: dict[int, LayerCalls] = {}
+        self._step_by_step = step_by_step
 
     def prepare(self) -> Iterator[None]:
         """Compute the base's keys and values, a layer at a time."""
@@ -108,13 +143,29 @@ class Wavefront:
         with self.forward.weights.passing():
             packing.learn(self._calls_from(start), self._calls_from(len(self.tokens) - 1), self.residuals[0][:, start:])
 
-    def run(self, lines: Sequence[Line]) -> Iterator[dict[int, Tensor] | None]:
+    @torch.inference_mode()
+    def behind(self, layer: int, lines: Sequence[JoiningLine]) -> list[Tensor]:
+        """Return all rows of lines that join at `layer` with values inside it, behind that layer, from one call. Raises
+        NotPacked."""
+        if self.packing is None:
+            raise NotPacked("lines of several starts do not share a call")
+        group = _Group()
+        group.join(lines)
+        assert group.rows_BnD is not None
+        portion = Portion(calls=self._calls_from(lines[0].start), rows_BnD=group.rows_BnD, inside=group.inside)
+        with self.forward.weights.passing():
+            return list(self.packing.call(layer, [portion])[0])
+
+    def run(self, lines: Sequence[JoiningLine]) -> Iterator[dict[int, Tensor] | None]:
         """Yield None between two calls of a layer, and at the end each line's last row behind the last layer, by its
         number."""
         groups: dict[int, _Group] = {}
+        changes = _changes_at(lines)
         for boundary in range(min(line.boundary for line in lines), self.forward.layers + 1):
             for start, joining in _by_start(line for line in lines if line.boundary == boundary).items():
                 groups.setdefault(start, _Group()).join(joining)
+            for line, change in changes.get(boundary, ()):
+                groups[line.start].change(line.number, change)
             if boundary < self.forward.layers:
                 yield from self._advance(boundary, groups)
         self._calls.clear()  # masks of n by S for each start: a long line's would fill the device
@@ -143,47 +194,80 @@ class Wavefront:
     def _advance(self, layer: int, groups: Mapping[int, _Group]) -> Iterator[None]:
         """Run a layer for all groups, some lines at a time: those of one start, or of several where they are packed."""
         done: dict[int, list[Tensor]] = {start: [] for start in groups}
-        waiting = [(start, group.rows_BnD) for start, group in groups.items() if group.rows_BnD is not None]
+        waiting = [
+            _WaitingLines(start=start, rows_BnD=group.rows_BnD, inside=group.inside)
+            for start, group in groups.items()
+            if group.rows_BnD is not None
+        ]
         while waiting:
             some, waiting = self._next(waiting)
-            rows = sum(one.shape[0] * one.shape[1] for _, one in some)
-            clock = perf_counter if some[0][1].device.type != "cpu" else thread_time  # others' work is not this call's
-            begun = clock()
-            for (start, _), after in zip(some, self._called(layer, some), strict=True):
-                done[start].append(after)
-            require_alive(some[0][1].device)  # a call on a GPU returns before it is done
-            self.size.note(rows, clock() - begun)
+            after = yield from self._called(layer, some)
+            for one, rows_BnD in zip(some, after, strict=True):
+                done[one.start].append(rows_BnD)
             yield
         for start, group in groups.items():
             group.rows_BnD = torch.cat(done[start]) if len(done[start]) > 1 else done[start][0]
+            group.inside = {}
 
-    def _next(self, waiting: Sequence[Started]) -> tuple[list[Started], list[Started]]:
+    def _next(self, waiting: Sequence[_WaitingLines]) -> tuple[list[_WaitingLines], list[_WaitingLines]]:
         """Return the lines of the next call, by start, and those that wait on."""
-        some: list[Started] = []
+        some: list[_WaitingLines] = []
         rows, lines = self.size.rows, self._most_joined()
-        for at, (start, rows_BnD) in enumerate(waiting):
-            count = min(max(rows // rows_BnD.shape[1], 0 if some else 1), lines, rows_BnD.shape[0])
+        for at, one in enumerate(waiting):
+            there, length = one.rows_BnD.shape[:2]
+            count = min(max(rows // length, 0 if some else 1), lines, there)
             if count:
-                some.append((start, rows_BnD[:count]))
-            if count < rows_BnD.shape[0]:
-                return some, [(start, rows_BnD[count:]), *waiting[at + 1 :]]
+                some.append(one.first(count))
+            if count < there:
+                return some, [one.behind(count), *waiting[at + 1 :]]
             if self.packing is None:
                 return some, list(waiting[at + 1 :])
-            rows, lines = rows - count * rows_BnD.shape[1], lines - count
+            rows, lines = rows - count * length, lines - count
         return some, []
 
     @torch.inference_mode()
-    def _called(self, layer: int, some: Sequence[Started]) -> list[Tensor]:
+    def _called(self, layer: int, some: Sequence[_WaitingLines]) -> Generator[None, None, list[Tensor]]:
         self.layers_run += 1
-        self.rows_run += sum(rows_BnD.shape[0] * rows_BnD.shape[1] for _, rows_BnD in some)
+        self.rows_run += sum(one.rows_BnD.shape[0] * one.rows_BnD.shape[1] for one in some)
+        portions = [
+            Portion(calls=self._calls_from(one.start), rows_BnD=one.rows_BnD, inside=one.inside) for one in some
+        ]
+        if layer == self.forward.layers - 1 and any(one.length > 1 for one in portions):
+            portions = self._timed(portions, lambda: self._last_rows(layer, portions))
+            yield
+        if self.packing is None or not self.packing.in_sections:
+            return self._timed(portions, lambda: self._through(layer, portions))
+        return (yield from self._in_sections(self.packing, layer, portions))
+
+    def _in_sections(
+        self, packing: Packing, layer: int, portions: Sequence[Portion]
+    ) -> Generator[None, None, list[Tensor]]:
+        longest, sections = 0.0, packing.sections(layer, portions, step_by_step=self._step_by_step)
+        while True:
+            begun = thread_time()
+            with self.forward.weights.passing():
+                found = next(sections)
+            longest = max(longest, thread_time() - begun)
+            if found is not None:
+                self.size.note(sum(one.rows for one in portions), longest)
+                return found
+            yield
+
+    def _timed(self, portions: Sequence[Portion], call: Callable[[], list[Any]]) -> list[Any]:
+        device = self.forward.device
+        clock = perf_counter if device.type != "cpu" else thread_time  # others' work is not this call's
+        begun = clock()
         with self.forward.weights.passing():
-            if layer == self.forward.layers - 1:
-                return self._last_rows(layer, some)
-            return self._through(layer, [Portion(calls=self._calls_from(at), rows_BnD=rows) for at, rows in some])
+            found = call()
+        require_alive(device)  # a call on a GPU returns before it is done
+        self.size.note(sum(one.rows for one in portions), clock() - begun)
+        return found
 
     def _through(self, layer: int, portions: Sequence[Portion]) -> list[Tensor]:
         if self.packing is not None:
             return self.packing.call(layer, portions)
+        if any(one.inside for one in portions):
+            raise NotPacked("lines have values inside a layer that runs a start at a time")
         found = []
         for one in portions:
             view = one.calls.cache.layer(self._cache_layer(layer))
@@ -191,28 +275,23 @@ class Wavefront:
                 found.append(one.calls.call(layer, one.rows_BnD))
         return found
 
-    def _last_rows(self, layer: int, some: Sequence[Started]) -> list[Tensor]:
-        """Return the last row of each line behind the last layer: of the others only keys and values are computed."""
-        portions = [Portion(calls=self._calls_from(at), rows_BnD=rows) for at, rows in some]
-        if all(one.length == 1 for one in portions):
-            return self._through(layer, portions)
+    def _last_rows(self, layer: int, portions: Sequence[Portion]) -> list[Portion]:
+        """Return the last row of each line before the last layer, and the keys and values of its others there."""
         if self.packing is not None:
             caught = self.packing.caught(layer, portions)
         else:
             caught = [self._caught(one.calls, layer, one.rows_BnD) for one in portions]
         tail = self._calls_from(len(self.tokens) - 1)
-        return self._through(
-            layer,
-            [
-                Portion(
-                    calls=tail,
-                    rows_BnD=one.rows_BnD[:, -1:],
-                    before=(keys[:, :, :-1], values[:, :, :-1]),
-                    until=one.calls.cache.start,
-                )
-                for one, (keys, values) in zip(portions, caught, strict=True)
-            ],
-        )
+        return [
+            Portion(
+                calls=tail,
+                rows_BnD=one.rows_BnD[:, -1:],
+                inside=one.inside,
+                before=(keys[:, :, :-1], values[:, :, :-1]),
+                until=one.calls.cache.start,
+            )
+            for one, (keys, values) in zip(portions, caught, strict=True)
+        ]
 
     @torch.inference_mode()
     def _caught(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> KeyValues:
@@ -232,8 +311,16 @@ class Wavefront:
         return self._calls[start]
 
 
-def _by_start(lines: Iterator[Line]) -> dict[int, list[Line]]:
-    found: dict[int, list[Line]] = {}
+def _by_start(lines: Iterator[JoiningLine]) -> dict[int, list[JoiningLine]]:
+    found: dict[int, list[JoiningLine]] = {}
     for line in lines:
         found.setdefault(line.start, []).append(line)
+    return found
+
+
+def _changes_at(lines: Sequence[JoiningLine]) -> dict[int, list[tuple[JoiningLine, Change]]]:
+    found: dict[int, list[tuple[JoiningLine, Change]]] = {}
+    for line in lines:
+        for boundary, change in line.later:
+            found.setdefault(boundary, []).append((line, change))
     return found
