@@ -1,4 +1,4 @@
-"""Many prompts in one pass, through the model's own layers, a layer at a time and no further than the last site.
+"""Many prompts in one pass, through the model's own layers, section by section and no further than the last site.
 
 Shorter prompts are filled up at their ends: a causal model's rows never see what comes after them. The arguments of
 the layers come from the model's own forward for the whole batch. Whether a family's rows are the same among others is
@@ -16,8 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.collecting.places import Places
-from djinn_jupyter.engine.forward.forward import Forward, out_of_memory
+from djinn_jupyter.engine.collecting.places import CollectedSites
 from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
@@ -26,16 +25,17 @@ from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.wavefront.filling import filled
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
+from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_several
 from djinn_jupyter.wire.sites import Site
 
-ENOUGH: Final = 512  # tokens, beyond which a larger batch saves less than filling up costs
-NEAR: Final = 0.8
 TRIED: Final = (9, 4, 6)  # lengths
 Prompts = Sequence[tuple[int, ...]]
 Rows = Sequence[list[int] | None]
-Alone = Callable[[tuple[int, ...], Places], Generator[Blocked | None, None, Mapping[str, Tensor]]]
+Alone = Callable[[tuple[int, ...], CollectedSites], Generator[Blocked | None, None, Mapping[str, Tensor]]]
 
 
 class NotBatched(RuntimeError):
@@ -43,7 +43,7 @@ class NotBatched(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedRows:
     """The rows wanted of a batch: row i is position `positions[i]` of prompt `lines[i]`."""
 
     prompts: int
@@ -52,7 +52,7 @@ class Wanted:
     positions: Tensor
 
     @classmethod
-    def of(cls, prompts: Prompts, rows: Rows, device: torch.device) -> Wanted:
+    def of(cls, prompts: Prompts, rows: Rows, device: torch.device) -> WantedRows:
         chosen = [list(range(len(t))) if r is None else r for t, r in zip(prompts, rows, strict=True)]
         lines = [line for line, here in enumerate(chosen) for _ in here]
         return cls(
@@ -83,10 +83,11 @@ class Batches:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime, self.forward = runtime, runtime.forward
+        self.sections = Sections(runtime.forward)
         self._tested = False
         self._why_not: str | None = None
 
-    def why_not(self, alone: Alone, places: Places) -> Generator[Blocked | None, None, str | None]:
+    def why_not(self, alone: Alone, places: CollectedSites) -> Generator[Blocked | None, None, str | None]:
         """Return why these sites have to be read one prompt at a time here, None if they need not."""
         if any(tap.boundary is None and tap.stage >= self.forward.layers for tap in places.taps.values()):
             return "a site behind the last layer is read in a pass of its own"
@@ -100,11 +101,17 @@ class Batches:
         return equal_but_for_rounding(one, other, self.forward.model.dtype)
 
     def run(
-        self, prompts: Prompts, rows: Rows, places: Places, dtype: torch.dtype | None, *, spoilt: int | None = None
+        self,
+        prompts: Prompts,
+        rows: Rows,
+        places: CollectedSites,
+        dtype: torch.dtype | None,
+        *,
+        spoilt: int | None = None,
     ) -> Iterator[dict[str, Tensor] | None]:
-        """Yield None between two layers, and at the end the rows [R, ...] of all prompts by site, on the host. The
-        prompt `spoilt` is made NaN, for a trial. Raises NotBatched."""
-        wanted = Wanted.of(prompts, rows, self.forward.device)
+        """Yield None between two sections of layers, and at the end the rows [R, ...] of all prompts by site, on the
+        host. The prompt `spoilt` is made NaN, for a trial. Raises NotBatched."""
+        wanted = WantedRows.of(prompts, rows, self.forward.device)
         found: dict[str, Tensor] = {}
 
         def keep(tap: Tap, raw: Tensor) -> None:
@@ -117,24 +124,23 @@ class Batches:
         for site, tap in places.taps.items():
             sites.setdefault(tap.site, []).append(site)
         taps = list({tap.site: tap for tap in places.taps.values()}.values())
-        for _ in self._layers(prompts, wanted.length, taps, keep, spoilt):
+        for _ in self._layers(prompts, taps, keep, spoilt):
             yield None
         yield found
 
     @torch.inference_mode()
     def _begin(
-        self, prompts: Prompts, length: int, taps: list[Tap], keep: Callable[[Tap, Tensor], None]
+        self, prompts: Prompts, taps: list[Tap], keep: Callable[[Tap, Tensor], None]
     ) -> tuple[list[Arguments], Tensor]:
-        filled = [[*tokens, *[tokens[0]] * (length - len(tokens))] for tokens in prompts]
         cache = SharedCache(self.forward.model.config, BaseRows({}), 0)
         with catch([tap for tap in taps if tap.stage < 0 and tap.boundary is None], keep):
-            arguments = self.forward.batch_arguments(filled, cache)
+            arguments = self.forward.batch_arguments(filled(prompts), cache)
         return arguments, self.forward.anatomy.forms[0].take(*arguments[0])
 
     def _layers(
-        self, prompts: Prompts, length: int, taps: list[Tap], keep: Callable[[Tap, Tensor], None], spoilt: int | None
+        self, prompts: Prompts, taps: list[Tap], keep: Callable[[Tap, Tensor], None], spoilt: int | None
     ) -> Iterator[None]:
-        arguments, hidden = self._begin(prompts, length, taps, keep)
+        arguments, hidden = self._begin(prompts, taps, keep)
         if spoilt is not None:
             hidden = hidden.clone()
             hidden[spoilt] = torch.nan
@@ -145,27 +151,25 @@ class Batches:
                     keep(tap, hidden)
             if layer == last:
                 return
-            hidden = self._called(layer, arguments[layer], hidden, [t for t in taps if t.stage == layer], keep)
+            met = [tap for tap in taps if tap.stage == layer]
+            hidden = yield from self._called(layer, arguments[layer], hidden, met, keep)
             require_alive(hidden.device)
             self.runtime.counters.count_layers(1)
             yield
 
-    @torch.inference_mode()
     def _called(
         self, layer: int, arguments: Arguments, hidden: Tensor, taps: list[Tap], keep: Callable[[Tap, Tensor], None]
-    ) -> Tensor:
-        form = self.forward.anatomy.forms[layer]
-        args, kwargs = form.put(arguments[0], arguments[1], hidden)
-        with self.forward.weights.passing(), catch([tap for tap in taps if tap.boundary is None], keep):
-            after: Tensor = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
-        return after
+    ) -> Generator[None, None, Tensor]:
+        inside = [tap for tap in taps if tap.boundary is None]
+        return self.sections.run(layer, arguments, hidden, lambda: catch(inside, keep))
 
     def _trial(self, alone: Alone) -> Generator[Blocked | None, None, str | None]:
         """Compare prompts of several lengths, in batches with others (one of NaN), with passes of their own."""
+        yield from self.sections.prove()
         size = self.runtime.description.vocab_size
         generator = torch.Generator().manual_seed(1)
         prompts = [tuple(torch.randint(size, (length,), generator=generator).tolist()) for length in TRIED]
-        places = Places.of(self.runtime, (f"resid_post.{self.forward.layers - 1}",))
+        places = CollectedSites.of(self.runtime, (f"resid_post.{self.forward.layers - 1}",))
         exact = []
         for tokens in prompts:
             exact.append(next(iter((yield from alone(tokens, places)).values())))
@@ -183,29 +187,7 @@ class Batches:
             return f"its layers refuse several prompts ({first_line(error)})"
         return None
 
-    def _last(self, prompts: Prompts, places: Places, spoilt: int | None) -> Tensor:
+    def _last(self, prompts: Prompts, places: CollectedSites, spoilt: int | None) -> Tensor:
         *_, found = self.run(prompts, [None] * len(prompts), places, None, spoilt=spoilt)
         assert found is not None
         return next(iter(found.values()))
-
-
-def batches_of(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield the numbers of prompts that run together: sorted by length, of at most `most` tokens with those that fill
-    up, and where there are ENOUGH, of lengths that are near each other. What was asked alone decides, so that a
-    collection that goes on has the same bits."""
-    here: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda number: lengths[number], reverse=True):
-        longest = lengths[here[0]] if here else 0
-        uneven = longest * len(here) >= ENOUGH and lengths[number] < NEAR * longest
-        if here and (uneven or longest * (len(here) + 1) > most):
-            yield here
-            here = []
-        here.append(number)
-    if here:
-        yield here
-
-
-def batch_tokens(forward: Forward, most_work: float) -> int:
-    """Return how many tokens a batch may have so that its layer does about `most_work` multiplications."""
-    weights = sum(parameter.numel() for parameter in forward.anatomy.layers[0].parameters())
-    return max(1, min(8192, int(most_work / max(weights, 1))))

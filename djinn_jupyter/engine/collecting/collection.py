@@ -15,24 +15,22 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting import shard_file
-from djinn_jupyter.engine.collecting.batches import Batches, NotBatched, batch_tokens, batches_of
-from djinn_jupyter.engine.collecting.places import Places, Taken, rows_of
-from djinn_jupyter.engine.collecting.shard import Shard, Values, tokens_of
+from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
+from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of, values_alone
+from djinn_jupyter.engine.collecting.shard import Shard, TensorsByName, tokens_of
 from djinn_jupyter.engine.forward.forward import device_memory_for
-from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
-from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
+from djinn_jupyter.engine.wavefront.filling import batches_of
+from djinn_jupyter.engine.wavefront.rounding import difference
 from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
-from djinn_jupyter.wire.nouns import Mode
+from djinn_jupyter.wire.nouns import Mode, Progress
 
 Result = TypeVar("Result")
-LAYER_WORK: Final = {"cpu": 4e9}  # multiplications of a layer's call, so that others' requests wait no longer
-DEVICE_WORK: Final = 1e12
-HELD_BYTES: Final = 48  # a feature of a row, while a layer runs: its input, output and the wide middle
+HELD_BYTES: Final = 96  # a feature of a row, while a layer runs: its input, and what its modules have given
 RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
 NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
@@ -40,14 +38,16 @@ UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A checked request. `note` describes the file, within it."""
+class CheckedCollection:
+    """A checked request. `first` is the number of its first prompt, and `last` says that no shard follows. `note`
+    describes the file, within it."""
 
     path: Path
     shard: int
     first: int
+    last: bool
     prompts: tuple[tuple[int, ...], ...]
-    places: Places
+    places: CollectedSites
     positions: tuple[int, ...] | None
     dtype: torch.dtype | None
     mode: Mode
@@ -56,8 +56,8 @@ class Asked:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
-    """How a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
+class ShardOutcome:
+    """The way in which a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
 
     mode: Mode
     rechecked: list[int] = field(default_factory=list)
@@ -72,18 +72,19 @@ class Collecting:
         self,
         runtime: Runtime,
         session: Session,
-        asked: Asked,
+        asked: CheckedCollection,
         batches: Batches,
         files: FileWorker,
         until_done: UntilDone,
     ) -> None:
         self.runtime, self.session, self.asked, self.batches = runtime, session, asked, batches
-        self.outcome = Outcome(mode=asked.mode)
+        self.outcome = ShardOutcome(mode=asked.mode)
         self._files, self._until_done = files, until_done
         self._told = time.monotonic()
 
     def steps(self, workspace: Workspace) -> Steps:
         """Compute the shard and write it, unless it is there. Raises OutOfDeviceMemory where a batch finds none."""
+        self._note_progress(0)
         there = yield from self._done(lambda _: self._size_if_there())
         if there is not None:
             return self._reply(there, existed=True)
@@ -137,8 +138,7 @@ class Collecting:
         """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
         asked, shard, done = self.asked, self._empty(), 0
         forward = self.runtime.forward
-        most = batch_tokens(forward, LAYER_WORK.get(forward.device.type, DEVICE_WORK))
-        for batch in batches_of([len(tokens) for tokens in asked.prompts], most):
+        for batch in batches_of([len(tokens) for tokens in asked.prompts], self.batches.sections.tokens()):
             held = max(len(asked.prompts[n]) for n in batch) * len(batch) * forward.anatomy.hidden_size * HELD_BYTES
             yield from room.take(held)
             prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]
@@ -185,7 +185,7 @@ class Collecting:
     def _empty(self) -> Shard:
         return Shard(self.asked.prompts, None if self.asked.positions is None else len(self.asked.positions))
 
-    def _take(self, room: Reservation, shard: Shard, values: Values) -> Pieces:
+    def _take(self, room: Reservation, shard: Shard, values: TensorsByName) -> Pieces:
         """Take the memory of the shard, where its values lie on the device: on the CPU."""
         room.give_back(room.held)
         if self.runtime.forward.device.type == "cpu":
@@ -197,19 +197,20 @@ class Collecting:
     def _alone(
         self,
         tokens: tuple[int, ...],
-        places: Places,
+        places: CollectedSites,
         rows: list[int] | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Generator[Blocked | None, None, Values]:
-        """Return a prompt's values in a pass of its own, which ends at the last site."""
-        taken = [Taken(site=site, tap=tap, rows=rows, dtype=dtype) for site, tap in places.taps.items()]
-        frame = Frame(tokens=tokens, committed=0, step=0)
-        targets = () if places.target is None else (places.target,)
-        with queries.isolated(self.session):
-            yield from queries.replay(self.runtime, self.session, frame, targets, ruled=False, observers=tuple(taken))
-        return {str(one.site): one.value for one in taken if one.value is not None}
+    ) -> Generator[Blocked | None, None, TensorsByName]:
+        return (yield from values_alone(self.runtime, self.session, tokens, places, rows, dtype))
+
+    def _note_progress(self, done: int) -> None:
+        """Note how many prompts of the whole collection are done."""
+        asked = self.asked
+        total = asked.first + len(asked.prompts) if asked.last else None
+        self.session.note_progress(Progress(doing="collecting", done=asked.first + done, total=total))
 
     def _tell(self, done: int) -> None:
+        self._note_progress(done)
         if time.monotonic() - self._told < TOLD_SECONDS:
             return
         self._told = time.monotonic()
@@ -230,11 +231,12 @@ class Collecting:
         )
 
     def _note(self) -> shard_file.Note:
-        """Return what the file says of itself, with how it was computed."""
+        """Return the file's note on itself and on its computation."""
         computed: shard_file.Note = {"mode": self.outcome.mode, "rechecked": self.outcome.rechecked}
         computed |= {"largest_difference": self.outcome.largest, "notes": self.outcome.notes}
         return {**self.asked.note, "computed": computed}
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    return float((one.to(torch.float32) - other.to(torch.float32)).abs().max())
+    """Return by how much two values differ at most: infinitely where only one of them is a finite number."""
+    return float(difference(one.to(torch.float32), other.to(torch.float32)).abs().max())

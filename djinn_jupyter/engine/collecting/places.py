@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire.sites import Site, parse_site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class CollectedSites:
     """`taps` by the sites asked for. `target` is None where the pass has to run to its end."""
 
     taps: dict[Site, Tap]
     target: Target | None
 
     @classmethod
-    def of(cls, runtime: Runtime, spellings: tuple[str, ...]) -> Places:
+    def of(cls, runtime: Runtime, spellings: tuple[str, ...]) -> CollectedSites:
         """Return the places of these sites. Raises UnknownSite and UsageError."""
         taps: dict[Site, Tap] = {}
         for spelling in spellings:
@@ -50,9 +54,26 @@ class Taken:
         """Return a no-op: a value seen again replaces the earlier one."""
         return lambda: None
 
-    def observe(self, moment: Moment) -> None:
-        part = edits.take(moment.value.detach(), self.rows, self.site.selector)
+    def observe(self, site_value: SiteValue) -> None:
+        part = edits.take(site_value.value.detach(), self.rows, self.site.selector)
         self.value = part.to(device="cpu", dtype=self.dtype or part.dtype)
+
+
+def values_alone(
+    runtime: Runtime,
+    session: Session,
+    tokens: tuple[int, ...],
+    places: CollectedSites,
+    rows: list[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Generator[Blocked | None, None, dict[str, Tensor]]:
+    """Return a prompt's values by site in a pass of its own, which ends at the last site."""
+    taken = [Taken(site=site, tap=tap, rows=rows, dtype=dtype) for site, tap in places.taps.items()]
+    frame = Frame(tokens=tokens, committed=0, step=0)
+    targets = () if places.target is None else (places.target,)
+    with queries.isolated(session):
+        yield from queries.replay(runtime, session, frame, targets, ruled=False, observers=tuple(taken))
+    return {str(one.site): one.value for one in taken if one.value is not None}
 
 
 def rows_of(positions: tuple[int, ...] | None, length: int, number: int) -> list[int] | None:

@@ -35,6 +35,6 @@ def logits_of(
 @torch.inference_mode()
 def loss_of(logits_TV: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Return the negative log-likelihood [T - 1], fp32 on the host, of each token but the first."""
-    targets = torch.tensor(tokens[1:], device=logits_TV.device)
+    targets = torch.tensor(tokens[1:], dtype=torch.long, device=logits_TV.device)  # of one token: empty
     pieces = zip(logits_TV[:-1].split(LOSS_ROWS), targets.split(LOSS_ROWS), strict=True)
     return torch.cat([cross_entropy(rows.float(), wanted, reduction="none") for rows, wanted in pieces]).to("cpu")

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-Values = Mapping[str, Tensor]
+TensorsByName = Mapping[str, Tensor]
 
 
 class Shard:
@@ -21,7 +21,7 @@ class Shard:
         self._starts = [0, *accumulate(counts)]
         self._missing = set(range(len(prompts)))
 
-    def put(self, index: int, values: Values) -> None:
+    def put(self, index: int, values: TensorsByName) -> None:
         """Put in the values of a prompt, [rows, ...] by site. Raises RuntimeError where it has them already."""
         if index not in self._missing:
             raise RuntimeError(f"prompt {index} of the shard was computed twice")
@@ -31,18 +31,18 @@ class Shard:
             self.tensors[name][self._starts[index] : self._starts[index + 1]] = value
         self._missing.remove(index)
 
-    def put_many(self, indices: Sequence[int], values: Values) -> None:
+    def put_many(self, indices: Sequence[int], values: TensorsByName) -> None:
         """Put in the values of several prompts, [rows of all of them, ...] by site."""
         counts = [self._starts[index + 1] - self._starts[index] for index in indices]
         parts = {name: value.split(counts) for name, value in values.items()}
         for at, index in enumerate(indices):
             self.put(index, {name: part[at] for name, part in parts.items()})
 
-    def values_of(self, index: int) -> Values:
+    def values_of(self, index: int) -> TensorsByName:
         """Return the values of a prompt, as they were put in."""
         return {name: whole[self._starts[index] : self._starts[index + 1]] for name, whole in self.tensors.items()}
 
-    def bytes_for(self, values: Values) -> int:
+    def bytes_for(self, values: TensorsByName) -> int:
         """Return the bytes of the whole shard, where these are the values of one of its prompts."""
         return sum(value[0].nbytes * self._starts[-1] for value in values.values())
 

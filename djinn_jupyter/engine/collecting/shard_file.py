@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,11 +20,11 @@ from torch import Tensor
 
 from djinn_jupyter.engine.persistence.plain_files import open_plain
 from djinn_jupyter.engine.persistence.records import raw_pieces
+from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, written_aside
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import StorageFailed, UsageError
 
 NOTE: Final = "djinn"  # the only entry of the metadata, since others would be written in any order
-PART: Final = ".part"
 MOST_HEADER: Final = 2**24
 ANOTHER: Final = "Choose another folder, or delete that one."
 NAMES: Final = {
@@ -37,10 +36,6 @@ NAMES: Final = {
 }
 
 Note = dict[str, Any]
-
-
-class Abandoned(Exception):
-    """No request waits for the file any more."""
 
 
 def shard_path(folder: Path, shard: int) -> Path:
@@ -55,7 +50,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: thre
         make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by an engine that was killed
             left.unlink(missing_ok=True)
-        with _aside(path) as (file, aside):
+        with written_aside(path, prefix=f".{path.name}.") as (file, aside):
             file.write(header)
             for name in sorted(tensors):
                 for piece in raw_pieces(tensors[name]):
@@ -134,17 +129,6 @@ def _checked(length: int) -> int:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[tuple[Any, Path]]:
-    """Yield a new file beside `path`, deleted at the end unless it was renamed."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file, Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting import collection
-from djinn_jupyter.engine.collecting.batches import Batches, Wanted, batches_of
+from djinn_jupyter.engine.collecting.batches import Batches, WantedRows
 from djinn_jupyter.engine.collecting.shard import Shard
+from djinn_jupyter.engine.wavefront.filling import batches_of
 from djinn_jupyter.errors import OutOfDeviceMemory
 from tests.engine.collecting.test_collections import LAYERS, PROMPTS, collected, values
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
@@ -176,5 +177,5 @@ def test_batches_are_sorted_by_length_and_bounded_with_what_fills_them_up() -> N
 
 
 def test_wanted_rows_count_prompts_and_positions() -> None:
-    wanted = Wanted.of([(1, 2, 3), (4,)], [[2, 0], None], torch.device("cpu"))
+    wanted = WantedRows.of([(1, 2, 3), (4,)], [[2, 0], None], torch.device("cpu"))
     assert (wanted.lines.tolist(), wanted.positions.tolist(), wanted.length) == ([0, 0, 1], [2, 0, 0], 3)

@@ -9,6 +9,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from djinn_jupyter.engine.collecting import scoring
+from djinn_jupyter.engine.collecting.scoring import loss_of
+from djinn_jupyter.engine.requests import collecting
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import replies as told
@@ -102,3 +104,23 @@ def test_logits_of_all_positions_have_their_room_in_the_budget(monkeypatch: pyte
         desk.ask(ask.Score(session="s", prompts=(PROMPTS[2] * 8,)))  # 96 positions: 48 KiB
     monkeypatch.undo()
     desk.close_all()
+
+
+def test_logits_of_more_bytes_than_an_answer_has_are_refused_before_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("long")
+    desk.run(PROMPTS[0], 0, name="long")
+    monkeypatch.setattr(collecting, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
+    assert scored(desk, prompts=("long",), what="logits").shape == (len(PROMPTS[0]), 128)
+    passes = desk.engine.counters.layers_run
+    with pytest.raises(
+        UsageError, match=rf"are 14.5 KiB, more than .* at most {len(PROMPTS[0])} positions, or .* loss"
+    ):
+        scored(desk, prompts=PROMPTS, what="logits")
+    assert desk.engine.counters.layers_run == passes
+    assert scored(desk, prompts=PROMPTS).shape == (sum(map(len, PROMPTS)) - len(PROMPTS),)
+    desk.close_all()
+
+
+def test_a_line_of_one_token_has_no_losses() -> None:
+    assert loss_of(torch.zeros(1, 10), (3,)).shape == (0,)

@@ -1,0 +1,128 @@
+"""The attention of heads: scores of every head of a line, and its patterns. Knows no request.
+
+A pattern is computed where the engine has it as a point: it is the softmax of eager attention, and recomputed from
+queries and keys where attention is fused.
+
+Shapes: T positions, H heads, K keys (as many as positions), P blocks of pooled positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.plan import PassRule, make_plan
+from djinn_jupyter.engine.interventions.site_value import SiteValue
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session import queries
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.wire.sites import Site
+
+SIDE: Final = 64  # blocks of a pooled pattern, down and across
+KINDS: Final = ("previous token", "duplicate token", "induction")
+
+
+def pattern_taps(runtime: Runtime) -> list[Tap]:
+    """Return the taps of the layers that have attention patterns. Raises UnknownSite where none has."""
+    found: list[Tap] = []
+    why: UnknownSite | None = None
+    for layer in range(runtime.forward.layers):
+        try:
+            found.append(runtime.resolve(Site(point="pattern", layer=layer)))
+        except UnknownSite as error:
+            why = why or error
+    if not found:
+        raise UnknownSite(f"No layer of this model has attention patterns to read: {why}") from None
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class HeadsOfLayer:
+    """Adds up where the heads of a layer attend, line by line. `patterns` [H, P, P] are those of the first line, where
+    they are `wanted`."""
+
+    tap: Tap
+    wanted: bool = False
+    patterns: Tensor | None = None
+    targets: Sequence[Tensor] = ()  # of the present line: a mask [T, K] for each of KINDS
+    sums: list[Tensor | float] = field(default_factory=lambda: [0.0] * len(KINDS))
+
+    def observe(self, site_value: SiteValue) -> None:
+        pattern_THK = site_value.value
+        if self.wanted and self.patterns is None:
+            self.patterns = pooled(pattern_THK.transpose(0, 1))
+        for kind, mask_TK in enumerate(self.targets):
+            part = pattern_THK.masked_fill(~mask_TK[:, None, :].to(pattern_THK.device), 0)
+            self.sums[kind] = self.sums[kind] + part.sum((0, 2), dtype=torch.float64)
+
+    def mark(self) -> Callable[[], None]:
+        """Return a callable that restores the present sums."""
+        sums, patterns = list(self.sums), self.patterns
+
+        def go_back() -> None:
+            self.sums, self.patterns = sums, patterns
+
+        return go_back
+
+    def means(self, counted: Sequence[int]) -> list[Tensor]:
+        """Return the mean attention [H] for each of KINDS, over so many positions; NaN over none."""
+        heads = next((len(one) for one in self.sums if isinstance(one, Tensor)), 0)
+        return [
+            (torch.as_tensor(total).cpu() / count).expand(heads) if count else torch.full((heads,), torch.nan)
+            for total, count in zip(self.sums, counted, strict=True)
+        ]
+
+
+def bytes_of(length: int, layers: Sequence[HeadsOfLayer], dtype: torch.dtype) -> int:
+    """Return the bytes of reading a line: its masks, and the pattern of the layer with most heads, as it is and with
+    one of the masks."""
+    heads = max(layer.tap.heads or 1 for layer in layers)
+    return length * length * (len(KINDS) + 2 * heads * dtype.itemsize)
+
+
+def read_line(
+    runtime: Runtime,
+    session: Session,
+    tokens: tuple[int, ...],
+    layers: Sequence[HeadsOfLayer],
+    rules: Sequence[PassRule],
+) -> Generator[Blocked | None, None, list[int]]:
+    """Run a line and add what its heads attend to. Return how many of its positions have something of each of KINDS."""
+    targets = targets_of(tokens)
+    for layer in layers:
+        layer.targets = targets
+    plan = make_plan(rules=rules, observers=layers, counted=False, yields=runtime.should_yield)
+    with queries.isolated(session):
+        yield from queries.passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
+    return [int(mask_TK.any(1).sum()) for mask_TK in targets]
+
+
+def targets_of(tokens: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return a mask [T, K] for each of KINDS: the keys at which such a head looks from each position."""
+    ids = torch.tensor(tokens)
+    same = (ids[:, None] == ids[None, :]).tril(-1)
+    previous = torch.ones_like(same).tril(-1) & ~torch.ones_like(same).tril(-2)
+    behind = torch.zeros_like(same)
+    behind[:, 1:] = same[:, :-1]
+    return previous, same, behind.tril(-1)
+
+
+def pooled(pattern_HTK: Tensor) -> Tensor:
+    """Return [H, P, P], fp32 on the host: the largest weight of each block of positions."""
+    block = block_of(pattern_HTK.shape[-1])
+    found = pattern_HTK.detach().float()
+    return (found if block == 1 else max_pool2d(found, block, ceil_mode=True)).to("cpu").clone()
+
+
+def block_of(length: int) -> int:
+    """Return how many positions a block of a pooled pattern has."""
+    return -(-length // SIDE)

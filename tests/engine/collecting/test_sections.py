@@ -1,0 +1,94 @@
+"""A layer in sections: what it gives is what it gives as a whole, and between two of them the model is as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.wavefront import sections
+from djinn_jupyter.engine.wavefront.sections import Sections
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
+from tests.engine.desk import build_desk, desk_of, tokens
+from tests.families import build
+
+LAYERS = 2
+PROMPTS = (tokens(7, seed=1), tokens(7, seed=2))
+
+
+def proved(forward: Forward) -> Sections:
+    made = Sections(forward)
+    assert len(list(made.prove())) == LAYERS
+    assert list(made.prove()) == []  # once
+    return made
+
+
+def states(made: Sections) -> tuple[list[Tensor], list[int]]:
+    """Return the hidden states after each layer, and how often its call was left."""
+    forward, left = made.forward, []
+    cache = SharedCache(forward.model.config, BaseRows({}), 0)
+    arguments = forward.batch_arguments(PROMPTS, cache)
+    found = [forward.anatomy.forms[0].take(*arguments[0])]
+    for layer, given in enumerate(arguments):
+        call, times = made.run(layer, given, found[-1]), 0
+        while True:
+            try:
+                next(call)
+            except StopIteration as done:
+                found.append(done.value)
+                break
+            times += 1
+            assert not [one for one in forward.anatomy.layers[layer].children() if "forward" in vars(one)]
+        left.append(times)
+    return found, left
+
+
+@pytest.mark.parametrize(("family", "times"), [("gpt2", 2), ("llama", 3), ("gpt_neox", 2), ("mixtral", 1)])
+def test_a_layer_in_sections_gives_what_it_gives_as_a_whole(
+    family: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(family, layers=LAYERS)
+    whole, never = states(Sections(desk.engine.forward))  # cut by none that is not proved
+    monkeypatch.setattr(sections, "SECTION_WORK", 1)
+    found, left = states(proved(desk.engine.forward))
+    assert (never, left) == ([0] * LAYERS, [times] * LAYERS)
+    assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True))
+    desk.close_all()
+
+
+def test_a_proof_that_was_broken_off_is_made_again() -> None:
+    """Without it layers would be called whole from then on, and a collection that goes on would batch otherwise."""
+    desk = desk_of("llama", layers=LAYERS)
+    made = Sections(desk.engine.forward)
+    broken_off = made.prove()
+    next(broken_off)
+    broken_off.close()
+    assert len(list(made.prove())) == LAYERS
+    desk.close_all()
+
+
+def test_a_layer_that_adds_in_place_to_what_a_module_gave_is_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("llama", layers=LAYERS)
+
+    def add(module: torch.nn.Module, args: tuple[Tensor]) -> None:
+        args[0].add_(1)  # the norm's own output, once more at each entry
+
+    model.model.layers[1].mlp.gate_proj.register_forward_pre_hook(add)
+    monkeypatch.setattr(sections, "SECTION_WORK", 1)
+    desk = build_desk(model)
+    made = Sections(desk.engine.forward)
+    list(made.prove())
+    _, left = states(made)
+    assert left == [0] * LAYERS
+    desk.close_all()
+
+
+def test_a_batch_is_as_long_as_its_longest_section_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    layer = desk.engine.forward.anatomy.layers[0]
+    weights = [sum(one.numel() for one in module.parameters()) for module in (layer, layer.self_attn)]
+    monkeypatch.setattr(sections, "SECTION_WORK", 100 * weights[0])
+    assert Sections(desk.engine.forward).tokens() == 100
+    assert proved(desk.engine.forward).tokens() == 100 * weights[0] // weights[1]
+    desk.close_all()
