@@ -6,9 +6,10 @@ the plan says otherwise, with the cache in use, as `generate` does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Final
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +17,13 @@ from transformers import Cache, PreTrainedModel
 
 from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
 from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.other_attention import AttentionSwitch, anatomy_under
 from djinn_jupyter.engine.forward.pass_controller import (
     Admit,
     Completed,
-    Journal,
     Outcome,
     PassController,
+    SavedStates,
 )
 from djinn_jupyter.engine.forward.plan import Plan
 from djinn_jupyter.engine.interventions.site_value import Lens
@@ -36,6 +38,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
+from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 
 
@@ -71,6 +74,9 @@ class Forward:
     ) -> None:
         self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
         self.graphs = graphs
+        self.attention = str(model.config.get_text_config()._attn_implementation)
+        self._attending: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._others: dict[str, Forward] = {}
         self.device: torch.device = next(model.parameters()).device
         self.gates = Gates(anatomy.layers, anatomy.forms)
         self.layers = len(anatomy.layers)
@@ -79,13 +85,39 @@ class Forward:
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
         self._takes_positions = takes_positions(model)
 
+    def attending(self, attention: str) -> Forward:
+        """Return the entry into passes of the same model whose attention is computed so. Its points are found
+        when it is first asked for, by some forward passes. Raises UsageError where the family cannot."""
+        if attention == self.attention:
+            return self
+        if attention not in self._others:
+            self._others[attention] = self._made_to_attend(attention)
+        return self._others[attention]
+
+    def _made_to_attend(self, attention: str) -> Forward:
+        switch = AttentionSwitch(self.model, attention)
+        held = [layer.cache_layer for layer in self.geometry.layers if layer.kind != "none"]
+        self._rotary.reset()
+        room = device_memory_for(f"finding the points of {attention} attention", "Close sessions, then try again.")
+        with room, self.weights.passing():
+            anatomy = anatomy_under(switch, self.gates, held, self.anatomy)
+        other = copy(self)
+        other.anatomy, other.attention, other._attending = anatomy, attention, switch.on
+        other.graphs, other._others = None, {self.attention: self}
+        return other
+
     @property
     def layers_replayed(self) -> int:
         """The layers that graphs have run so far."""
         return 0 if self.graphs is None else self.graphs.replayed
 
+    @property
+    def graphs_postponed(self) -> int:
+        """The layers whose graphs have found no memory yet."""
+        return 0 if self.graphs is None else len(self.graphs.postponed)
+
     @torch.inference_mode()
-    def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal, admit: Admit) -> Outcome:
+    def enter(self, frame: Frame, plan: Plan, cache: PagedCache, saved_states: SavedStates, admit: Admit) -> Outcome:
         """Run from `frame` to a halt, a yield or the end of the pass; at the end commit the cache. `admit` is called
         before anything is kept of a pass that is left early.
 
@@ -94,14 +126,14 @@ class Forward:
         """
         end = frame.committed + len(frame.tokens)
         cache.reserve(frame.committed, end)
-        self._put_back(frame, cache, journal)
-        controller = PassController(frame, plan, self.anatomy, cache, journal, self.lens_at, admit)
+        self._put_back(frame, cache, saved_states)
+        controller = PassController(frame, plan, self.anatomy, cache, saved_states, self.lens_at, admit)
         undo = plan.undo()
         try:
             logits = self._call(frame, controller, cache)
         except Leave:
             if controller.left is None:
-                raise ModelRefused("The forward pass was left by nobody; this is a fault of djinn.") from None
+                raise ModelRefused("The forward pass was left without a stop; this is a fault of djinn.") from None
             return controller.left
         except SlabFull:
             undo()
@@ -111,7 +143,7 @@ class Forward:
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            cache.restore_all(journal)
+            cache.restore_all(saved_states)
             cache.enter(frame.committed)
             raise no_memory_for(
                 f"this pass over {len(frame.tokens)} tokens",
@@ -119,16 +151,16 @@ class Forward:
                 "The session stands at its last committed step; close sessions or give a shorter prompt.",
             ) from None
         cache.commit(end)
-        journal.clear()
+        saved_states.clear()
         return Completed(logits_1TV=logits, layers_run=controller.layers_run)
 
-    def _put_back(self, frame: Frame, cache: PagedCache, journal: Journal) -> None:
-        """Restore the cache and the journal to the state in which this frame can be entered."""
+    def _put_back(self, frame: Frame, cache: PagedCache, saved_states: SavedStates) -> None:
+        """Restore the cache and the saved states to the state in which this frame can be entered."""
         if frame.hidden is None and frame.tap is None:
-            journal.clear()
+            saved_states.clear()
         if frame.start_states is not None:
-            journal.clear()
-            journal.update(frame.start_states)
+            saved_states.clear()
+            saved_states.update(frame.start_states)
         if frame.states is not None:
             cache.restore_all(frame.states)
         cache.enter(frame.committed)
@@ -148,6 +180,7 @@ class Forward:
         taps = controller.taps()
         caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
         with (
+            self._attending(),
             self.weights.passing(),
             self._by_graphs(frame, taps, cache) as run_layer,
             self.gates.entered(controller, run_layer),
@@ -190,7 +223,7 @@ class Forward:
         epilogue = EpilogueHooks(self.layers, rows_nD[None].to(self.device))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
-        with self.weights.passing(), self.gates.entered(epilogue), columns:
+        with self._attending(), self.weights.passing(), self.gates.entered(epilogue), columns:
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
 
@@ -236,7 +269,8 @@ class Forward:
         if self._takes_positions:
             arguments["position_ids"] = torch.tensor(positions, device=self.device)
         self._rotary.reset()
-        with ExitStack() as hooks, self.gates.entered(EpilogueHooks(self.layers, None)), self.weights.passing():
+        skipping = self.gates.entered(EpilogueHooks(self.layers, None))
+        with ExitStack() as hooks, self._attending(), skipping, self.weights.passing():
             for layer in self.anatomy.layers:
                 hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
             try:
@@ -248,15 +282,6 @@ class Forward:
     def crosses(self, committed: int, end: int) -> bool:
         """True where a pass over [committed, end) would read keys made with other rotary frequencies."""
         return self.switches_at is not None and 0 < committed <= self.switches_at < end
-
-
-_NO_MEMORY: Final = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """True for CUDA's exception class, and for messages without a class: of the CPU allocator, and of libraries that
-    find no room for a workspace of their own."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def no_memory_for(work: str, error: RuntimeError, advice: str) -> OutOfDeviceMemory:

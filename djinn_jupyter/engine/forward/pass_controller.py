@@ -15,7 +15,7 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.forward.plan import Halt, Plan, TapPlan
 from djinn_jupyter.engine.interventions.change import Change
-from djinn_jupyter.engine.interventions.site_value import Lens, Moment
+from djinn_jupyter.engine.interventions.site_value import Lens, SiteValue
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
@@ -25,7 +25,7 @@ from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.sites import Site
 
-Journal = dict[int, LayerState]
+SavedStates = dict[int, LayerState]
 Admit = Callable[[int], None]
 """Called with the bytes about to be kept; raises SlabFull where there is no room for them."""
 
@@ -73,8 +73,8 @@ Outcome = Halted | Yielded | Completed
 
 
 class PassController:
-    """Crosses one pass of one session from `frame` under `plan`. `journal` keeps each cache layer's states from before
-    this pass first touched them, across all entries of the pass."""
+    """Crosses one pass of one session from `frame` under `plan`. `saved_states` keeps each cache layer's states from
+    before this pass first touched them, across all entries of the pass."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class PassController:
         plan: Plan,
         anatomy: Anatomy,
         cache: PagedCache,
-        journal: Journal,
+        saved_states: SavedStates,
         lens: Callable[[Tap], Lens | None],
         admit: Admit,
     ) -> None:
         self.frame, self.plan, self.anatomy, self.cache = frame, plan, anatomy, cache
-        self.journal, self.lens, self._admit = journal, lens, admit
+        self.saved_states, self.lens, self._admit = saved_states, lens, admit
         self.boundary, self.hidden = frame.boundary, frame.hidden
         self.layers_run = 0
         self.left: Halted | Yielded | None = None
@@ -143,9 +143,9 @@ class PassController:
         if layer in self._stages:
             self._entry = hidden.clone()
         for index in self.anatomy.cache_layers_of(layer):
-            state = self.cache.capture(index) if index not in self.journal else None
+            state = self.cache.capture(index) if index not in self.saved_states else None
             if state is not None:
-                self.journal[index] = state
+                self.saved_states[index] = state
 
     def has_run(self, layer: int, output: Any) -> None:
         self.layers_run += 1
@@ -185,9 +185,9 @@ class PassController:
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
-    def _moment(self, tap: Tap, raw: Tensor) -> Moment:
+    def _site_value(self, tap: Tap, raw: Tensor) -> SiteValue:
         frame = self.frame
-        return Moment(
+        return SiteValue(
             tap=tap, raw=raw, tokens=frame.tokens, positions=frame.positions, step=frame.step, lens=self.lens(tap)
         )
 
@@ -196,7 +196,7 @@ class PassController:
         gone when this pass is rerun."""
         changes: list[Change] = []
         for rule in place.rules:
-            applied = rule.apply(self._moment(place.tap, raw), self.plan.counted)
+            applied = rule.apply(self._site_value(place.tap, raw), self.plan.counted)
             if applied is not None:
                 raw, change = applied
                 changes.append(change)
@@ -207,10 +207,10 @@ class PassController:
     def _look(self, place: TapPlan, raw: Tensor) -> list[Hit]:
         if not place.observers and not place.halts:
             return []
-        moment = self._moment(place.tap, raw)
+        site_value = self._site_value(place.tap, raw)
         for observer in place.observers:
-            observer.observe(moment)
-        met = [(halt, halt.meets(moment)) for halt in place.halts]
+            observer.observe(site_value)
+        met = [(halt, halt.meets(site_value)) for halt in place.halts]
         return [Hit(halt=halt, position=position) for halt, position in met if position is not None]
 
     def _step_aside(self, boundary: int, hidden: Tensor) -> None:
@@ -224,19 +224,19 @@ class PassController:
         self.left = Yielded(frame=frame, layers_run=self.layers_run)
         raise Leave
 
-    def states_before(self) -> Journal:
+    def states_before(self) -> SavedStates:
         """Return the states, from before this entry, of the layers that it ran or was running."""
         run = range(self.boundary, self.boundary + self.layers_run + 1)
         touched = {index for layer in run if layer < self._last for index in self.anatomy.cache_layers_of(layer)}
-        return {index: state for index, state in self.journal.items() if index in touched}
+        return {index: state for index, state in self.saved_states.items() if index in touched}
 
     def _leave(self, boundary: int, hidden: Tensor | None, tap: Tap, raw: Tensor, hits: list[Hit]) -> None:
         self._admit(self._kept_bytes(hidden, None if raw is hidden else raw) + self.cache.recurrent_bytes)
         live = self.cache.capture_all()
-        start = {**live, **self.journal}
+        start = {**live, **self.saved_states}
         if tap.boundary is None and 0 <= tap.stage < self._last:
             touched = self.anatomy.cache_layers_of(tap.stage)
-            live.update({index: self.journal[index] for index in touched if index in self.journal})
+            live.update({index: self.saved_states[index] for index in touched if index in self.saved_states})
         frame = replace(
             self.frame,
             boundary=boundary,
@@ -255,8 +255,8 @@ class PassController:
         whole = 0 if hidden is None else hidden.untyped_storage().nbytes()
         copied = [raw, self._handed, *(self._kwargs[name] for name in self.anatomy.mappings if name in self._kwargs)]
         made = sum(override.raw.nbytes for override in self._made.values())
-        journal = sum(state.nbytes for state in self.journal.values())
-        return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + journal
+        saved_states = sum(state.nbytes for state in self.saved_states.values())
+        return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + saved_states
 
     def _path(self) -> dict[str, Any]:
         """Return the frame's fields for the way here: the overrides, and what layers pass on."""

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
-from djinn_jupyter.engine.interventions.site_value import Moment
-from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.wire.sites import Site
 
 
 class Observer(Protocol):
-    """Observes a moment and changes nothing of the pass. `mark` returns a callable that restores its present record."""
+    """Observes the value at a site and changes nothing of the pass. `mark` returns a callable that restores its present
+    record."""
 
     @property
     def tap(self) -> Tap: ...
 
-    def observe(self, moment: Moment) -> None: ...
+    def observe(self, site_value: SiteValue) -> None: ...
+
+    def mark(self) -> Callable[[], None]: ...
+
+
+class PassRule(Protocol):
+    """Changes values at its taps while a pass runs; `places` are their sites. A steering rule, or part of a path."""
+
+    @property
+    def taps(self) -> tuple[Tap, ...]: ...
+
+    @property
+    def places(self) -> Container[Site]: ...
+
+    def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None: ...
 
     def mark(self) -> Callable[[], None]: ...
 
@@ -31,8 +48,8 @@ class Target:
     tap: Tap
     step: int
 
-    def meets(self, moment: Moment) -> int | None:
-        return moment.positions[-1] if moment.step == self.step else None
+    def meets(self, site_value: SiteValue) -> int | None:
+        return site_value.positions[-1] if site_value.step == self.step else None
 
 
 Halt = Breakpoint | Target
@@ -43,7 +60,7 @@ class TapPlan:
     """The rules, observers and halts at one tap."""
 
     tap: Tap
-    rules: tuple[Rule, ...]
+    rules: tuple[PassRule, ...]
     observers: tuple[Observer, ...]
     halts: tuple[Halt, ...]
 
@@ -90,7 +107,7 @@ class Plan:
 
 def make_plan(
     *,
-    rules: Iterable[Rule] = (),
+    rules: Iterable[PassRule] = (),
     observers: Iterable[Observer] = (),
     halts: Iterable[Halt] = (),
     counted: bool = True,

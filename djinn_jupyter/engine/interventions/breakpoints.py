@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.interventions.conditions import Condition
-from djinn_jupyter.engine.interventions.moment_scope import MomentScope, Texts, TokenIds
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_scope import SiteScope, Texts, TokenIds
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.wire.nouns import BreakpointDescription
 from djinn_jupyter.wire.sites import Site
@@ -28,16 +28,16 @@ class Breakpoint:
     hits: int = 0
     note: str | None = None
 
-    def meets(self, moment: Moment) -> int | None:
+    def meets(self, site_value: SiteValue) -> int | None:
         """Return the absolute position to report where the pass should stop at this moment, else None. It is the first
         position where the condition holds; without a condition, or with one that is the same for all positions, the
         pass's last."""
         if self.condition is None:
-            return moment.positions[-1]
-        scope = MomentScope(moment, self.site, self.text_of, self.id_of)
+            return site_value.positions[-1]
+        scope = SiteScope(site_value, self.site, self.text_of, self.id_of)
         if self.condition.same_for_all_positions:
-            return moment.positions[-1] if self.condition.holds(scope) else None
-        for row, position in enumerate(moment.row_positions()):
+            return site_value.positions[-1] if self.condition.holds(scope) else None
+        for row, position in enumerate(site_value.row_positions()):
             if self.condition.holds(scope.stand_at(row)):
                 return position
         return None

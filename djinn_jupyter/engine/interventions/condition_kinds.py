@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-One = Literal["truth", "number", "text"]
-Kind = One | tuple["Kind", ...]
+ScalarKind = Literal["truth", "number", "text"]
+ValueKind = ScalarKind | tuple["ValueKind", ...]
 """A tuple: the kinds of several values."""
 
-OF_NAMES: Final[dict[str, One]] = {
+Noun = Literal["condition", "metric"]  # the word for an expression in its errors
+
+OF_NAMES: Final[dict[str, ScalarKind]] = {
     "step": "number",
     "position": "number",
     "token": "text",
@@ -21,8 +23,8 @@ OF_NAMES: Final[dict[str, One]] = {
     "norm": "number",
     "top1": "text",
 }
-_WORDS: Final[dict[One, str]] = {"truth": "true or false", "number": "a number", "text": "a text"}
-_COMPARED: Final[dict[Kind, str]] = {"number": "> 0.5", "text": "== ' Paris'"}
+_WORDS: Final[dict[ScalarKind, str]] = {"truth": "true or false", "number": "a number", "text": "a text"}
+_COMPARED: Final[dict[ValueKind, str]] = {"number": "> 0.5", "text": "== ' Paris'"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Operand:
     """A part of an expression: its kind, how it is computed, and the parts of a tuple."""
 
     node: ast.expr
-    kind: Kind
+    kind: ValueKind
     value: Callable[..., Any]
     items: tuple[Operand, ...] | None = None
 
@@ -40,45 +42,46 @@ class Operand:
         )
 
 
-def of_constant(value: bool | int | float | str) -> One:
+def of_constant(value: bool | int | float | str) -> ScalarKind:
     return "truth" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
 
 
-class Kinds:
+class KindRules:
     """Each method returns the kind of a part from those below it; `disagreement` is the first that it found."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: Noun = "condition") -> None:
+        self._read = "a condition has" if noun == "condition" else "what `if`, `and`, `or` and `not` read has"
         self.disagreement: str | None = None
 
-    def truths(self, parts: Sequence[Operand]) -> Kind:
+    def truths(self, parts: Sequence[Operand]) -> ValueKind:
         for part in parts:
             if part.kind != "truth":
                 self._note(
-                    f"{part}, and a condition has to be true or false: compare it, "
+                    f"{part}, and {self._read} to be true or false: compare it, "
                     f"as in `{ast.unparse(part.node)} {_COMPARED.get(part.kind, '== (1, 2)')}`."
                 )
         return "truth"
 
-    def numbers(self, parts: Sequence[Operand]) -> Kind:
+    def numbers(self, parts: Sequence[Operand]) -> ValueKind:
         """Return `number`, and note each operand that is none; a truth counts as 0 or 1."""
         for part in parts:
             if part.kind not in ("number", "truth"):
                 self._note(f"{part}, and arithmetic is for numbers.")
         return "number"
 
-    def alike(self, parts: Sequence[Operand]) -> Kind:
+    def alike(self, parts: Sequence[Operand]) -> ValueKind:
         for part in parts[1:]:
             if part.kind != parts[0].kind:
                 self._note(f"{parts[0]}, and {part}: one of them is taken, so both have to be of a kind.")
         return parts[0].kind if parts else ()
 
-    def compared(self, sides: Sequence[Operand], ops: Sequence[ast.cmpop]) -> Kind:
+    def compared(self, sides: Sequence[Operand], ops: Sequence[ast.cmpop]) -> ValueKind:
         for one, op, other in zip(sides, ops, sides[1:], strict=False):
             if not _agree(one.kind, op, other.kind):
                 self._note(f"{one}, and {other}: a comparison is of two of a kind.")
         return "truth"
 
-    def of_call(self, name: str, parts: Sequence[Operand]) -> Kind:
+    def of_call(self, name: str, parts: Sequence[Operand]) -> ValueKind:
         match name, parts:
             case "len", [counted]:
                 if counted.kind in ("truth", "number"):
@@ -97,7 +100,7 @@ class Kinds:
         self.disagreement = self.disagreement or disagreement
 
 
-def _agree(one: Kind, op: ast.cmpop, other: Kind) -> bool:
+def _agree(one: ValueKind, op: ast.cmpop, other: ValueKind) -> bool:
     if not isinstance(op, ast.In | ast.NotIn):
         return one == other
     if isinstance(other, tuple):

@@ -16,7 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from djinn_jupyter.engine.interventions.condition_kinds import OF_NAMES, Kind, Kinds, Operand, of_constant
+from djinn_jupyter.engine.interventions.condition_kinds import (
+    OF_NAMES,
+    KindRules,
+    Noun,
+    Operand,
+    ValueKind,
+    of_constant,
+)
 from djinn_jupyter.errors import InvalidCondition
 
 
@@ -51,6 +58,10 @@ _ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Mod: operator.mod,
 }
 Compiled = Callable[[Scope], Any]
+EXAMPLES: Final[dict[Noun, str]] = {
+    "condition": "step > 0 and p(' Paris') < 0.5",
+    "metric": "logit(' Rome') - logit(' Paris')",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +99,19 @@ class Condition:
         return self.names <= {"step"}
 
 
-def parse(text: str, *, kept: bool = False) -> Condition:
-    """Return the parsed condition; InvalidCondition names the part that is not understood. A `kept` (restored)
-    condition may be as deep as the engine that saved it allowed."""
-    reading = _Reading(sys.maxsize if kept else DEEPEST)
+def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Condition:
+    """Return the parsed condition; InvalidCondition, which calls the whole by its `noun`, names the part that is not
+    understood. A `kept` (restored) condition may be as deep as the engine that saved it allowed."""
+    reading = _Reading(sys.maxsize if kept else DEEPEST, noun)
     try:
         whole = reading.read(ast.parse(text.strip(), mode="eval").body)
     except (RecursionError, MemoryError):
         raise InvalidCondition(
-            f"The condition {text[:40]!r} and so on cannot be evaluated: it is nested deeper than {DEEPEST} levels; "
+            f"The {noun} {text[:40]!r} and so on cannot be evaluated: it is nested deeper than {DEEPEST} levels; "
             "write it with fewer."
         ) from None
     except (SyntaxError, ValueError):
-        raise InvalidCondition(f"{text!r} is not an expression such as `step > 0 and p(' Paris') < 0.5`.") from None
+        raise InvalidCondition(f"{text!r} is not an expression such as `{EXAMPLES[noun]}`.") from None
     no_number = reading.kinds.disagreement
     if no_number is None and whole.kind != "number":
         no_number = f"{whole}, and a metric has to be a number, as logit(' Paris') is."
@@ -110,7 +121,7 @@ def parse(text: str, *, kept: bool = False) -> Condition:
         try:
             return whole.value(scope)
         except (TypeError, ZeroDivisionError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidCondition(f"The condition {text!r} could not be evaluated: {error}.") from None
+            raise InvalidCondition(f"The {noun} {text!r} could not be evaluated: {error}.") from None
 
     return Condition(
         text=text,
@@ -126,11 +137,11 @@ def parse(text: str, *, kept: bool = False) -> Condition:
 class _Reading:
     """One walk over an expression: what it reads, the kinds of its parts, and how each is computed."""
 
-    def __init__(self, deepest: int) -> None:
+    def __init__(self, deepest: int, noun: Noun) -> None:
         self.names: set[str] = set()
         self.tokens: set[str | int] = set()
-        self.kinds = Kinds()
-        self._deepest = deepest
+        self.kinds = KindRules(noun)
+        self._deepest, self._noun = deepest, noun
 
     def read(self, node: ast.expr, level: int = 1) -> Operand:
         """Read a part and those inside it. Raises RecursionError below the deepest level, which is fixed, because the
@@ -138,7 +149,7 @@ class _Reading:
         if level > self._deepest:
             raise RecursionError
         kinds, below, items = self.kinds, level + 1, None
-        kind: Kind
+        kind: ValueKind
         match node:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
                 kind, value = of_constant(constant), lambda scope: constant
@@ -169,20 +180,27 @@ class _Reading:
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in TOKEN_FUNCTIONS:
                 kind, value = "number", self._of_token(name, args)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-                call, parts = _function(name), [self.read(one, below) for one in args]
+                call, parts = self._function(name), [self.read(one, below) for one in args]
                 kind, value = kinds.of_call(name, parts), lambda scope: call(*(part.value(scope) for part in parts))
             case _:
-                raise InvalidCondition(f"{ast.unparse(node)!r} is not allowed in a condition.")
+                raise InvalidCondition(f"{ast.unparse(node)!r} is not allowed in a {self._noun}.")
         return Operand(node=node, kind=kind, value=value, items=items)
 
-    def _name(self, name: str) -> tuple[Kind, Compiled]:
+    def _name(self, name: str) -> tuple[ValueKind, Compiled]:
         if name not in OF_NAMES:
+            known = "" if self._noun == "metric" else f"{', '.join(OF_NAMES)}, and "
             raise InvalidCondition(
-                f"A condition knows no {name!r}; it knows {', '.join(OF_NAMES)}, and of a token "
-                f"{', '.join(TOKEN_FUNCTIONS)}."
+                f"A {self._noun} knows no {name!r}; it knows {known}of a token {', '.join(TOKEN_FUNCTIONS)}."
             )
         self.names.add(name)
         return OF_NAMES[name], lambda scope: scope.read(name)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        if name not in _FUNCTIONS:
+            raise InvalidCondition(
+                f"A {self._noun} knows no function {name!r}; it knows {', '.join((*TOKEN_FUNCTIONS, *_FUNCTIONS))}."
+            )
+        return _FUNCTIONS[name]
 
     def _of_token(self, name: str, args: list[ast.expr]) -> Compiled:
         match args:
@@ -191,14 +209,6 @@ class _Reading:
                 self.tokens.add(token)
                 return lambda scope: scope.of_token(name, token)
         raise InvalidCondition(f"{name} takes one token in quotes, as in {name}(' Paris'), or its number.")
-
-
-def _function(name: str) -> Callable[..., Any]:
-    if name not in _FUNCTIONS:
-        raise InvalidCondition(
-            f"A condition knows no function {name!r}; it knows {', '.join((*TOKEN_FUNCTIONS, *_FUNCTIONS))}."
-        )
-    return _FUNCTIONS[name]
 
 
 def _all_or_any(conjunction: bool, parts: Sequence[Operand]) -> Compiled:

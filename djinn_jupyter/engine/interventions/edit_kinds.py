@@ -2,7 +2,8 @@
 neither sites nor sessions.
 
 Every number and array of an edit is checked before its kind sees it, by the types of its fields. An array arrives as a
-tensor of the part's dtype that broadcasts to the part, under its field's name.
+tensor of the part's dtype that broadcasts to the part, under its field's name; a direction arrives measured, once for
+all parts of a dtype: in fp32, with its length or as the unit vector.
 
 Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without a selector).
 """
@@ -36,12 +37,14 @@ from djinn_jupyter.wire.edits import (
     Zero,
     name_of,
 )
+from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.names import label
 
-One = TypeVar("One", bound=EditBase)
+AnyEdit = TypeVar("AnyEdit", bound=EditBase)
 Value = TypeVar("Value", float, Array)
 Compute = Callable[..., Tensor]
-LARGEST: Final = torch.finfo(torch.float32).max  # a rule with a larger number would make infinity at every pass
+Arrays = dict[str, Tensor]
+Measure = Callable[[str, Tensor], Arrays]
 
 
 def nothing_more(edit: EditBase) -> None:
@@ -49,30 +52,33 @@ def nothing_more(edit: EditBase) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """`compute` takes the part, the edit and its arrays, and returns the edited part. `check` raises InvalidEdit for
-    numbers that contradict each other; `infinite` numbers are allowed."""
+class EditKind:
+    """`compute` takes the part, the edit and its arrays, and returns the edited part, a new tensor. `measure` makes
+    these of the one array that the edit has, as wide as the part. `check` raises InvalidEdit for numbers that
+    contradict each other; `infinite` numbers are allowed."""
 
     compute: Compute
+    measure: Measure | None
     spell: Callable[[Any], str]
     check: Callable[[Any], None]
     infinite: bool
 
 
-KINDS: Final[dict[type[EditBase], Kind]] = {}
+KINDS: Final[dict[type[EditBase], EditKind]] = {}
 
 
 def kind_of(
-    edit: type[One],
-    spell: Callable[[One], str],
-    check: Callable[[One], None] = nothing_more,
+    edit: type[AnyEdit],
+    spell: Callable[[AnyEdit], str],
+    check: Callable[[AnyEdit], None] = nothing_more,
     *,
     infinite: bool = False,
+    measure: Measure | None = None,
 ) -> Callable[[Compute], Compute]:
     """Declare the arithmetic of a kind of edit."""
 
     def declare(compute: Compute) -> Compute:
-        KINDS[edit] = Kind(compute=compute, spell=spell, check=check, infinite=infinite)
+        KINDS[edit] = EditKind(compute=compute, measure=measure, spell=spell, check=check, infinite=infinite)
         return compute
 
     return declare
@@ -128,28 +134,46 @@ def _directed(edit: ProjectOut | NormMatch | Orthogonal | ProjectionCap) -> None
         raise InvalidEdit(f"{spell(edit)}: the direction is zero.")
 
 
-@kind_of(ProjectOut, lambda edit: "project out", _directed)
-def _without(part: Tensor, edit: ProjectOut, direction: Tensor) -> Tensor:
-    """Return part - (part . d) d / |d|^2 along the last axis, computed in fp32."""
+def _with_square(name: str, direction: Tensor) -> Arrays:
+    """Return a direction with |d|^2. Raises InvalidEdit where the part's dtype has made it zero."""
     d = direction.to(torch.float32)
-    squared = _squared(d)
-    x = part.to(torch.float32)
-    return (x - (x * d).sum(-1, keepdim=True) * d / squared).to(part.dtype)
+    squared = (d * d).sum(-1, keepdim=True)
+    if not bool((squared > 0).all()):
+        raise InvalidEdit("The direction is zero in the dtype of the activation.")
+    return {name: d, "squared": squared}
 
 
-@kind_of(NormMatch, lambda edit: f"add {edit.coef:g} of its norm along {list(edit.vector.shape)}", _directed)
+def _as_unit(name: str, direction: Tensor) -> Arrays:
+    """Return the unit vector. Raises InvalidEdit where the part's dtype has made it zero."""
+    measured = _with_square(name, direction)
+    return {name: measured[name] / measured["squared"].sqrt()}
+
+
+@kind_of(ProjectOut, lambda edit: "project out", _directed, measure=_with_square)
+def _without(part: Tensor, edit: ProjectOut, direction: Tensor, squared: Tensor) -> Tensor:
+    """Return part - (part . d) d / |d|^2 along the last axis, computed in fp32."""
+    x = part.float()
+    return (x - (x * direction).sum(-1, keepdim=True) * direction / squared).to(part.dtype)
+
+
+@kind_of(
+    NormMatch,
+    lambda edit: f"add {edit.coef:g} of its norm along {list(edit.vector.shape)}",
+    _directed,
+    measure=_as_unit,
+)
 def _matched(part: Tensor, edit: NormMatch, vector: Tensor) -> Tensor:
-    """Return part + coef |part| v / |v| along the last axis, computed in fp32."""
-    x, v = part.to(torch.float32), vector.to(torch.float32).expand_as(part)
-    norm: Tensor = x.norm(dim=-1, keepdim=True)
-    return (x + edit.coef * norm * (v / _squared(v).sqrt())).to(part.dtype)
+    """Return part + coef |part| u along the last axis, u the unit vector, computed in fp32."""
+    x = part.float()
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x + edit.coef * norm * vector).to(part.dtype)
 
 
-@kind_of(Orthogonal, lambda edit: f"component times {edit.coef:g}", _directed)
+@kind_of(Orthogonal, lambda edit: f"component times {edit.coef:g}", _directed, measure=_as_unit)
 def _recomposed(part: Tensor, edit: Orthogonal, direction: Tensor) -> Tensor:
     """Return part + (coef - 1) (part . u) u along the last axis, u the unit vector, computed in fp32."""
-    x, along, unit = _decomposed(part, direction)
-    return (x + (edit.coef - 1) * along * unit).to(part.dtype)
+    x = part.float()
+    return (x + (edit.coef - 1) * _along(x, direction) * direction).to(part.dtype)
 
 
 def _capping(edit: ProjectionCap) -> None:
@@ -157,27 +181,19 @@ def _capping(edit: ProjectionCap) -> None:
     _directed(edit)
 
 
-@kind_of(ProjectionCap, lambda edit: f"cap component {_spell(edit)}", _capping, infinite=True)
+@kind_of(ProjectionCap, lambda edit: f"cap component {_spell(edit)}", _capping, infinite=True, measure=_as_unit)
 def _capped(part: Tensor, edit: ProjectionCap, direction: Tensor) -> Tensor:
     """Return part with part . u between the bounds, u the unit vector, computed in fp32."""
-    x, along, unit = _decomposed(part, direction)
+    x = part.float()
+    along = _along(x, direction)
     bounds = (_bound(edit.low, torch.float32), _bound(edit.high, torch.float32))
-    return (x + (torch.clamp(along, min=bounds[0], max=bounds[1]) - along) * unit).to(part.dtype)
+    return (x + (torch.clamp(along, min=bounds[0], max=bounds[1]) - along) * direction).to(part.dtype)
 
 
-def _decomposed(part: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the part, its component along the direction [..., 1], and the unit vector, in fp32."""
-    x, d = part.to(torch.float32), direction.to(torch.float32).expand_as(part)
-    unit = d / _squared(d).sqrt()
-    return x, (x * unit).sum(-1, keepdim=True), unit
-
-
-def _squared(direction: Tensor) -> Tensor:
-    """Return |d|^2 along the last axis. Raises InvalidEdit where the part's dtype has made it zero."""
-    squared: Tensor = (direction * direction).sum(-1, keepdim=True)
-    if not bool((squared > 0).all()):
-        raise InvalidEdit("The direction is zero in the dtype of the activation.")
-    return squared
+def _along(x: Tensor, unit: Tensor) -> Tensor:
+    """Return the component along the unit vector, [..., 1]."""
+    component: Tensor = (x * unit).sum(-1, keepdim=True)
+    return component
 
 
 @kind_of(PatchFrom, lambda edit: f"patch from {label(edit.session)}" + (f" at {edit.site}" if edit.site else ""))
@@ -198,10 +214,18 @@ def _patched(part: Tensor, edit: PatchFrom, source: Tensor | None = None) -> Ten
 # --- the same for every kind -----------------------------------------------------------------------------------------
 
 
-def arrays_of(edit: Edit, part: Tensor) -> dict[str, Tensor]:
-    """Return the arrays of an edit by name, on the device and in the dtype of the part."""
-    arrays = _fields(edit, Array).items()
-    return {name: to_tensor(array).to(device=part.device, dtype=part.dtype) for name, array in arrays}
+def arrays_of(edit: Edit, part: Tensor) -> Arrays:
+    """Return the arrays of an edit by name, on the device and in the dtype of the part, or measured. Raises InvalidEdit
+    where one does not fit."""
+    arrays = {
+        name: to_tensor(array).to(device=part.device, dtype=part.dtype) for name, array in _fields(edit, Array).items()
+    }
+    measure = KINDS[type(edit)].measure
+    if measure is None:
+        return arrays
+    ((name, array),) = arrays.items()
+    _require_last_axis(array, part, name)
+    return measure(name, array.expand(*array.shape[:-1], part.shape[-1]))
 
 
 def compute(part: Tensor, edit: Edit, arrays: Mapping[str, Tensor] | None = None, **given: Tensor) -> Tensor:
@@ -223,7 +247,7 @@ def check(edit: Edit, width: int | None, *, heads: int | None = None) -> None:
     where it differs from pass to pass, `heads` that of the axis before it, where it is known."""
     kind, name = KINDS[type(edit)], name_of(edit)
     for number in _fields(edit, float).values():
-        if math.isnan(number) or (abs(number) > LARGEST and not kind.infinite):
+        if math.isnan(number) or (abs(number) > LARGEST_SINGLE and not kind.infinite):
             raise InvalidEdit(f"{name}: {number} is not {'a number' if kind.infinite else 'finite in float32'}.")
     for array in _fields(edit, Array).values():
         _check_array(array, width, heads, name)
@@ -241,6 +265,12 @@ def _check_array(array: Array, width: int | None, heads: int | None, verb: str) 
         raise InvalidEdit(f"{verb}: the array has {array.shape[-2]} heads, the site has {heads}.")
     if not bool(torch.isfinite(to_tensor(array)).all()):
         raise InvalidEdit(f"{verb}: the array holds NaN or infinity; the activation is left as it was.")
+
+
+def _require_last_axis(array: Tensor, part: Tensor, what: str) -> None:
+    """Raise InvalidEdit unless the array's last axis fits: the others may be rows that are chosen later."""
+    if array.ndim:
+        _require_fit(array[(0,) * (array.ndim - 1)] if array.numel() else array, part, what)
 
 
 def _require_fit(array: Tensor, part: Tensor, what: str) -> None:

@@ -13,7 +13,7 @@ Lens = Callable[[Tensor], Tensor]
 
 
 @dataclass(slots=True, kw_only=True)
-class Moment:
+class SiteValue:
     """`value` has positions first: [T, D], [T, H, D] or [T, H, K]; row i belongs to the absolute position
     `row_positions()[i]` and the token `row_tokens()[i]`. `lens` applies the model's epilogue to rows of the residual
     stream [n, D] and returns logits [n, V]; None where the value is not [T, D] of the residual stream's width."""

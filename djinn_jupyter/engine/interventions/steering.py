@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.edits import ChangeSizes
 from djinn_jupyter.engine.interventions.guard import Guard
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit
-from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.edits import Edit, with_coefficient
 from djinn_jupyter.wire.nouns import PassesMeant, RuleDescription
 from djinn_jupyter.wire.positions import limits_of
 from djinn_jupyter.wire.sites import Site
@@ -55,10 +57,12 @@ class Rule:
     refused_at: int | None = None
     announced: bool = False
     _last: int = -1  # the tap that was met last, by number; the next pass meets one before it, or the same
-    _counted: set[str] = field(default_factory=set)  # what this pass was counted as
-    _sizes: list[Tensor] = field(default_factory=list)
+    _changed_in: int = 0  # the last pass that was counted as changed, by its number in `passes_met`
+    _refused_in: int = 0
+    _unread: list[tuple[int, ChangeSizes]] = field(default_factory=list)  # by passes; still on the device
     _read: list[float] = field(default_factory=list)
     _arrays: dict[str, Tensor] | None = None
+    _made_for: tuple[torch.device, torch.dtype, int] | None = None
     what: str = field(init=False)  # the rule as a person would say it
     places: dict[Site, int] = field(init=False)  # the numbers of the taps, by their sites without selectors
 
@@ -79,52 +83,64 @@ class Rule:
 
     def copy(self) -> Rule:
         """Return the same rule with counts of its own."""
-        made = replace(self, _sizes=[], _read=[], _counted=set())
+        made = replace(self, _unread=[], _read=[])
         made.reset()
         return made
 
-    def apply(self, moment: Moment, counted: bool) -> tuple[Tensor, Change] | None:
+    def with_coefficient(self, coef: float) -> Rule:
+        """Return the same rule, whose edit has one, with this factor or coefficient, turned on and with counts of its
+        own. Raises InvalidEdit for a number that no rule may have."""
+        edit = with_coefficient(self.edit, coef)
+        check_rule(edit, self.taps[0], self.sites[0].selector)
+        return replace(self, edit=edit, enabled=True, _arrays=None).copy()
+
+    def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
         """Return the edited raw tensor and the change; None where nothing of the rule is in this pass, or where its
         value refuses the edit. `counted` is False when part of a pass is rerun."""
         if counted:
-            self._meet(moment)
+            self._meet(site_value)
         try:
-            applied = self._applied(moment)
+            applied = self._applied(site_value)
         except (InvalidEdit, InvalidCondition) as error:
             if counted:
-                self._refuse(moment, str(error))
+                self._refuse(site_value, str(error))
             return None
-        if applied is not None and counted:
-            self._count("changed")
-            assert isinstance(applied[1].size, Tensor)
-            self._sizes.append(applied[1].size)
-        return applied
+        if applied is None:
+            return None
+        made, sizes = applied
+        if counted:
+            self._unread.append((self.passes_met, sizes))
+        return made, Change(what=self.what, size=sizes.relative, rule=self.number)
 
-    def _applied(self, moment: Moment) -> tuple[Tensor, Change] | None:
-        if not self.takes(moment.step):
+    def _applied(self, site_value: SiteValue) -> tuple[Tensor, ChangeSizes] | None:
+        if not self.takes(site_value.step):
             return None
-        rows, selector = self._rows_at(moment), self.sites[0].selector
+        rows, selector = self._rows_at(site_value), self.sites[0].selector
         if rows is not None and not rows:
             return None
-        part = edits.take(moment.value, rows, selector)
-        changed = edit_kinds.compute(part, self.edit, self._arrays_for(part, rows, moment.row_positions()))
-        size = edits.relative_size(part, changed)
-        made = moment.replace(edits.put(moment.value, changed, rows, selector))
-        return made, Change(what=self.what, size=size, rule=self.number)
+        whole = rows is None and selector is None
+        part = site_value.value if whole else edits.take(site_value.value, rows, selector)
+        changed = edit_kinds.compute(part, self.edit, self._arrays_for(part, rows, site_value))
+        value = changed if whole else edits.put(site_value.value, changed, rows, selector)
+        return site_value.replace(value), edits.sizes(part, changed)
 
     def takes(self, step: int) -> bool:
         """True where the rule is for the pass of this step."""
         return self.on is None or (self.on == "prompt") == (step == 0)
 
-    def _rows_at(self, moment: Moment) -> list[int] | None:
-        rows = self.rows_in(moment.row_positions())
+    def _rows_at(self, site_value: SiteValue) -> list[int] | None:
+        rows = self.rows_in(site_value.row_positions()) if self._chooses_rows else None
         if self.guard is None:
             return rows
-        return self.guard.holding(moment, self.sites[0], range(moment.rows) if rows is None else rows)
+        return self.guard.holding(site_value, self.sites[0], range(site_value.rows) if rows is None else rows)
+
+    @property
+    def _chooses_rows(self) -> bool:
+        return self.positions is not None or self.onward is not None
 
     def rows_in(self, available: range) -> list[int] | None:
         """Return the rows of its positions in a pass over these; None for all of them."""
-        if self.positions is None and self.onward is None:
+        if not self._chooses_rows:
             return None
         named = [available.index(p) for p in self._absolute(available) if p in available]
         if self.onward is None:
@@ -135,12 +151,13 @@ class Rule:
     def _absolute(self, available: range) -> list[int]:
         return [available.stop + p if p < 0 else p for p in self.positions or ()]
 
-    def _arrays_for(self, part: Tensor, rows: list[int] | None, available: range) -> dict[str, Tensor]:
+    def _arrays_for(self, part: Tensor, rows: list[int] | None, site_value: SiteValue) -> dict[str, Tensor]:
         """Return the edit's arrays. One with a row for each of the rule's positions gives those of this pass."""
         arrays = self._on_device(part)
         count = len(self.positions or ())
         if rows is None or self.onward is not None or count < 2:
             return arrays
+        available = site_value.row_positions()
         number = {position: index for index, position in enumerate(self._absolute(available))}
         chosen = [number[available[row]] for row in rows]
         return {
@@ -149,34 +166,25 @@ class Rule:
         }
 
     def _on_device(self, part: Tensor) -> dict[str, Tensor]:
-        kept = self._arrays
-        if kept is None or any((one.device, one.dtype) != (part.device, part.dtype) for one in kept.values()):
-            kept = edit_kinds.arrays_of(self.edit, part)
+        kept, made_for = self._arrays, (part.device, part.dtype, part.shape[-1])
+        if kept is None or self._made_for != made_for:
+            kept, self._made_for = edit_kinds.arrays_of(self.edit, part), made_for
             self._arrays = kept if sum(one.nbytes for one in kept.values()) <= ARRAYS_KEPT else None
         return kept
 
     # --- its counts --------------------------------------------------------------------------------------------------
 
-    def _meet(self, moment: Moment) -> None:
-        number = self.places[moment.tap.site] if len(self.sites) > 1 else 0
+    def _meet(self, site_value: SiteValue) -> None:
+        number = self.places[site_value.tap.site] if len(self.sites) > 1 else 0
         if number <= self._last or self._last < 0:
             self.passes_met += 1
-            self._counted.clear()
-        self._last, self.met_at = number, moment.positions.start
+        self._last, self.met_at = number, site_value.positions.start
 
-    def _count(self, what: str) -> None:
-        """Count the present pass once as changed, or as refused."""
-        if what in self._counted:
-            return
-        self._counted.add(what)
-        if what == "changed":
-            self.passes_changed += 1
-        else:
+    def _refuse(self, site_value: SiteValue, reason: str) -> None:
+        if self._refused_in != self.passes_met:
             self.passes_refused += 1
-
-    def _refuse(self, moment: Moment, reason: str) -> None:
-        self._count("refused")
-        self.refused_at = moment.positions.start
+        self._refused_in = self.passes_met
+        self.refused_at = site_value.positions.start
         self.trouble = self.trouble or reason
 
     def announce(self) -> str | None:
@@ -192,25 +200,28 @@ class Rule:
     def mark(self) -> Callable[[], None]:
         """Return a callable that restores the present counts."""
         counts = (self.passes_met, self.passes_changed, self.passes_refused)
-        last, counted, sizes = (
-            (self._last, self.met_at, self.refused_at, self.trouble),
-            set(self._counted),
-            len(self._sizes),
-        )
+        last = (self._last, self._changed_in, self._refused_in, self.met_at, self.refused_at, self.trouble)
+        unread, length, read = self._unread, len(self._unread), len(self._read)
 
         def go_back() -> None:
             self.passes_met, self.passes_changed, self.passes_refused = counts
-            self._last, self.met_at, self.refused_at, self.trouble = last
-            self._counted = counted
-            del self._sizes[sizes:]
+            self._last, self._changed_in, self._refused_in, self.met_at, self.refused_at, self.trouble = last
+            self._unread = unread  # `sizes` may have read some of them since
+            del self._unread[length:], self._read[read:]
 
         return go_back
 
     def sizes(self) -> tuple[float, ...]:
-        """Return the relative size of every change so far; waits for those that are still on the device."""
-        if self._sizes:
-            self._read.extend(float(size) for size in self._sizes)
-            self._sizes.clear()
+        """Return the relative size of every change so far, and count the passes that have one; waits for those that
+        are still on the device. An edit that changed nothing there was no change."""
+        unread, self._unread = self._unread, []
+        for number, sizes in unread:
+            if float(sizes.absolute) == 0:
+                continue
+            self._read.append(float(sizes.relative))
+            if self._changed_in != number:
+                self.passes_changed += 1
+            self._changed_in = number
         return tuple(self._read)
 
     def describe(self) -> RuleDescription:
@@ -244,8 +255,8 @@ class Rule:
         self.passes_met = self.passes_changed = self.passes_refused = 0
         self.trouble = self.met_at = self.refused_at = None
         self.announced, self._last = False, -1
-        self._counted.clear()
-        self._sizes.clear()
+        self._changed_in = self._refused_in = 0
+        self._unread = []
         self._read.clear()
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UsageError
@@ -51,8 +51,8 @@ class Watch:
     def axes(self) -> str:
         return self.tap.axes if self.unit is None else "T"
 
-    def observe(self, moment: Moment) -> None:
-        value = moment.value if self.site.selector is None else moment.value[:, list(self.site.selector)]
+    def observe(self, site_value: SiteValue) -> None:
+        value = site_value.value if self.site.selector is None else site_value.value[:, list(self.site.selector)]
         if self.unit is not None:
             value = _along(value, self.unit)
         size = value.numel() * value.element_size()
@@ -60,7 +60,7 @@ class Watch:
             self.passes_left_out += 1
             return
         self.values.append(value.detach().to("cpu", copy=True))
-        self.positions.append(tuple(moment.row_positions()))
+        self.positions.append(tuple(site_value.row_positions()))
         self.runs.append(self.run)
         self.bytes_held += size
 

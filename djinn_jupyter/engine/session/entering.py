@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Final
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import Journal, Outcome
+from djinn_jupyter.engine.forward.pass_controller import Outcome, SavedStates
 from djinn_jupyter.engine.forward.plan import Plan
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -26,11 +26,12 @@ def _row_bytes(runtime: Runtime) -> int:
 
 
 def entered(
-    runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal
+    runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, saved_states: SavedStates
 ) -> Generator[Blocked | None, None, Outcome]:
     """Run `Forward.enter` once there is room for its pages and for the tensors it leaves: older stops are evicted, then
     sessions, and where none can be, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull
     where that is not enough."""
+    runtime = runtime.of(session)
     forward, space = runtime.forward, runtime.space
     logits = len(frame.tokens) if plan.all_logits else 1
     hidden = len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0
@@ -38,7 +39,7 @@ def entered(
     while True:
         try:
             room.open()
-            return forward.enter(frame, plan, cache, journal, room.admit)
+            return forward.enter(frame, plan, cache, saved_states, room.admit)
         except SlabFull:
             space.put_back()
             need = room.need + cache.bytes_wanted(frame.committed, frame.end)

@@ -10,10 +10,10 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.frame import Frame, States
 from djinn_jupyter.engine.memory.kv.slab import Page
 from djinn_jupyter.engine.memory.kv.states import LayerState
-from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.session.history import StopRecord
-from djinn_jupyter.engine.session.residence import Storages
+from djinn_jupyter.engine.session.residence import SessionStorages
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.nested import tensors_within
 
@@ -24,43 +24,43 @@ def pages_of(session: Session) -> Iterator[Page]:
             yield group.slab.page(number)
 
 
-def storages_of(session: Session, blobs: Blobs) -> Storages:
+def storages_of(session: Session, storage_table: StorageTable) -> SessionStorages:
     """Return the session's storages; those that passes write in place are marked with its present version."""
     here, stored = session.residence, session.residence.storages_known
     stale = stored is None or stored[0] != here.version or session.work is not None
-    known = here.know_storages(_found(session, blobs)) if stored is None or stale else stored[1]
-    return Storages(own=_living(known.own), past=_living(known.past))
+    known = here.know_storages(_found(session, storage_table)) if stored is None or stale else stored[1]
+    return SessionStorages(own=_living(known.own), past=_living(known.past))
 
 
-def blobs_of(session: Session, blobs: Blobs) -> list[Blob]:
+def all_storages_of(session: Session, storage_table: StorageTable) -> list[Storage]:
     """Return all storages of the session."""
-    found = storages_of(session, blobs)
+    found = storages_of(session, storage_table)
     return [*found.own, *found.past]
 
 
-def _found(session: Session, blobs: Blobs) -> Storages:
-    own = _each_once(blobs, own_tensors(session))
+def _found(session: Session, storage_table: StorageTable) -> SessionStorages:
+    own = _each_once(storage_table, own_tensors(session))
     for state in session.cache.live_states().values():
         for tensor in state.tensors():
-            blob = blobs.of(tensor)
-            if blob is not None:
-                blob.written_at(session.residence.version)
-                own[blob.identity] = blob
-    past = _each_once(blobs, past_tensors(session))
-    return Storages(own=list(own.values()), past=[blob for blob in past.values() if blob.identity not in own])
+            storage = storage_table.of(tensor)
+            if storage is not None:
+                storage.written_at(session.residence.version)
+                own[storage.identity] = storage
+    past = _each_once(storage_table, past_tensors(session))
+    return SessionStorages(own=list(own.values()), past=[past[identity] for identity in past if identity not in own])
 
 
-def _each_once(blobs: Blobs, tensors: Iterable[Tensor]) -> dict[int, Blob]:
-    found = (blobs.of(tensor) for tensor in tensors)
-    return {blob.identity: blob for blob in found if blob is not None}
+def _each_once(storage_table: StorageTable, tensors: Iterable[Tensor]) -> dict[int, Storage]:
+    found = (storage_table.of(tensor) for tensor in tensors)
+    return {storage.identity: storage for storage in found if storage is not None}
 
 
-def _living(blobs: list[Blob]) -> list[Blob]:
-    return [blob for blob in blobs if not blob.expired]
+def _living(storages: list[Storage]) -> list[Storage]:
+    return [storage for storage in storages if not storage.expired]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belongings:
+class Footprint:
     """Bytes of a session by place: on the device, those of them with no copy elsewhere (`dirty`), and copies."""
 
     device: int
@@ -69,13 +69,13 @@ class Belongings:
     disk: int
 
     @classmethod
-    def nothing(cls) -> Belongings:
+    def nothing(cls) -> Footprint:
         return cls(device=0, dirty=0, host=0, disk=0)
 
     @classmethod
-    def count(cls, session: Session, blobs: Blobs) -> Belongings:
+    def count(cls, session: Session, storage_table: StorageTable) -> Footprint:
         device = dirty = host = disk = 0
-        for item in items_of(session, blobs):
+        for item in items_of(session, storage_table):
             size, copies = item.nbytes, item.copies
             if item.resident:
                 device += size
@@ -85,22 +85,22 @@ class Belongings:
         return cls(device=device, dirty=dirty, host=host, disk=disk)
 
 
-def items_of(session: Session, blobs: Blobs) -> list[Item]:
+def items_of(session: Session, storage_table: StorageTable) -> list[Item]:
     """Return all storages and pages of a session. Pages last: where there is room, their slab grows by more than it was
     asked for."""
-    return [*blobs_of(session, blobs), *pages_of(session)]
+    return [*all_storages_of(session, storage_table), *pages_of(session)]
 
 
-def own_items_of(session: Session, blobs: Blobs) -> list[Item]:
+def own_items_of(session: Session, storage_table: StorageTable) -> list[Item]:
     """Return the storages and pages that must be on the device before the session is used."""
-    return [*storages_of(session, blobs).own, *pages_of(session)]
+    return [*storages_of(session, storage_table).own, *pages_of(session)]
 
 
 def own_tensors(session: Session) -> Iterator[Tensor]:
     """Yield the tensors of the present stop, and those the next pass starts from and no pass writes in place."""
     if session.logits_1V is not None:
         yield session.logits_1V
-    yield from _of_states(session.journal.values())
+    yield from _of_states(session.saved_states.values())
     here = session.history.here
     if here is not None:
         yield from tensors_of_stop(here)

@@ -41,6 +41,7 @@ class Generation:
     log_probabilities: list[float | None] = field(default_factory=list)
     mode: Mode = "exact"  # "fast" shares passes with other runs
     shared: int = 0  # passes that were computed together with others
+    difference: float | None = None  # the largest of its shared logits, where a pass was computed again alone
     states: dict[int, States] = field(default_factory=dict)
 
     def copy(self) -> Generation:
@@ -72,8 +73,11 @@ class Generation:
             states=dict(before.states),
         )
 
-    def count_shared(self) -> None:
+    def count_shared(self, difference: float | None) -> None:
+        """Count a shared pass; `difference` is by how much its row differed, where it was computed again alone."""
         self.shared += 1
+        if difference is not None:
+            self.difference = max(difference, self.difference or 0.0)
 
     def share(self, mode: Mode) -> None:
         """Share passes from here on, or no more."""

@@ -144,6 +144,13 @@ class History:
         self._cut([s for s in self.stops if (s.frame.committed, s.frame.boundary) < (committed, boundary)])
         self.present = None
 
+    def keep_present(self, why: str) -> None:
+        """Forget all stops but the present one."""
+        here = self.here
+        self.dropped, self.why = self.dropped + len(self.stops) - (here is not None), why
+        self.on_disk = int(self.present is not None and self.present < self.on_disk)
+        self.stops, self.present = ([], None) if here is None else ([here], 0)
+
     def copy(self, generation_of: Callable[[Generation], Generation]) -> History:
         """Return the same stops on copies of their generations, so that a fork draws its own random numbers."""
         stops = [replace(stop, generation=generation_of(stop.generation)) for stop in self.stops]

@@ -71,11 +71,13 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
 
 
 def _earlier(session: Session) -> Iterator[EarlierPasses]:
-    """Yield the committed passes that rules or overrides changed, oldest first."""
+    """Yield the committed passes that rules or overrides changed, oldest first, then edits of committed rows."""
     for passes in session.pass_log.passes:
         changes = _changes(passes)
         if changes:
             yield EarlierPasses(start=passes.start, end=passes.end, changes=changes)
+    for edit in session.pass_log.edited:
+        yield EarlierPasses(start=min(edit.positions), end=max(edit.positions) + 1, changes=(edit.what,))
 
 
 def _changes(passes: Passes) -> tuple[str, ...]:

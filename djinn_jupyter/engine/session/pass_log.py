@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.wire.sites import Site
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,11 +33,34 @@ class Passes:
         return alike and same_rules(self.rules, rules)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CachedEdit:
+    """Rows of a site's cache layer that were put in place of the computed ones when `at` positions were committed:
+    keys or values [n, H, D] on the host, of all heads, at `positions`. `what` says how they were made, `size` how
+    much they changed, NaN or infinite where they were zero."""
+
+    at: int
+    site: Site
+    positions: tuple[int, ...]
+    rows_nHD: Tensor
+    what: str
+    size: float
+
+    def before(self, length: int) -> CachedEdit | None:
+        """Return it as it stands when the positions from `length` on have gone; None where all of it has."""
+        if self.at <= length:
+            return self
+        kept = [index for index, position in enumerate(self.positions) if position < length]
+        positions = tuple(self.positions[index] for index in kept)
+        return replace(self, at=length, positions=positions, rows_nHD=self.rows_nHD[kept]) if kept else None
+
+
 @dataclass(slots=True)
 class PassLog:
-    """Passes in order of position, without a gap from 0 on."""
+    """Passes in order of position, without a gap from 0 on; `edited` are the edits of committed rows, in order."""
 
     passes: list[Passes] = field(default_factory=list)
+    edited: list[CachedEdit] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -75,9 +101,18 @@ class PassLog:
             self.passes.pop()
         if self.passes and self.passes[-1].end > length:
             self.passes[-1].end = length
+        self.edited = [kept for one in self.edited if (kept := one.before(length)) is not None]
+
+    def note(self, edit: CachedEdit) -> None:
+        """Note an edit of committed rows. The passes after it are other ones than those before."""
+        self.edited.append(edit)
+
+    def last_edited(self, length: int) -> int:
+        """Return the last position below `length` with edited rows; -1 where there is none."""
+        return max((at for one in self.edited for at in one.positions if at < length), default=-1)
 
     def copy(self) -> PassLog:
-        return PassLog([replace(passes) for passes in self.passes])
+        return PassLog([replace(passes) for passes in self.passes], list(self.edited))
 
 
 def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import IllegalMove, UnknownSite
 from djinn_jupyter.wire.texts import in_quotes
 
-Exactness = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
+Provenance = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ObtainedValue:
     """A raw value of the stopped pass and how it was obtained."""
 
     raw: Tensor
-    exactness: Exactness
+    exactness: Provenance
 
 
 def replay(
@@ -56,7 +56,7 @@ def passed(
 ) -> Generator[Blocked | None, None, Halted | Completed]:
     """Run on from `frame` under a plan, giving way where that says so."""
     while True:
-        outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
+        outcome = yield from entered(runtime, session, frame, plan, session.cache, session.saved_states)
         runtime.counters.count_layers(outcome.layers_run)
         if not isinstance(outcome, Yielded):
             return outcome
@@ -66,15 +66,15 @@ def passed(
 
 @contextmanager
 def isolated(session: Session) -> Iterator[None]:
-    """Replay within the stopped pass; afterwards the session's states, journal and length are as before."""
-    live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
+    """Replay within the stopped pass; afterwards the session's states, saved states and length are as before."""
+    live, saved_states, committed = session.cache.capture_all(), dict(session.saved_states), session.cache.length
     try:
         yield
     finally:
         session.cache.rewind(committed)
         session.cache.restore_all(live)
-        session.journal.clear()
-        session.journal.update(journal)
+        session.saved_states.clear()
+        session.saved_states.update(saved_states)
 
 
 def stopped_frame(session: Session) -> Frame:
@@ -134,7 +134,7 @@ def _below(
     return _seen(outcome, tap, "re-run from the committed cache")
 
 
-def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> ObtainedValue:
+def _seen(outcome: Halted | Completed, tap: Tap, exactness: Provenance) -> ObtainedValue:
     if isinstance(outcome, Completed) or outcome.frame.raw is None:
         raise UnknownSite(f"{tap.site} was not met in this pass.")
     return ObtainedValue(

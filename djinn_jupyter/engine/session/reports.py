@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.session.footprint import Belongings
+from djinn_jupyter.engine.session.footprint import Footprint
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.influences import influences
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -31,7 +31,8 @@ def standing(session: Session) -> StopIdentity:
 def describe(session: Session) -> SessionDescription:
     frame = session.frame if session.state == "paused" else None
     pages = session.cache.statistics()
-    own = Belongings.count(session, session.blobs) if session.blobs is not None else Belongings.nothing()
+    table = session.storage_table
+    own = Footprint.count(session, table) if table is not None else Footprint.nothing()
     return SessionDescription(
         name=session.name,
         owner=session.owner,
@@ -57,6 +58,8 @@ def describe(session: Session) -> SessionDescription:
         dirty_bytes=own.dirty,
         last_transfer=session.residence.last_transfer,
         in_use=session.holder is not None and session.used_by == session.holder,
+        attention=session.attention,
+        progress=session.progress,
     )
 
 
@@ -125,14 +128,26 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
         layers_run=generation.layers_run,
         passes=generation.passes,
         shared=generation.shared,
-        note=_alone(runtime, generation),
+        largest_difference=generation.difference,
+        note=_alone(runtime, session, generation),
     )
 
 
-def _alone(runtime: Runtime, generation: Generation) -> str | None:
-    """Return why a fast run shared no pass, where that is its family's."""
-    why = runtime.sharing.why_not if generation.mode == "fast" and not generation.shared else None
-    return None if why is None else f"Each pass was computed alone, for this family's lines cannot share one: {why}."
+def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | None:
+    """Return why passes of a fast run were not shared, where that is its attention's or its family's."""
+    if generation.mode != "fast":
+        return None
+    if session.attention is not None:
+        return f"Each pass was computed alone, for passes of {session.attention} attention are not shared here."
+    sharing = runtime.sharing
+    if sharing.why_no_more is not None:
+        before = ". Those computed with others before may be wrong" if generation.shared else ""
+        return f"Passes are computed alone, for {sharing.why_no_more}{before}."
+    fed_new = session.committed > generation.begins
+    if sharing.why_not is not None and (fed_new or sharing.why_no_prompts is not None):
+        passes = "Passes over new tokens were" if sharing.why_no_prompts is None else "Each pass was"
+        return f"{passes} computed alone, for this family's lines cannot share one: {sharing.why_not}."
+    return None if sharing.why_no_prompts is None else f"Prompts were computed alone, for {sharing.why_no_prompts}."
 
 
 def _log_probabilities(session: Session) -> tuple[float | None, ...]:
@@ -186,7 +201,7 @@ def lens_rows(
 def effect(
     runtime: Runtime, before_V: Tensor, after_V: Tensor, count: int, chosen: Sequence[int] = ()
 ) -> EffectReading:
-    """Return what the edits change about the next token; `chosen` are read besides the `count` most probable."""
+    """Return the effect of the edits on the next token; `chosen` are read besides the `count` most probable."""
     before, after = before_V.to(torch.float32), after_V.to(torch.float32)
     log_before, log_after = torch.log_softmax(before, -1), torch.log_softmax(after, -1)
     kl = (log_after.exp() * (log_after - log_before)).sum()

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from djinn_jupyter.engine.memory.offload.mover import Batch
-from djinn_jupyter.engine.memory.offload.storages import Blob
+from djinn_jupyter.engine.memory.offload.mover import MoverBatch
+from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.session import residence_states
 from djinn_jupyter.errors import DjinnError, IllegalMove
@@ -18,12 +18,12 @@ Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_th
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storages:
+class SessionStorages:
     """A session's storages that are not pages, each once. `own` are those of its present place, from which it goes on;
     `past` those that only going back reads: its other stops and the kept states, in the order of eviction."""
 
-    own: list[Blob]
-    past: list[Blob]
+    own: list[Storage]
+    past: list[Storage]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,15 +35,17 @@ class Swap:
     cause: Cause
     items: list[Item]
     begun: float = field(default_factory=time.monotonic)
-    batches: set[Batch] = field(default_factory=set)
+    batches: set[MoverBatch] = field(default_factory=set)
     bytes_moved: int = 0
+    copy_seconds: float = 0.0
     from_disk: bool = False
     waits_for_room: bool = False
 
-    def settle(self, batch: Batch, size: int) -> None:
-        """Note the end of a batch of the move, which moved `size` bytes."""
+    def settle(self, batch: MoverBatch, size: int, seconds: float) -> None:
+        """Note the end of a batch of the move, which moved `size` bytes in `seconds` of the mover."""
         self.batches.discard(batch)
         self.bytes_moved += size
+        self.copy_seconds += seconds
 
     def go_to_disk(self) -> None:
         """Go on to the disk in place of the host."""
@@ -64,6 +66,7 @@ class Swap:
             bytes_moved=self.bytes_moved,
             seconds=time.monotonic() - self.begun,
             cause=self.cause,
+            copy_seconds=self.copy_seconds if self.bytes_moved else None,
         )
 
 
@@ -86,14 +89,14 @@ class Residence:
     wants_room: bool = False
     inherited: bool = False
     touched: float = field(default_factory=time.monotonic)
-    storages_known: tuple[int, Storages] | None = None
+    storages_known: tuple[int, SessionStorages] | None = None
 
     def touch(self) -> None:
         """Note a change of the session."""
         self.version += 1
         self.touched = time.monotonic()
 
-    def move(self, move: residence_states.Move, name: str) -> None:
+    def move(self, move: residence_states.ResidenceMove, name: str) -> None:
         self.state = residence_states.after(self.state, move, name)
 
     def inherit(self) -> None:
@@ -142,7 +145,7 @@ class Residence:
     def note_room(self) -> None:
         self.wants_room = False
 
-    def know_storages(self, found: Storages) -> Storages:
+    def know_storages(self, found: SessionStorages) -> SessionStorages:
         """Keep what was found until the session changes. Return it."""
         self.storages_known = (self.version, found)
         return found
@@ -167,5 +170,5 @@ class Residence:
 
     def let_go(self) -> None:
         if not self.busy:
-            raise IllegalMove("A session was let go that nobody held.")
+            raise IllegalMove("A session was let go that was not held.")
         self.busy -= 1

@@ -15,9 +15,9 @@ from djinn_jupyter.engine.session.transitions import follow
 from djinn_jupyter.wire.nouns import Residency
 from djinn_jupyter.wire.texts import in_quotes
 
-Move = Literal["leave", "call_back", "reach_host", "reach_disk", "sink", "come", "arrive", "begin_anew"]
+ResidenceMove = Literal["leave", "call_back", "reach_host", "reach_disk", "sink", "come", "arrive", "begin_anew"]
 
-MOVES: Final[dict[tuple[Residency, Move], Residency]] = {
+MOVES: Final[dict[tuple[Residency, ResidenceMove], Residency]] = {
     ("resident", "leave"): "storing",
     ("storing", "call_back"): "resident",
     ("storing", "reach_host"): "host",
@@ -33,7 +33,7 @@ MOVES: Final[dict[tuple[Residency, Move], Residency]] = {
 }
 
 
-def after(state: Residency, move: Move, name: str) -> Residency:
+def after(state: Residency, move: ResidenceMove, name: str) -> Residency:
     """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
     none."""
     return follow(MOVES, state, move, f"Session {in_quotes(name)} is {state} and cannot {move.replace('_', ' ')}.")

@@ -138,8 +138,9 @@ def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, S
     assert generation is not None
     kept: dict[int, States | None] = dict(generation.states) if runtime.recurrent else {committed: None}
     if generation.fed_from == 0 and (committed == 0 or not session.history.dropped):
-        kept[0] = runtime.new_cache().capture_all() or None
-    start = max((at for at in kept if at <= committed and session.cache.may_enter(at)), default=None)
+        kept[0] = runtime.space.new_cache().capture_all() or None
+    edited = session.pass_log.last_edited(committed)  # rows that running again would make anew, without the edit
+    start = max((at for at in kept if edited < at <= committed and session.cache.may_enter(at)), default=None)
     if start is None:
         raise UsageError("The states or the window of that token are no longer kept; go back by stop.")
     return start, kept[start]
@@ -164,5 +165,12 @@ def _stand(runtime: Runtime, session: Session, frame: Frame) -> Paused:
 
 def _arrive_back(runtime: Runtime, session: Session, frame: Frame) -> Paused:
     arrive_at(runtime, session, frame, "back", [])
-    session.recount(runtime.forward.layers)
+    recount(session, runtime.forward.layers)
     return reports.paused(runtime, session)
+
+
+def recount(session: Session, layers: int) -> None:
+    """Recount the passes and layers of a line that went back to its frame, for a model of `layers` layers."""
+    assert session.generation is not None and session.frame is not None
+    passes = session.pass_log.count(session.generation.fed_from, session.frame.committed)
+    session.generation.recount(passes, passes * layers + session.frame.boundary)

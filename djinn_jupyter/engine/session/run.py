@@ -28,8 +28,8 @@ from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.pass_log import same_rules
 from djinn_jupyter.engine.session.plans import plan_of
 from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.seats import Seat
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.sharing import Seat
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
@@ -78,6 +78,7 @@ def _run(
         if version != session.plan_version:
             plan = plan_of(session, free=free, targets=targets, yields=runtime.should_yield)
             version, rules = session.plan_version, session.rules_in_force
+        seat.expect(version)
         if frame.hidden is None and frame.tap is None:
             begun_under = rules
         try:
@@ -86,10 +87,14 @@ def _run(
             if not session.generation.new_tokens(session.tokens):
                 raise
             return finish(runtime, session, "slab_full", str(full))
+        if outcome is None:
+            continue
         _announce_refusals(runtime, session, rules)
         session.generation.count_layers(outcome.layers_run)
         runtime.counters.count_layers(outcome.layers_run)
-        runtime.counters.note_replayed(runtime.forward.layers_replayed)
+        forward = runtime.forward
+        if forward.graphs is not None:  # a session of another attention has none in an engine that has
+            runtime.counters.note_graphs(replayed=forward.layers_replayed, postponed=forward.graphs_postponed)
         match outcome:
             case Yielded():
                 session.yield_at(outcome.frame)
@@ -105,24 +110,49 @@ def _run(
                 ended = _after_pass(runtime, session, outcome, stream)
                 if ended is not None:
                     return ended
-                if outcome is not seat.outcome:  # who shares a pass gives way where it takes its seat
+                if outcome is not seat.outcome:  # a run that shares a pass gives way where it takes its seat
                     yield None
 
 
 def _passed(
     runtime: Runtime, session: Session, frame: Frame, plan: Plan, seat: Seat
-) -> Generator[Blocked | None, None, Outcome]:
-    """Run a pass: together with others where the run asked for that and nothing is to happen in it, else alone."""
+) -> Generator[Blocked | None, None, Outcome | None]:
+    """Run a pass: together with others where the run asked for that and nothing is to happen in it, else alone. None
+    where the plan has changed while it waited for the others, or for room."""
     assert session.generation is not None
-    plain = frame.hidden is None and frame.tap is None and len(frame.tokens) == 1 and frame.step > 0
-    if session.generation.mode == "fast" and plain and plan.empty:
+    shares = session.generation.mode == "fast" and session.attention is None
+    if shares and _may_be_shared(frame) and plan.empty:
         shared = yield from runtime.sharing.passed(seat)
         if shared is not None:
-            session.generation.count_shared()
+            session.generation.count_shared(seat.difference)
             session.count_as("fast")
             return shared
+        if not seat.up_to_date:
+            return None
     seat.stand_alone()
-    return (yield from entered(runtime, session, frame, plan, session.cache, session.journal))
+    steps = entered(runtime, session, frame, plan, session.cache, session.saved_states)
+    return (yield from _while_up_to_date(seat, steps))
+
+
+def _while_up_to_date(
+    seat: Seat, steps: Generator[Blocked | None, None, Outcome]
+) -> Generator[Blocked | None, None, Outcome | None]:
+    """Run the steps of entering a pass; None where its plan changes while they wait for room."""
+    while True:
+        try:
+            blocked = next(steps)
+        except StopIteration as done:
+            outcome: Outcome = done.value
+            return outcome
+        yield blocked
+        if not seat.up_to_date:
+            return None
+
+
+def _may_be_shared(frame: Frame) -> bool:
+    """True for a whole prompt and for one generated token, before anything of the pass has run."""
+    begun = frame.hidden is not None or frame.tap is not None or bool(frame.overrides)
+    return not begun and (not frame.committed or (len(frame.tokens) == 1 and frame.step > 0))
 
 
 def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> Steps:
@@ -244,7 +274,7 @@ def _halted_between(runtime: Runtime, session: Session) -> Halted:
         tap=tap,
         raw=frame.hidden,
         states=live or None,
-        start_states={**live, **session.journal} or None,
+        start_states={**live, **session.saved_states} or None,
     ).read()
     return Halted(frame=stopped, hits=(), layers_run=0)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.offload.storages import Blob
+from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
@@ -26,6 +26,9 @@ from djinn_jupyter.wire.sites import Site
 
 class Space(Protocol):
     """Room on the device, as a run sees it. Residency implements it from a layer above, where it may know sessions."""
+
+    def new_cache(self) -> PagedCache:
+        """Return an empty cache, whose pages will be this device's."""
 
     def note_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Count tensors that a pass has made and a session keeps."""
@@ -49,10 +52,10 @@ class Space(Protocol):
     def drop_a_stop(self, session: Session, need: int) -> None:
         """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
 
-    def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
+    def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         """Run steps until pinned storages are on the device. Raises SlabFull and StorageFailed."""
 
-    def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Blob]]:
+    def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Storage]]:
         """Pin the storages of these tensors: they stay on the device, or are loaded without being evicted again."""
 
     def bound(self, session: Session) -> None:
@@ -68,7 +71,6 @@ class Runtime:
     counters: Counters
     should_yield: Callable[[], bool]  # asked between layers: is a request queued, or is it another job's turn?
     publish: Callable[[Event], None]
-    new_cache: Callable[[], PagedCache]
     sharing: SharedPasses
 
     @property
@@ -79,6 +81,14 @@ class Runtime:
     @property
     def recurrent(self) -> bool:
         return self.forward.geometry.has_states
+
+    def attending(self, attention: str | None) -> Runtime:
+        """Return the runtime of passes whose attention is computed so; None: as the model was loaded."""
+        return self if attention is None else replace(self, forward=self.forward.attending(attention))
+
+    def of(self, session: Session) -> Runtime:
+        """Return the runtime of the passes of a session: its attention may be another than the model's."""
+        return self.attending(session.attention)
 
     def resolve(self, site: Site) -> Tap:
         """Return the tap of the whole site. A selector is checked here; the caller that holds the site applies it."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import Journal
+from djinn_jupyter.engine.forward.pass_controller import SavedStates
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
@@ -24,17 +24,15 @@ from djinn_jupyter.engine.session.steps import JobKind
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import Exactness, Origin, SessionState, StopIdentity
+from djinn_jupyter.wire.nouns import Exactness, Origin, Progress, SessionState, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `frame` is where the
-    present pass stands, None between runs. `blobs` is the engine's accounting of tensors that are not pages, set once
-    the session is in its table. `needs_recompute`: its rows and states went with an earlier process, and are made
-    again from the pass log before they are needed. `runs` counts its prompts. `stop` numbers the place where it stands
-    and `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it."""
+    """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `needs_recompute`: its rows
+    and states went with an earlier process, and are made again from the pass log before they are needed. `stop` numbers
+    the place where it stands and `edition` the value there, None while it runs."""
 
     name: str
     owner: str
@@ -44,11 +42,12 @@ class Session:
     state: SessionState = "idle"
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    journal: Journal = field(default_factory=dict)
+    attention: str | None = None  # None: as the model was loaded
+    saved_states: SavedStates = field(default_factory=dict)
     pass_log: PassLog = field(default_factory=PassLog)
     exactness: Exactness = "exact"
     needs_recompute: bool = False
-    frame: Frame | None = None
+    frame: Frame | None = None  # where the present pass stands, None between runs
     edits: list[StopEdit] = field(default_factory=list)
     generation: Generation | None = None
     logits_1V: Tensor | None = None
@@ -56,9 +55,9 @@ class Session:
     rules: dict[int, Rule] = field(default_factory=dict)
     watches: dict[str, Watch] = field(default_factory=dict)
     numbers_given: int = 0
-    runs: int = 0
+    runs: int = 0  # prompts so far
     forked_from: Origin | None = None
-    used_by: str | None = None
+    used_by: str | None = None  # the holder whose magics act on it
     holder_notebook: str | None = None
     kept_for: str | None = None  # the notebook that it was recovered for, until that opens it
     temporary: bool = False  # it ends with its holder, and the journal does not have it
@@ -68,9 +67,10 @@ class Session:
     rule_numbers_given: int = 0
     plan_version: int = 0
     work: JobKind | None = None  # the kind of job that works on it now; set by the scheduler
+    progress: Progress | None = None  # of such work, where it tells
     pause_requested: bool = False
     residence: Residence = field(default_factory=Residence)
-    blobs: Blobs | None = None
+    storage_table: StorageTable | None = None  # the engine's, of tensors that are not pages, once it is in its table
     last_used: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -96,21 +96,21 @@ class Session:
         self.cache.free()
         for generation in self.generations:
             generation.drop_states()
-        if self.blobs is not None:
-            self.blobs.note_freed()
+        if self.storage_table is not None:
+            self.storage_table.note_freed()
         self.residence.forget_storages()  # a copy under way may hold storages that it no longer has
         self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
         """End a run that cannot go on: the session is idle at its last committed step."""
-        self.cache.restore_all(self.journal)
-        self.journal.clear()
+        self.cache.restore_all(self.saved_states)
+        self.saved_states.clear()
         self.frame = None
         self.history.depart()
         self.move("fail")
         self.residence.touch()
 
-    def move(self, move: states.Move) -> None:
+    def move(self, move: states.SessionMove) -> None:
         self.state = states.after(self.state, move, self.name)
         self.last_used = time.monotonic()
         self.stand()
@@ -137,7 +137,7 @@ class Session:
             return None
         return StopIdentity(session=self.name, number=self.stop, edition=self.edition)
 
-    def check_move(self, move: states.Move) -> None:
+    def check_move(self, move: states.SessionMove) -> None:
         """Raise the error that `move` would raise, and change nothing."""
         states.after(self.state, move, self.name)
 
@@ -157,7 +157,7 @@ class Session:
         frame = self.frame if self.state == "paused" else None
         return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
 
-    # --- who works with it -----------------------------------------------------------------------------------------
+    # --- its holder ----------------------------------------------------------------------------------------------
 
     @property
     def notebook(self) -> str | None:
@@ -188,12 +188,15 @@ class Session:
     def begin_work(self, kind: JobKind) -> None:
         self.work = kind
 
-    def end_work(self) -> None:
-        self.work = None
+    def note_progress(self, progress: Progress) -> None:
+        self.progress = progress
 
-    def join(self, blobs: Blobs) -> None:
+    def end_work(self) -> None:
+        self.work = self.progress = None
+
+    def join(self, storage_table: StorageTable) -> None:
         """Account for its tensors there, as a session of the engine's table."""
-        self.blobs = blobs
+        self.storage_table = storage_table
 
     def number_after(self, edition: int) -> None:
         """Number later stops above this one: a closed session of the name may have had the numbers up to it."""
@@ -258,11 +261,11 @@ class Session:
 
     def take_generation(self, generation: Generation, tokens: list[int], *, token_by_token: bool) -> None:
         """Stand before the first pass of a generation, some of whose tokens may be committed already."""
-        self.journal.clear()
+        self.saved_states.clear()
         self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
 
-    def set_off(self, move: states.Move) -> None:
+    def set_off(self, move: states.SessionMove) -> None:
         """Leave the present stop, if any."""
         self.pause_requested = False
         self.move(move)
@@ -277,10 +280,11 @@ class Session:
 
     def keep_logits(self, logits_1V: Tensor) -> None:
         """Keep the logits of a pass that reached the last token; those before leave the accounting."""
-        before = None if self.logits_1V is None or self.blobs is None else self.blobs.known(self.logits_1V)
+        table = self.storage_table
+        before = None if self.logits_1V is None or table is None else table.known(self.logits_1V)
         self.logits_1V = logits_1V
-        if self.blobs is not None:
-            self.blobs.let_go(before)
+        if table is not None:
+            table.let_go(before)
 
     def draw(self, token: int) -> None:
         self.tokens.append(token)
@@ -324,6 +328,10 @@ class Session:
     def count_as(self, exactness: Exactness) -> None:
         """Say from now on how its rows came to be."""
         self.exactness = exactness
+
+    def attend(self, attention: str | None) -> None:
+        """Compute attention so from the first pass on."""
+        self.attention = attention
 
     def take_rows(self, cache: PagedCache) -> PagedCache:
         """Take the recomputed rows and states in place of the lost ones. Return the former cache."""
@@ -378,13 +386,6 @@ class Session:
         self.cut(list(stop.tokens), stop.frame.committed)
         self.frame = stop.frame
         self.edits.clear()
-
-    def recount(self, layers: int) -> None:
-        """Recount the passes and layers of a line that went back to the present frame, for a model of `layers`
-        layers."""
-        assert self.generation is not None and self.frame is not None
-        passes = self.pass_log.count(self.generation.fed_from, self.frame.committed)
-        self.generation.recount(passes, passes * layers + self.frame.boundary)
 
     def cut(self, tokens: list[int], committed: int) -> None:
         """Shorten the line to `tokens`, the first `committed` of them committed."""

@@ -1,41 +1,35 @@
-"""Passes that several running sessions share: those that asked for it, at their next generated token.
+"""Passes that several running sessions share: those that asked for it, at their prompts and at their next tokens.
 
 A run takes a seat before such a pass and waits for one round of the others. Of those seated then, the first to have
-its turn runs the pass for all; each goes on with its own logits. Where a pass cannot be shared (alone in the round, no
-memory, a family whose lines cannot), every seat is answered None: its run does the pass by itself, as ever.
+its turn runs the passes for all; each goes on with its own logits. Where a pass cannot be shared (alone in the round,
+no memory, a family whose lines cannot), every seat is answered None: its run does the pass by itself, as ever.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from typing import Final
 
-from djinn_jupyter.engine.forward.forward import Forward, out_of_memory
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.session import trial
-from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.session.seats import Seat, driven
+from djinn_jupyter.engine.session.shared_prompts import SharedPrompts
+from djinn_jupyter.engine.session.steps import Blocked, Pieces
+from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of
 from djinn_jupyter.engine.wavefront.next_position import next_logits
-from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
-Steps = Generator[Blocked | None, None, None]
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """One run of one session, for as long as it goes on without a pass of its own."""
-
-    session: Session
-    waits: bool = False
-    outcome: Completed | None = None
-
-    def stand_alone(self) -> None:
-        """Note that the run does a pass by itself."""
-        self.outcome = None
+QUIET: Final = 16  # rounds, about a millisecond where nothing else runs
+QUIET_S: Final = 0.02  # where the slices of others make rounds longer
+CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of so many a row is computed again alone
 
 
 class SharedPasses:
@@ -50,27 +44,49 @@ class SharedPasses:
     ) -> None:
         self._forward, self._new_cache, self._should_yield = forward, new_cache, should_yield
         self._budget, self._held = budget, 0
+        self._prompts = SharedPrompts(forward, should_yield, budget, by=self)
         self._tested = False
+        self._untried, self._skipped = 0, 0
+        self._unchecked = CHECKED_OF
         self._why_not: str | None = None
+        self._why_no_more: str | None = None
         self._seated: list[Seat] = []
         self._leader: Seat | None = None
         self._columns: Columns | None = None
         self._members: list[Seat] = []
         budget.join(
-            self, Part(name="shared passes", held=lambda: self._held, idle=self._idle_bytes, release=self._release)
+            self,
+            Part(
+                name="shared passes",
+                held=lambda: self._held + self._prompts.held,
+                idle=self._idle_bytes,
+                release=self._release,
+            ),
         )
 
     @property
     def why_not(self) -> str | None:
-        """The reason for which lines of this family run one by one, once that is known."""
+        """The reason for which next positions of this family run one by one, once that is known."""
         return self._why_not
 
+    @property
+    def why_no_more(self) -> str | None:
+        """The reason for which no passes are shared any more, though some have been; they may be wrong."""
+        return self._why_no_more
+
+    @property
+    def why_no_prompts(self) -> str | None:
+        """The reason for which prompts run one by one, once that is known."""
+        return self._prompts.why_not
+
     def passed(self, seat: Seat) -> Generator[Blocked | None, None, Completed | None]:
-        """Run the next pass of a seat together with others; None where it has to run alone."""
-        seat.waits, seat.outcome = True, None
+        """Run the next pass of a seat together with others; None where it has to run alone, or is out of date."""
+        seat.wait()
         self._seated.append(seat)
         try:
             yield None  # the others of this round take their seats
+            if seat.begins:
+                yield from self._gather(seat)
             while seat.waits:
                 if self._leader is None:
                     yield from self._lead(seat)
@@ -78,9 +94,18 @@ class SharedPasses:
                     yield lambda: seat.waits and self._leader is not None
             return seat.outcome
         finally:
-            seat.waits = False
+            seat.leave()
             if seat in self._seated:
                 self._seated.remove(seat)
+
+    def _gather(self, seat: Seat) -> Pieces:
+        """Wait until no run has taken a seat for some rounds: the rows of a batch arrive one after another."""
+        quiet, seated, since = 0, len(self._seated), time.monotonic()
+        while seat.waits and quiet < QUIET and time.monotonic() < since + QUIET_S:
+            yield None
+            quiet += 1
+            if len(self._seated) != seated:
+                quiet, seated, since = 0, len(self._seated), time.monotonic()
 
     def leave(self, seat: Seat) -> None:
         """Free the columns where the seat's run, which ends or runs a pass of its own, was the last of them."""
@@ -89,12 +114,15 @@ class SharedPasses:
         ):
             self._drop()
 
-    def _lead(self, leader: Seat) -> Steps:
-        """Run one pass for all who are seated now."""
+    def _lead(self, leader: Seat) -> Pieces:
+        """Run the passes of all seated runs; those of prompts beyond one turn's stay seated."""
         self._leader, seats = leader, self._seated
         self._seated = []
+        left: Sequence[Seat] = ()
         try:
-            yield from self._pass(seats)
+            left = yield from self._passes(seats)
+        except (SlabFull, OutOfDeviceMemory):
+            self._drop()
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -102,34 +130,68 @@ class SharedPasses:
         finally:
             self._leader = None
             for seat in seats:
-                seat.waits = False
+                if seat not in left:
+                    seat.leave()
+            self._seated = [*(seat for seat in left if seat.waits), *self._seated]
 
-    def _pass(self, seats: Sequence[Seat]) -> Steps:
+    def _passes(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
+        """Return the seats whose prompts have to wait for the next turn."""
         if not self._tested and len(seats) > 1:
-            with suppress(SlabFull):
-                self._why_not = trial.why_not(self._forward, self._new_cache)
-                self._tested = True
-        seats = [seat for seat in seats if seat.waits and _has_room(seat.session)]
-        if len(seats) < 2 or not self._tested or self._why_not is not None or not self._join(seats):
+            self._try_the_family()
+        if not self._tested or self._why_no_more is not None:
+            return ()
+        if self._why_not is None:
+            yield from self._next_positions([seat for seat in seats if not seat.begins])
+        return (yield from self._prompts.run([seat for seat in seats if seat.begins]))
+
+    def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
+        seats = [seat for seat in seats if seat.open and seat.allocate()]
+        if len(seats) < 2 or not self._join(seats):
             return
         columns = self._columns
         assert columns is not None
         step = next_logits(self._forward, columns, [seat.session.tokens[-1] for seat in seats])
-        while True:
-            try:
-                next(step)
-            except StopIteration as done:
-                logits_BV = done.value
-                break
-            if self._should_yield():
-                yield None
+        logits_BV = yield from driven(step, self._should_yield)
+        yield from self._recheck(columns, seats, logits_BV)
+        if self._why_no_more is None:
+            self._answer(columns, seats, logits_BV)
+        if any(seat.outcome is None for seat in seats):
+            self._drop()  # that line runs this position again, by its new plan
+
+    def _recheck(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> Pieces:
+        """Run a drawn line's position alone, where that is due, and put the rows that it made into the columns."""
+        self._unchecked += 1
+        if self._unchecked < CHECKED_OF:
+            return
+        self._unchecked = 0
+        seat = drawn(seats)
+        line = seats.index(seat)
+        if not (yield from rechecked(self._forward, seat, logits_BV[line], self._should_yield)):
+            self._why_no_more = "a token computed with others differed from the same computed alone"
+        elif seat.outcome is not None:
+            columns.copy(line, seat.session.cache)
+
+    def _answer(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> None:
         for line, seat in enumerate(seats):
-            if seat.waits:
+            if seat.open and seat.outcome is None:
                 columns.put(line, seat.session.cache)
-                seat.outcome = Completed(
-                    logits_1TV=logits_BV[line : line + 1, None].clone(), layers_run=self._forward.layers
-                )
+                seat.take(logits_BV[line : line + 1], self._forward.layers)
         columns.advance()
+
+    def _try_the_family(self) -> None:
+        """Find out whether lines can share passes here. Without memory for that, let twice as many rounds go by as
+        before the last try."""
+        if self._skipped < self._untried:
+            self._skipped += 1
+            return
+        try:
+            found = trial.why_not(self._forward, self._new_cache)
+            self._why_not = found.next_positions
+            if found.prompts is not None:
+                self._prompts.refuse(f"this family's lines cannot share them: {found.prompts}")
+            self._tested = True
+        except (SlabFull, OutOfDeviceMemory):
+            self._untried, self._skipped = 2 * self._untried + 1, 0
 
     def _join(self, seats: Sequence[Seat]) -> bool:
         """Have the rows of exactly these seats in the columns. False where there is no memory for that."""
@@ -145,7 +207,8 @@ class SharedPasses:
         except SlabFull:
             return False
         self._held = size
-        self._columns, self._members = Columns(self._forward.geometry, caches, self._forward.device), list(seats)
+        self._columns = Columns.of(self._forward.geometry, caches, self._forward.device)
+        self._members = list(seats)
         return True
 
     def _drop(self) -> None:
@@ -161,12 +224,3 @@ class SharedPasses:
         if size:
             self._drop()
         return size
-
-
-def _has_room(session: Session) -> bool:
-    """Allocate the page of the session's next position. False where there is none: its own pass evicts others."""
-    try:
-        session.cache.allocate(session.cache.length, session.cache.length + 1)
-    except SlabFull:
-        return False
-    return True

@@ -14,9 +14,9 @@ from djinn_jupyter.engine.session.transitions import follow
 from djinn_jupyter.wire.nouns import SessionState
 from djinn_jupyter.wire.texts import in_quotes
 
-Move = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
+SessionMove = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
 
-MOVES: Final[dict[tuple[SessionState, Move], SessionState]] = {
+MOVES: Final[dict[tuple[SessionState, SessionMove], SessionState]] = {
     ("idle", "run"): "running",
     ("paused", "run"): "running",
     ("paused", "go_on"): "running",
@@ -32,7 +32,7 @@ MOVES: Final[dict[tuple[SessionState, Move], SessionState]] = {
     ("running", "close"): "closed",
 }
 
-_REMEDY: Final[dict[tuple[SessionState, Move], str]] = {
+_REMEDY: Final[dict[tuple[SessionState, SessionMove], str]] = {
     ("running", "run"): "it is running; pause it first",
     ("running", "go_on"): "it is running already",
     ("running", "go_back"): "it is running; pause it first",
@@ -40,7 +40,7 @@ _REMEDY: Final[dict[tuple[SessionState, Move], str]] = {
 }
 
 
-def after(state: SessionState, move: Move, name: str) -> SessionState:
+def after(state: SessionState, move: SessionMove, name: str) -> SessionState:
     """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
     none."""
     why = _REMEDY.get((state, move), f"it is {state}")

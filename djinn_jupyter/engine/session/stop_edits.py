@@ -80,7 +80,7 @@ def make(
         site=site,
         edit=Set(value=to_array(after)) if isinstance(edit, PatchFrom) else edit,
         positions=positions,
-        size=float(edits.relative_size(before, after)),
+        size=float(edits.sizes(before, after).relative),
     )
     raw = frame.tap.write(frame.raw, edits.put(value, after, rows, site.selector))
     changed = frame.with_value(raw, Change(what=noted.what, size=noted.size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire.texts import in_quotes
@@ -14,8 +14,10 @@ class SessionTable(Mapping[str, Session]):
     """A session in it has a stop number that no session of its name had before, closed ones included. `changed` gets
     the name of each session whose journal must be written anew, `forgotten` of each whose journal is given up."""
 
-    def __init__(self, blobs: Blobs, *, changed: Callable[[str], None], forgotten: Callable[[str], None]) -> None:
-        self._blobs, self._changed, self._forgotten = blobs, changed, forgotten
+    def __init__(
+        self, storage_table: StorageTable, *, changed: Callable[[str], None], forgotten: Callable[[str], None]
+    ) -> None:
+        self._storage_table, self._changed, self._forgotten = storage_table, changed, forgotten
         self._sessions: dict[str, Session] = {}
         self._last_edition = 0  # of the removed sessions
         self._touched: set[str] = set()
@@ -48,7 +50,7 @@ class SessionTable(Mapping[str, Session]):
     def take_over(self, session: Session) -> None:
         """Add a session as it stood in an earlier process; it is in the journal already."""
         self._sessions[session.name] = session
-        session.join(self._blobs)
+        session.join(self._storage_table)
 
     def remove(self, session: Session) -> None:
         del self._sessions[session.name]

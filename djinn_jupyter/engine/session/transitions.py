@@ -8,10 +8,10 @@ from typing import TypeVar
 from djinn_jupyter.errors import IllegalMove
 
 State = TypeVar("State")
-Move = TypeVar("Move")
+AnyMove = TypeVar("AnyMove")
 
 
-def follow(moves: Mapping[tuple[State, Move], State], state: State, move: Move, refusal: str) -> State:
+def follow(moves: Mapping[tuple[State, AnyMove], State], state: State, move: AnyMove, refusal: str) -> State:
     """Return the state that `move` leads to from `state`. Raises IllegalMove with the refusal where the table has
     none."""
     following = moves.get((state, move))

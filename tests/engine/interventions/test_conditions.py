@@ -26,7 +26,7 @@ def read(token: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SiteValue:
     """One position of a pass, as the plain model has it at the output of layer 3."""
 
     step: int
@@ -48,7 +48,7 @@ class Moment:
 
 
 @pytest.fixture(scope="module")
-def moments() -> list[Moment]:
+def moments() -> list[SiteValue]:
     """Every position of the prompt and of the generated tokens that are fed."""
     model = plain_of("llama")
     line = PROMPT + generate(model, PROMPT, NEW).tokens[:-1]
@@ -58,7 +58,7 @@ def moments() -> list[Moment]:
         distributions = torch.softmax(model.lm_head(model.model.norm(hidden)), dim=-1)
     for position, token in enumerate(line):
         step = max(0, position + 1 - len(PROMPT))
-        found.append(Moment(step, position, token, float(hidden[position].norm()), distributions[position]))
+        found.append(SiteValue(step, position, token, float(hidden[position].norm()), distributions[position]))
     return found
 
 
@@ -80,7 +80,7 @@ def stops(desk: Desk, free: bool = False) -> list[Paused]:
 
 
 T = PROMPT[4]
-CASES: list[tuple[str, Callable[[Moment], Any]]] = [
+CASES: list[tuple[str, Callable[[SiteValue], Any]]] = [
     ("step == 2", lambda m: m.step == 2),
     ("step % 2 == 1", lambda m: m.step % 2 == 1),
     ("step in (0, 3)", lambda m: m.step in (0, 3)),
@@ -108,7 +108,7 @@ CASES: list[tuple[str, Callable[[Moment], Any]]] = [
 
 @pytest.mark.parametrize(("text", "holds"), CASES, ids=[text for text, _ in CASES])
 def test_a_condition_holds_where_a_plain_evaluation_says(
-    desk: Desk, moments: list[Moment], text: str, holds: Callable[[Moment], Any]
+    desk: Desk, moments: list[SiteValue], text: str, holds: Callable[[SiteValue], Any]
 ) -> None:
     """The run stops in each pass that has such a position, and reports the first one."""
     expected: dict[int, int] = {}

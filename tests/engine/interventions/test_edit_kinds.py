@@ -12,6 +12,7 @@ from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Clamp, Edit, EditBase, NormMatch, Orthogonal, PatchFrom, ProjectionCap, ProjectOut
+from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.sweeps import SweptEdit
 
 WIDTH = 4
@@ -85,6 +86,11 @@ def test_no_number_escapes_the_checks(kind: type[EditBase], name: str) -> None:
 def test_a_factor_that_float32_cannot_hold_is_refused(kind: type[EditBase], name: str, number: float) -> None:
     with pytest.raises(InvalidEdit, match="not finite"):
         edit_kinds.check(example(kind, **{name: number}), WIDTH)
+
+
+def test_the_largest_number_of_the_wire_is_that_of_float32() -> None:
+    """The wire does not import torch."""
+    assert torch.finfo(torch.float32).max == LARGEST_SINGLE
 
 
 DIRECTED = [NormMatch, Orthogonal, ProjectionCap, ProjectOut]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -160,7 +161,35 @@ def test_the_books_of_a_rule_say_what_it_met_and_changed(desk: Desk) -> None:
     assert (sometimes.passes_met, sometimes.passes_changed, sometimes.last_relative_size) == (NEW, 2, 1.0)
     assert (never.passes_met, never.passes_changed, never.last_relative_size) == (NEW, 0, None)
     assert rules(desk) == finished.rules
-    assert desk.run(PROMPT, 2).rules[0].passes_met == 2, "a new run has new books"
+    assert desk.run(PROMPT, 2).rules[0].passes_met == 2, "a new run has new counts"
+
+
+def test_a_rule_that_changes_no_bit_has_changed_no_pass(desk: Desk) -> None:
+    direction = array(torch.ones(32))
+    desk.steer("resid_post.4", ProjectionCap(direction=direction, low=-1e6, high=1e6))
+    desk.steer("resid_post.*", Scale(factor=1.0))
+    desk.steer("resid_post.4", Scale(factor=0.5), positions=(14,))
+    capped, unscaled, once = desk.run(PROMPT, NEW).rules
+    assert [(one.passes_met, one.passes_changed, one.last_relative_size) for one in (capped, unscaled)] == [
+        (NEW, 0, None),
+        (NEW, 0, None),
+    ]
+    assert (once.passes_changed, once.relative_sizes) == (1, (0.5,))
+
+
+def test_the_books_of_a_pass_that_is_run_again_are_closed_also_where_they_were_read(desk: Desk) -> None:
+    made = desk.steer("resid_post.4", Scale(factor=1.25)).rule
+    desk.run(PROMPT, 2)
+    rule = desk.session().rules[made.number]
+    before = rule.sizes()
+    rule.passes_met += 1
+    rule._unread.append((rule.passes_met, edits.sizes(torch.ones(2), torch.zeros(2))))
+    go_back = rule.mark()
+    rule.passes_met += 1
+    rule._unread.append((rule.passes_met, edits.sizes(torch.ones(2), torch.zeros(2))))
+    assert rule.sizes() == (*before, 1.0, 1.0)
+    go_back()
+    assert (rule.sizes(), rule.passes_met, rule.passes_changed) == ((*before, 1.0), 3, 3)
 
 
 def test_looking_and_going_back_by_layers_keep_no_books(desk: Desk) -> None:

@@ -251,7 +251,7 @@ def test_an_array_for_the_selected_features_is_as_wide_as_these(llama: Desk) -> 
 
 
 def test_z_and_the_pattern_of_another_session_are_frozen_here() -> None:
-    """What the rules put there is what the sites then have, in a pass whose own values differ."""
+    """The sites then have the values of the rules, in a pass whose own values differ."""
     desk = desk_of("llama", attention="eager")
     desk.open()
     desk.open("b")

@@ -276,7 +276,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_balance(self) -> None:
         engine = self.desk.engine
-        engine.check_books(contents=True)
+        engine.check_invariants(contents=True)
         assert len(engine.scheduler) == 0
         for name, side in self.sides.items():
             session = engine.sessions[name]
@@ -301,7 +301,7 @@ class WindowHistoryMachine(HistoryMachine):
 
 
 SETTINGS = settings(
-    max_examples=15,
+    max_examples=8,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from djinn_jupyter.engine.session import shared_prompts, sharing, trial
+from djinn_jupyter.engine.wavefront import columns
+from djinn_jupyter.engine.wavefront.columns import ColumnLayer
+from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 from djinn_jupyter.wire import requests as ask
-from tests.engine.desk import Desk, desk_of, tokens
+from djinn_jupyter.wire.edits import Scale
+from tests.engine.desk import ME, Desk, build_desk, desk_of, tokens
+from tests.families import build
 
 LENGTHS, NEW = (3, 14, 8), 30
 
 
-def run_at_once(desk: Desk, *, mode: Any, prompts: list[tuple[int, ...]]) -> list[Any]:
+def run_at_once(desk: Desk, *, mode: Any, prompts: list[tuple[int, ...]], new: int = NEW) -> list[Any]:
     """Run these prompts greedily at once; the replies in their order."""
     replies: list[Any] = []
-    for number, prompt in enumerate(prompts):
+    for number in range(len(prompts)):
         desk.open(f"s{number}")
-        run = ask.Run(session=f"s{number}", tokens=prompt, max_new_tokens=NEW, ignore_eos=True, mode=mode)
+    for number, prompt in enumerate(prompts):
+        run = ask.Run(session=f"s{number}", tokens=prompt, max_new_tokens=new, ignore_eos=True, mode=mode)
         desk.post(run, replies)
     while len(replies) < len(prompts):
         desk.engine.tick()
@@ -26,12 +34,17 @@ def run_at_once(desk: Desk, *, mode: Any, prompts: list[tuple[int, ...]]) -> lis
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "bloom", "mistral", "gpt_oss"])
-def test_lines_of_other_lengths_share_passes_and_stay_what_they_are_alone(family: str) -> None:
+def test_lines_of_other_lengths_share_passes_and_stay_what_they_are_alone(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that no line has been given may hold anything."""
+    given = columns._unwritten
+    monkeypatch.setattr(columns, "_unwritten", lambda *of: tuple(rows.fill_(torch.nan) for rows in given(*of)))
     desk = desk_of(family)
     prompts = [tokens(length, seed=length) for length in LENGTHS]
     rows = run_at_once(desk, mode="fast", prompts=prompts)
     logits = [desk.logits(row.session) for row in rows]
-    assert min(row.shared for row in rows) >= NEW - 2 * desk.layers  # the others begin while the first prompt runs
+    assert [row.shared for row in rows] == [NEW] * len(rows)
     assert all(row.note is None for row in rows)
     for number, row in enumerate(rows):
         desk.open("alone")
@@ -58,3 +71,242 @@ def test_a_family_whose_lines_cannot_share_a_pass_runs_them_alone_and_says_so(fa
 def test_an_exact_run_shares_no_pass(llama: Desk) -> None:
     rows = run_at_once(llama, mode="exact", prompts=[tokens(5), tokens(6)])
     assert [(row.shared, row.note) for row in rows] == [(0, None), (0, None)]
+
+
+def test_a_prompt_is_computed_again_alone_and_tells_by_how_much_it_differed(llama: Desk) -> None:
+    prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
+    rows = run_at_once(llama, mode="fast", prompts=prompts, new=1)
+    differences = [row.largest_difference for row in rows if row.largest_difference is not None]
+    assert len(differences) == 1
+    assert differences[0] < 1e-4
+    llama.close_all()
+
+
+def test_two_prompts_are_checked_the_first_time_and_then_one_of_every_four(llama: Desk) -> None:
+    llama.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
+    checked = []
+    for _ in range(4):
+        rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=1)
+        assert [row.shared for row in rows] == [1, 1]
+        checked.append(sum(row.largest_difference is not None for row in rows))
+        llama.close_all()
+    assert checked == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("part", ["prompt_logits", "next_logits"])
+def test_a_family_that_shares_one_part_alone_shares_that(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = build_desk(build("llama", layers=8))
+
+    def refused(*given: Any, **more: Any) -> Any:
+        raise ValueError("one line only")
+        yield
+
+    prompts, new = [tokens(length, seed=length) for length in (5, 9, 12)], 4
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, part, refused)
+        rows = run_at_once(desk, mode="fast", prompts=prompts, new=new)
+    said, passes = {
+        "prompt_logits": ("Prompts were computed alone, for this family's lines cannot share them: ", new - 1),
+        "next_logits": ("Passes over new tokens were computed alone, for this family's lines cannot share one: ", 1),
+    }[part]
+    assert [row.shared for row in rows] == [passes] * 3
+    assert all(row.note == f"{said}its layers refuse several lines (one line only)." for row in rows)
+    for number, row in enumerate(rows):
+        desk.open("alone")
+        assert row.tokens == desk.run(prompts[number], new, "alone").tokens
+    desk.close_all()
+
+
+def test_a_run_without_passes_over_new_tokens_says_nothing_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = build_desk(build("llama", layers=8))
+
+    def refused(*given: Any, **more: Any) -> Any:
+        raise ValueError("one line only")
+
+    monkeypatch.setattr(trial, "next_logits", refused)
+    prompts = [tokens(length, seed=length) for length in (5, 9, 12)]
+    for new, said in ((0, False), (1, False), (2, True)):
+        rows = run_at_once(desk, mode="fast", prompts=prompts, new=new)
+        assert [row.shared for row in rows] == [1] * 3
+        assert [row.note is not None for row in rows] == [said] * 3
+        desk.close_all()
+
+
+@pytest.mark.parametrize("fault", ["neighbour", "row"])
+def test_shared_prompts_that_are_not_what_they_are_alone_are_thrown_away(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = build_desk(build("llama", layers=8))
+    prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
+    run_at_once(desk, mode="fast", prompts=prompts)  # the trial has found nothing
+    desk.close_all()
+    planted = shared_prompts.prompt_logits
+
+    def wrong(*given: Any, **more: Any) -> Any:
+        logits_BV = yield from planted(*given, **more)
+        return logits_BV.roll(1, 0) if fault == "neighbour" else logits_BV * 1.1
+
+    monkeypatch.setattr(shared_prompts, "prompt_logits", wrong)
+    rows = run_at_once(desk, mode="fast", prompts=prompts)
+    assert all("differed from the same computed alone" in row.note for row in rows)
+    for number, row in enumerate(rows):
+        desk.open("alone")
+        assert row.tokens == desk.run(prompts[number], NEW, "alone").tokens
+    desk.close_all()
+
+
+def test_a_token_is_computed_again_alone_and_tells_by_how_much_it_differed(
+    llama: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "CHECKED_OF", 8)
+    monkeypatch.setattr(llama.engine.runtime.sharing, "_unchecked", 0)
+    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_unchecked", -2)
+    rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=8)  # a prompt, 7 next positions
+    assert [(row.shared, row.largest_difference) for row in rows] == [(8, None)] * 2
+    rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=2)
+    assert [row.shared for row in rows] == [2, 2]
+    [difference] = [row.largest_difference for row in rows if row.largest_difference is not None]
+    assert difference < 1e-4
+    llama.settle()  # the rows computed alone are in the pages
+    llama.close_all()
+
+
+@pytest.mark.parametrize("tokens_before", [0, 12])
+def test_a_row_that_reads_the_keys_of_another_is_found(tokens_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the trial, which would have found it; before the first token that is shared, or in mid-run."""
+    monkeypatch.setattr(sharing, "CHECKED_OF", 8)
+    desk = build_desk(build("llama", layers=8))
+    prompts = [tokens(length, seed=length) for length in (5, 9, 12)]
+    run_at_once(desk, mode="fast", prompts=prompts, new=1)
+    desk.close_all()
+    planted = ColumnLayer.update
+
+    def others(self: ColumnLayer, *given: Any, **more: Any) -> Any:
+        keys, values = planted(self, *given, **more)
+        faulty = self.columns.end and self.columns.end >= max(map(len, prompts)) + tokens_before
+        return (keys.roll(1, 0), values.roll(1, 0)) if faulty else (keys, values)
+
+    monkeypatch.setattr(ColumnLayer, "update", others)
+    rows = run_at_once(desk, mode="fast", prompts=prompts)
+    assert all("a token computed with others differed from the same computed alone" in row.note for row in rows)
+    assert all(("before may be wrong" in row.note) for row in rows)
+    shared = [row.shared for row in rows]
+    assert max(shared) <= 1 + tokens_before + 8  # the prompt, the tokens before, those until the next check
+    if not tokens_before:
+        for number, row in enumerate(rows):
+            desk.open("alone")
+            assert row.tokens == desk.run(prompts[number], NEW, "alone").tokens
+    assert all(row.shared == 0 for row in run_at_once(desk, mode="fast", prompts=prompts))
+    desk.close_all()
+
+
+def test_without_memory_for_the_check_the_passes_are_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = build_desk(build("llama", layers=8))
+    prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
+    run_at_once(desk, mode="fast", prompts=prompts, new=1)  # the trial, and a check for which there is memory
+    desk.close_all()
+    short = []
+
+    def none_left(*given: Any) -> Any:
+        short.append(1)
+        raise OutOfDeviceMemory("no memory")
+        yield
+
+    for where in (shared_prompts, sharing):
+        monkeypatch.setattr(where, "rechecked", none_left)
+    rows = run_at_once(desk, mode="fast", prompts=prompts, new=4)
+    assert len(short) == 2  # once for a prompt, once for a token
+    assert [row.shared for row in rows] == [2] * len(rows)
+    for number, row in enumerate(rows):
+        desk.open("alone")
+        assert row.tokens == desk.run(prompts[number], 4, "alone").tokens
+    desk.close_all()
+
+
+def test_a_lone_prompt_does_not_wait_for_others_while_rounds_are_long(
+    llama: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    llama.open("a")
+    replies: list[Any] = []
+    llama.post(ask.Run(session="a", tokens=tokens(5), max_new_tokens=1, ignore_eos=True, mode="fast"), replies)
+    ticks = 0
+    while not llama.session("a").cache.length:
+        llama.engine.tick()
+        ticks += 1
+    assert ticks < sharing.QUIET / 2
+
+
+def test_a_rule_that_is_set_while_prompts_are_computed_holds_from_the_prompt_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = build_desk(build("llama", layers=8))
+    prompts = [tokens(length, seed=length) for length in (9, 9, 9)]
+    planted, layers = shared_prompts.prompt_logits, []
+
+    def counted(*given: Any, **more: Any) -> Any:
+        step = planted(*given, **more)
+        for _ in range(desk.layers):
+            layers.append(next(step))
+            yield
+        return (yield from step)
+
+    monkeypatch.setattr(shared_prompts, "prompt_logits", counted)
+    replies: list[Any] = []
+    for number in range(len(prompts)):
+        desk.open(f"s{number}")
+    for number, prompt in enumerate(prompts):
+        run = ask.Run(session=f"s{number}", tokens=prompt, max_new_tokens=4, ignore_eos=True, mode="fast")
+        desk.post(run, replies)
+    while not layers:
+        desk.engine.tick()
+    desk.steer("resid_post.2", Scale(factor=0.5), "s1")
+    while len(replies) < len(prompts):
+        desk.engine.tick()
+    assert [row.shared > 0 for row in sorted(replies, key=lambda row: row.session)] == [True, False, True]
+    desk.open("alone")
+    desk.steer("resid_post.2", Scale(factor=0.5), "alone")
+    desk.run(prompts[1], 4, "alone")
+    assert torch.equal(desk.logits("s1"), desk.logits("alone"))
+    desk.close_all()
+
+
+@pytest.mark.parametrize("ticks", range(0, 12, 3))
+def test_a_breakpoint_set_while_runs_share_passes_holds_in_the_pass_under_way(llama: Desk, ticks: int) -> None:
+    """At any moment: before the run takes a seat, while it waits for others, and between two layers of their pass. A
+    pass that another run has led to its end already is past, though its token is not drawn yet."""
+    for name in "ab":
+        llama.open(name)
+        llama.post(ask.Run(session=name, tokens=tokens(4), max_new_tokens=NEW, ignore_eos=True, mode="fast"), [])
+    while len(llama.session("b").tokens) < 6:
+        llama.engine.tick()
+    for _ in range(ticks):
+        llama.engine.tick()
+    steps: list[int] = []
+    set_it = ask.SetBreakpoint(session="a", site="resid_post.7")
+
+    def note(reply: Any) -> None:
+        seats = [one for one in llama.engine.runtime.sharing._members if one.session is llama.session("a")]
+        steps.append(len(llama.session("a").tokens) - 4 + sum(one.outcome is not None for one in seats))
+
+    llama.engine.submit(set_it, ME, note)
+    while llama.session("a").state == "running":
+        llama.engine.tick()
+    session = llama.session("a")
+    assert (session.state, [len(session.tokens) - 4]) == ("paused", steps)
+    assert 0 < steps[0] < NEW
+
+
+def test_a_trial_without_memory_lets_more_and_more_rounds_go_by(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any) -> None:
+        tried.append(1)
+        raise SlabFull("no memory")
+
+    tried: list[int] = []
+    for name, value in (("_tested", False), ("_untried", 0), ("_skipped", 0)):
+        monkeypatch.setattr(llama.engine.runtime.sharing, name, value)
+    monkeypatch.setattr(sharing.trial, "why_not", no_memory)
+    rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(6)])
+    assert [row.shared for row in rows] == [0, 0]
+    assert 1 <= len(tried) <= 5  # of 30 rounds

@@ -16,7 +16,7 @@ from djinn_jupyter.wire.nouns import SessionState
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.desk import ME, Desk, tokens
 
-PAIRS = list(itertools.product(get_args(SessionState), get_args(states.Move)))
+PAIRS = list(itertools.product(get_args(SessionState), get_args(states.SessionMove)))
 PROMPT = tokens(10)
 
 

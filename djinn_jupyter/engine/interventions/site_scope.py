@@ -1,4 +1,4 @@
-"""What a condition reads of one row of a moment: norms, tokens, the logit lens. Decides nothing."""
+"""The readings of one row of a site value for a condition: norms, tokens, the logit lens. Decides nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.interventions.conditions import Condition
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.interventions.token_readings import of_token
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire.sites import Site
@@ -20,17 +20,17 @@ Texts = Callable[[int], str]
 TokenIds = Callable[[str], int]
 
 
-def evaluate(condition: Condition, moment: Moment, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
-    """Return the value of the condition's expression for one row of a moment."""
-    return condition.value(MomentScope(moment, site, text_of, id_of, row))
+def evaluate(condition: Condition, site_value: SiteValue, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
+    """Return the value of the condition's expression for one row of a site value."""
+    return condition.value(SiteScope(site_value, site, text_of, id_of, row))
 
 
 @dataclass(slots=True)
-class MomentScope:
-    """Supplies a condition with the values of one row of a moment. Norms are computed for all rows at once, the lens
-    for blocks of rows, on the device, when first read."""
+class SiteScope:
+    """Supplies a condition with the values of one row of a site value. Norms are computed for all rows at once, the
+    lens for blocks of rows, on the device, when first read."""
 
-    moment: Moment
+    site_value: SiteValue
     site: Site
     text_of: Texts
     id_of: TokenIds
@@ -38,7 +38,7 @@ class MomentScope:
     _norms: list[float] | None = None
     _lens: list[Tensor] = field(default_factory=list)
 
-    def stand_at(self, row: int) -> MomentScope:
+    def stand_at(self, row: int) -> SiteScope:
         """Read this row from now on."""
         self.row = row
         return self
@@ -46,13 +46,13 @@ class MomentScope:
     def read(self, name: str) -> Any:
         match name:
             case "step":
-                return self.moment.step
+                return self.site_value.step
             case "position":
-                return self.moment.row_positions()[self.row]
+                return self.site_value.row_positions()[self.row]
             case "token_id":
-                return self.moment.row_tokens()[self.row]
+                return self.site_value.row_tokens()[self.row]
             case "token":
-                return self.text_of(self.moment.row_tokens()[self.row])
+                return self.text_of(self.site_value.row_tokens()[self.row])
             case "norm":
                 return self._norm_rows()[self.row]
             case "top1":
@@ -64,19 +64,19 @@ class MomentScope:
 
     def _norm_rows(self) -> list[float]:
         if self._norms is None:
-            value = self.moment.value
+            value = self.site_value.value
             part = value if self.site.selector is None else value[:, list(self.site.selector)]
             self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
         return self._norms
 
     def _logits(self) -> Tensor:
         """Return logits [V] of the present row; the lens is applied to a block of rows at once."""
-        if self.moment.lens is None:
+        if self.site_value.lens is None:
             raise InvalidCondition(
                 f"top1, p, logit and rank need a site of the residual stream's width; {self.site} is none."
             )
         block, offset = divmod(self.row, LENS_ROWS)
         while len(self._lens) <= block:
             start = len(self._lens) * LENS_ROWS
-            self._lens.append(self.moment.lens(self.moment.value[start : start + LENS_ROWS]))
+            self._lens.append(self.site_value.lens(self.site_value.value[start : start + LENS_ROWS]))
         return self._lens[block][offset]

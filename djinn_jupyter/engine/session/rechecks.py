@@ -1,0 +1,41 @@
+"""One row of a shared pass is computed again alone: was it what it is alone? Its run keeps what was computed so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.forward.pass_controller import Completed, Yielded
+from djinn_jupyter.engine.forward.plan import make_plan
+from djinn_jupyter.engine.session.seats import Seat
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.wavefront.rounding import equal_but_for_rounding
+
+
+def drawn(seats: Sequence[Seat]) -> Seat:
+    """Draw the seat that is computed again alone, by the first one's seed and length."""
+    session = seats[0].session
+    assert session.generation is not None
+    return random.Random(session.generation.sampler.sampling.seed + session.cache.length).choice(seats)
+
+
+def rechecked(
+    forward: Forward, seat: Seat, shared_V: Tensor, should_yield: Callable[[], bool]
+) -> Generator[Blocked | None, None, bool]:
+    """Run the pass of a drawn seat alone and note by how much its shared row differed. Return False where that is more
+    than rounding. A seat that is out of date by then has no outcome. Raises SlabFull and OutOfDeviceMemory."""
+    session, plan = seat.session, make_plan(yields=should_yield)
+    frame = session.frame
+    while seat.open:
+        assert frame is not None
+        outcome = forward.enter(frame, plan, session.cache, session.saved_states, lambda kept: None)
+        if isinstance(outcome, Completed):
+            seat.take_checked(outcome, shared_V, forward.layers)
+            return equal_but_for_rounding(shared_V[None], outcome.logits_1V, forward.model.dtype)
+        assert isinstance(outcome, Yielded)
+        frame = outcome.frame
+        yield None
+    return True

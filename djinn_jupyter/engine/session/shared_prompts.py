@@ -1,0 +1,106 @@
+"""The prompts of several runs in shared passes, sized so that a section of one keeps no other session waiting long.
+
+One row of those that begin together is computed again alone, first of all: the first time, and whenever at least four
+more prompts have come. Where it is another by more than rounding, none of them is shared, and none in this engine any
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.session.seats import Seat, driven
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of
+from djinn_jupyter.engine.wavefront.filling import batches_of
+from djinn_jupyter.engine.wavefront.prompts import prompt_logits
+from djinn_jupyter.engine.wavefront.sections import Sections
+from djinn_jupyter.errors import SlabFull
+
+PASSES: Final = 3  # before the runs that generate have their turn
+CHECKED_OF: Final = 4  # shared prompts; after so many, one of those that come together is computed again alone
+Asking = Generator[Blocked | None, None, None]
+
+
+class SharedPrompts:
+    """Runs the prompts of seats together, in memory `held` by that part of the budget. `why_not` is the reason why it
+    does not any more."""
+
+    def __init__(self, forward: Forward, should_yield: Callable[[], bool], budget: Budget, by: object) -> None:
+        self._forward, self._should_yield, self._budget, self._by = forward, should_yield, budget, by
+        self._sections = Sections(forward)
+        self.held = 0
+        self.why_not: str | None = None
+        self._unchecked = CHECKED_OF
+
+    def refuse(self, why: str) -> None:
+        """Share no prompts from now on."""
+        self.why_not = why
+
+    def run(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
+        """Answer the first of these seats, as many as PASSES take; return the others."""
+        yield from self._sections.prove()
+        most = self._sections.tokens()
+        now = _first(seats, PASSES * most)
+        batches = [[now[n] for n in batch] for batch in batches_of([len(seat.session.tokens) for seat in now], most)]
+        together = [seat for batch in batches if len(batch) > 1 for seat in batch]
+        first = self._drawn(together)
+        for batch in sorted(batches, key=lambda batch: first not in batch):
+            if self.why_not is None:
+                yield from self._batch(batch, first)
+        return seats[len(now) :]
+
+    def _drawn(self, together: Sequence[Seat]) -> Seat | None:
+        """Return the seat whose prompt is computed again alone, where that is due."""
+        self._unchecked += len(together)
+        if not together or self._unchecked < CHECKED_OF:
+            return None
+        self._unchecked = 0
+        return drawn(together)
+
+    def _batch(self, seats: Sequence[Seat], first: Seat | None) -> Asking:
+        seats = [seat for seat in seats if seat.open and seat.allocate()]
+        if len(seats) < 2:
+            return
+        prompts = [seat.session.tokens for seat in seats]
+        longest = max(map(len, prompts))
+        size = bytes_of(self._forward.geometry, [0] * len(seats), longest)
+        try:
+            self._budget.take(size, by=self._by)
+        except SlabFull:
+            return
+        self.held += size
+        try:
+            columns = Columns(self._forward.geometry, [0] * len(seats), longest, self._forward.device)
+            logits_BV = yield from driven(prompt_logits(self._sections, columns, prompts), self._should_yield)
+            if first in seats and first is not None:
+                right = yield from rechecked(self._forward, first, logits_BV[seats.index(first)], self._should_yield)
+                if not right:
+                    self.why_not = "a prompt computed with others differed from the same computed alone"
+                    return
+            self._answer(seats, columns, logits_BV)
+        finally:
+            self.held -= size
+            self._budget.give_back(size)
+
+    def _answer(self, seats: Sequence[Seat], columns: Columns, logits_BV: Tensor) -> None:
+        for line, seat in enumerate(seats):
+            if seat.open and seat.outcome is None:
+                columns.put(line, seat.session.cache, len(seat.session.tokens))
+                seat.take(logits_BV[line : line + 1], self._forward.layers)
+
+
+def _first(seats: Sequence[Seat], tokens: int) -> Sequence[Seat]:
+    """Return the first seats, of so many tokens in all; at least one."""
+    total = 0
+    for number, seat in enumerate(seats):
+        total += len(seat.session.tokens)
+        if total > tokens:
+            return seats[: max(1, number)]
+    return seats
