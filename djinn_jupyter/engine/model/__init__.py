@@ -1,1 +1,1 @@
-"""The model in the engine: loaded, studied by probes, with a gate on every layer."""
+"""The model in the engine: loaded, its points found by probes, with a gate on every layer."""

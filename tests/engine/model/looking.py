@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from djinn_jupyter.engine.model.discovery.model_map import Anatomy, study
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy, discover
 from djinn_jupyter.engine.model.discovery.recording import cache_argument
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.wire.sites import parse_site
@@ -44,7 +44,7 @@ class Subject:
 @functools.lru_cache(maxsize=4)
 def subject(name: str, attention: str | None = None, dtype: torch.dtype = torch.float32) -> Subject:
     model = build(name, attention=attention, dtype=dtype)
-    return Subject(model, study(model))
+    return Subject(model, discover(model))
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.errors import ModelRefused, UnknownSite
 from djinn_jupyter.wire.sites import parse_site
 from tests.engine.model.looking import TOKENS, run, subject
@@ -101,12 +101,12 @@ def test_the_embedding_of_every_other_family_can_be_edited() -> None:
 
 def test_a_width_that_is_the_prompts_length_is_not_taken_for_its_positions() -> None:
     """The model has as many residual streams as the shorter probe has tokens."""
-    assert study(build("gemma3n_text:five")).hidden_size == 32
+    assert discover(build("gemma3n_text:five")).hidden_size == 32
 
 
 def test_a_hidden_state_with_several_rows_a_token_is_refused_by_its_shape() -> None:
     with pytest.raises(ModelRefused, match=r"no axis with one row a token: 5 tokens make \(1, 15, 32\)"):
-        study(build("prophetnet"))
+        discover(build("prophetnet"))
 
 
 def test_layers_that_a_text_does_not_run_are_absent_and_the_others_counted_without_them() -> None:
@@ -140,7 +140,7 @@ def test_a_skipped_layer_returns_the_form_that_it_returns(name: str, length: int
 def test_families_without_a_standard_cache_are_refused_by_name(name: str) -> None:
     model = build(name)
     with pytest.raises(ModelRefused, match=type(model).__name__):
-        study(model)
+        discover(model)
 
 
 class _Twice(LlamaForCausalLM):
@@ -172,7 +172,7 @@ class _Nudged(LlamaForCausalLM):
 def test_layers_that_do_not_simply_follow_each_other_are_refused(kind: type[LlamaForCausalLM], says: str) -> None:
     config = build("llama").config
     with pytest.raises(ModelRefused, match=says):
-        study(kind(config).eval())
+        discover(kind(config).eval())
 
 
 def test_points_are_found_under_other_names_than_those_of_the_library() -> None:
@@ -182,7 +182,7 @@ def test_points_are_found_under_other_names_than_those_of_the_library() -> None:
         for module, old, new in ((layer.mlp, "down_proj", "north"), (layer.self_attn, "o_proj", "south")):
             setattr(module, new, getattr(module, old))
             object.__setattr__(module, old, module._modules.pop(old))
-    renamed, plain = study(model), subject("llama").anatomy
+    renamed, plain = discover(model), subject("llama").anatomy
     assert {key for key, tap in renamed.taps.items() if isinstance(tap, str)} == {
         key for key, tap in plain.taps.items() if isinstance(tap, str)
     }
@@ -194,7 +194,7 @@ def test_studying_leaves_no_trace() -> None:
     model = build("gpt2")
     before = model(torch.tensor([TOKENS])).logits
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    study(model)
+    discover(model)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(model(torch.tensor([TOKENS])).logits, before)

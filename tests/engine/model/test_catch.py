@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from transformers import DynamicCache
 
-from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from tests.engine.model.looking import TOKENS, Subject, noise, run, subject
 from tests.families import build
@@ -108,7 +108,7 @@ def test_recomputed_maps_cannot_be_replaced() -> None:
 def test_a_module_shared_by_two_layers_is_met_in_the_layer_asked_for() -> None:
     model = build("llama")
     model.model.layers[5].mlp = model.model.layers[2].mlp
-    shared = Subject(model, study(model))
+    shared = Subject(model, discover(model))
     assert shared.tap("mlp_post.2").module is shared.tap("mlp_post.5").module
     both = run(shared, "mlp_post.2", "mlp_post.5", "mlp_out.2", "mlp_out.5")
     assert both.order == ["mlp_post.2", "mlp_out.2", "mlp_post.5", "mlp_out.5"]

@@ -12,7 +12,7 @@ from transformers import BertConfig, T5Config
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
-from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.load import choose_device, load_model
 from djinn_jupyter.engine.startup.describe import describe
@@ -84,7 +84,7 @@ def test_the_description_says_what_is_served(folder: str) -> None:
     loaded = load_model(EngineConfig(model=folder, device="cpu"))
     geometry = probe_geometry(loaded.model, loaded.device)
     weights = ResidentWeights(loaded.model, loaded.device)
-    said = describe(loaded, study(loaded.model), geometry, (), weights.total, token_by_token=True)
+    said = describe(loaded, discover(loaded.model), geometry, (), weights.total, token_by_token=True)
     assert (said.layers, said.hidden_size, said.vocab_size, said.context_length) == (8, 32, 128, 512)
     assert (said.dtype, said.attention, said.architecture) == ("float32", "sdpa", "LlamaForCausalLM")
     assert said.eos_token_ids == (2, 7)
@@ -156,7 +156,7 @@ def test_an_encoder_that_passes_for_a_decoder_is_refused_by_the_anatomy(tmp_path
     where = config_only(tmp_path, tiny.to_dict())
     loaded = load_model(EngineConfig(model=where, device="cpu", random_weights=True))
     with pytest.raises(ModelRefused, match="no causal language model"):
-        study(loaded.model)
+        discover(loaded.model)
 
 
 def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_checkpoint_with_a_tower_is_read_whole_and_says_what_is_left_out(
 
 
 LEFT_OUT = re.compile(r"(model\.)?visual \(\d+ weights\)")
-"""How a tower of a thinker is called in the note: older releases of transformers have it beside the model."""
+"""The name of a thinker's tower in the note: older releases of transformers have it beside the model."""
 
 
 def test_of_a_thinker_and_a_talker_the_thinker_is_served(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.model.discovery.heads import (
 from djinn_jupyter.engine.model.discovery.layer_list import same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord, adds
 from djinn_jupyter.engine.model.discovery.point import (
-    Found,
+    FoundPoints,
     Inner,
     ModuleTensor,
     input_of,
@@ -35,7 +35,7 @@ from djinn_jupyter.wire.sites import ATTENTION_POINTS
 UNCOMPARED = "no single call compares queries with keys"
 
 
-def attention_places(record: LayerRecord, blocks: Blocks) -> Found:
+def attention_places(record: LayerRecord, blocks: Blocks) -> FoundPoints:
     call = attention_call(record)
     if isinstance(call, str):
         return dict.fromkeys(ATTENTION_POINTS, call)
@@ -78,9 +78,9 @@ class _Attention:
         self.stored: CacheCall | None = next((c for c in record.cache_calls if c.key is not None), None)
         self.query = self._query()
 
-    def places(self) -> Found:
+    def places(self) -> FoundPoints:
         last = self._output_map()
-        found: Found = {
+        found: FoundPoints = {
             "attn_in": input_of(self.record, self.call),
             "q": self._projected("q", self._query_value()),
             "k": self._projected("k", self._stored("key")),
@@ -195,7 +195,7 @@ class _Attention:
             return None
         return Heads(heads=heads, features=features, head_stride=features)
 
-    def _outputs(self, last: Call | str) -> Found:
+    def _outputs(self, last: Call | str) -> FoundPoints:
         call = self.call
         if not isinstance(last, str) and not same(_value(last), _value(call)):
             call = last  # the module's own output includes the residual

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.model.discovery.layer_record import (
 )
 from djinn_jupyter.engine.model.discovery.recording import Call
 
-Kind = Literal["two", "parallel", "one", "unknown"]
+BlockKind = Literal["two", "parallel", "one", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +41,7 @@ class Blocks:
     `second` is None where the sum of two outputs is added (routed and shared experts).
     """
 
-    kind: Kind
+    kind: BlockKind
     mid: tuple[Call, int | str] | None = None
     first: BlockContribution | None = None
     second: BlockContribution | None = None
@@ -63,7 +63,7 @@ def _factor(one: Tensor, other: Tensor, total: Tensor, exact: bool) -> float | N
 
 def _two(record: LayerRecord, exact: bool) -> Blocks | None:
     tried: list[Tensor] = []
-    for call, slot, residual in record.inputs:
+    for call, key, residual in record.inputs:
         if any(same(residual, value) for value in (record.before, record.after, *tried)):
             continue
         tried.append(residual)
@@ -76,7 +76,7 @@ def _two(record: LayerRecord, exact: bool) -> Blocks | None:
             second = None
         else:
             continue
-        return Blocks(kind="two", mid=(call, slot), first=_first(record, residual, call), second=second)
+        return Blocks(kind="two", mid=(call, key), first=_first(record, residual, call), second=second)
     return None
 
 

@@ -20,11 +20,11 @@ from djinn_jupyter.engine.model.discovery.recording import (
     record,
     ways_to_keep_last,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, Slot
+from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, TensorKey
 from djinn_jupyter.errors import ModelRefused
 
-Handed = tuple[Slot, int | str]
-"""The slot of a tensor that a layer returns besides the hidden state, and the argument that gives it to the next
+Handed = tuple[TensorKey, int | str]
+"""The key of a tensor that a layer returns besides the hidden state, and the argument that gives it to the next
 one."""
 
 
@@ -196,12 +196,12 @@ def _dtypes(spans: list[Call], forms: tuple[LayerForm, ...]) -> tuple[torch.dtyp
 
 
 def _handed(spans: list[Call]) -> tuple[Handed, ...]:
-    """Return the slot and argument of every tensor that a layer passes to the next one besides the hidden state."""
+    """Return the key and argument of every tensor that a layer passes to the next one besides the hidden state."""
     return tuple(dict.fromkeys(handed for before, after in pairwise(spans) for handed in _new_to(before, after)))
 
 
 def _new_to(before: Call, after: Call) -> Iterator[Handed]:
-    """Yield slot and argument of what `before` returns besides the hidden state, was not given, and `after` gets."""
+    """Yield key and argument of what `before` returns besides the hidden state, was not given, and `after` gets."""
     known = [seen.value for seen in before.inputs.values()]
     for made, seen in list(before.outputs.items())[1:]:
         if any(same(seen.value, old) for old in known):
@@ -212,9 +212,9 @@ def _new_to(before: Call, after: Call) -> Iterator[Handed]:
 def _chained(name: str, between: str, before: Call, after: Call) -> int | str:
     """Return the argument by which the layer `after` gets the output of the one before, bit for bit."""
     handed = before.first_output
-    slots = [slot for slot, given in after.inputs.items() if handed and same(handed.value, given.value)]
-    if slots:
-        return slots[0]
+    keys = [key for key, given in after.inputs.items() if handed and same(handed.value, given.value)]
+    if keys:
+        return keys[0]
     if any(handed and _is_end_of(given.value, handed.value) for given in after.inputs.values()):
         raise _Thinned.inexact(name, f"it drops all positions but the last between {between}")
     raise ModelRefused.inexact(name, f"it changes the hidden state between {between}")
@@ -228,7 +228,7 @@ def _is_end_of(part: Tensor | None, whole: Tensor | None) -> bool:
 def _only(span: Call) -> int | str:
     """Return the argument of a lone layer that has the shape of its output."""
     shape = span.first_output.shape if span.first_output else ()
-    return next(slot for slot, given in span.inputs.items() if given.shape == shape and given.floating)
+    return next(key for key, given in span.inputs.items() if given.shape == shape and given.floating)
 
 
 def _length(name: str, path: str, span: Call) -> int | None:

@@ -70,10 +70,10 @@ class LayerRecord:
         """The arguments of the hidden state's shape, in the order they are given."""
         found = []
         for call in self.calls:
-            for slot, seen in call.inputs.items():
+            for key, seen in call.inputs.items():
                 value = self.shaped(seen)
                 if value is not None:
-                    found.append((call, slot, value))
+                    found.append((call, key, value))
         return found
 
     def makers(self, value: Tensor) -> list[Call]:

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.model.discovery.shapes import (
     rows_of,
     value_shape,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import Slot
+from djinn_jupyter.engine.model.hooks.call_forms import TensorKey
 from djinn_jupyter.engine.model.hooks.layout import (
     Heads,
     Layout,
@@ -29,7 +29,8 @@ from djinn_jupyter.wire.sites import HEAD_POINTS, Site
 
 VARIES = "where it is computed depends on the length of the prompt"
 RECOMPUTED = (
-    "the fused attention shows no maps, so these are recomputed from q and k; load with attention eager to edit"
+    "the fused attention shows no maps, so these are recomputed from q and k; a session of eager attention can edit "
+    "them (%djinn_use NAME --new --attention eager)"
 )
 
 
@@ -40,7 +41,7 @@ def tap_of(probes: Probes, site: Site, found: ModuleTensor | Inner | str) -> Tap
     if isinstance(found, str):
         return found
     if isinstance(found, ModuleTensor):
-        tap = border_tap(probes, site, found.module, layer, found.side, found.slot, found.heads)
+        tap = border_tap(probes, site, found.module, layer, found.side, found.key, found.heads)
         return tap if isinstance(tap, str) else replace(tap, in_place=found.in_place)
     if found.family == "cache":
         return _key_tap(probes, site, layer, found)
@@ -59,11 +60,11 @@ def border_tap(
     module: nn.Module,
     layer: int | None,
     side: str,
-    slot: Slot,
+    key: TensorKey,
     heads: Heads | None = None,
 ) -> Tap | str:
     """Return the tap on the input or output of a module that is called once (in `layer`, if given), or a reason."""
-    shapes = probes.border(module, layer, side, slot)
+    shapes = probes.border(module, layer, side, key)
     if shapes is None:
         return VARIES
     rows = rows_of(shapes, heads)
@@ -80,7 +81,7 @@ def border_tap(
         stage=stage,
         module=module,
         within=_within(probes, module, layer),
-        slot=slot,
+        key=key,
         layout=rows,
         axes=form.axes,
         heads=form.heads,
@@ -123,7 +124,7 @@ def _query_tap(probes: Probes, site: Site, layer: int, found: Inner) -> Tap | st
     rows = rows_of(shapes) if len(shapes[0]) == 4 else _merged(shapes)
     if isinstance(rows, str):
         return rows
-    return replace(_inner(probes, site, found, "query", rows, form_of(site, rows, shapes[0])), slot=found.family)
+    return replace(_inner(probes, site, found, "query", rows, form_of(site, rows, shapes[0])), key=found.family)
 
 
 def _merged(shapes: list[Shape]) -> PositionLayout | str:

@@ -6,7 +6,7 @@ from djinn_jupyter.engine.model.discovery.blocks import BlockContribution, Block
 from djinn_jupyter.engine.model.discovery.layer_list import same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.point import (
-    Found,
+    FoundPoints,
     ModuleTensor,
     input_of,
     output_of,
@@ -24,13 +24,13 @@ _WHY_NO_MIDDLE = {
 def middle_place(record: LayerRecord, blocks: Blocks) -> ModuleTensor | str:
     if blocks.mid is None:
         return _WHY_NO_MIDDLE[blocks.kind]
-    call, slot = blocks.mid
+    call, key = blocks.mid
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
-    return ModuleTensor(module=call.module, side="input", slot=slot, in_place=True)
+    return ModuleTensor(module=call.module, side="input", key=key, in_place=True)
 
 
-def mlp_places(record: LayerRecord, blocks: Blocks) -> Found:
+def mlp_places(record: LayerRecord, blocks: Blocks) -> FoundPoints:
     contribution = blocks.first if blocks.kind == "one" else blocks.second
     if contribution is None:
         return dict.fromkeys(MLP_POINTS, "what the MLP of this layer adds is not the output of one module")
@@ -40,7 +40,7 @@ def mlp_places(record: LayerRecord, blocks: Blocks) -> Found:
     if record.uses_cache(block):
         return dict.fromkeys(MLP_POINTS, "this layer has no MLP")
     maps = _maps(record, blocks, block)
-    found: Found = {
+    found: FoundPoints = {
         "mlp_in": input_of(record, maps[0] if maps and maps[-1] is block else block),
         "mlp_out": output_of(record, block),
         "mlp_out_post": _post(record, contribution),
@@ -66,7 +66,7 @@ def _maps(record: LayerRecord, blocks: Blocks, block: Call) -> list[Call]:
     return [call for call in record.calls if call.module in maps and start < call.entered <= block.entered]
 
 
-def _hidden(record: LayerRecord, block: Call, maps: list[Call]) -> Found:
+def _hidden(record: LayerRecord, block: Call, maps: list[Call]) -> FoundPoints:
     """Return the points of the MLP's hidden layer: the inputs of its activation and of its last linear map."""
     last = next((call for call in maps if _ends(record, call, block)), None)
     if last is None or len(maps) < 2:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine.model.discovery.discovery import Discovery
 from djinn_jupyter.engine.model.discovery.layer_list import Handed, Stack
-from djinn_jupyter.engine.model.discovery.modules import Modules
+from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.recording import KeepLast
-from djinn_jupyter.engine.model.discovery.study import Study
 from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import ModelRefused, UnknownSite
@@ -36,7 +36,7 @@ class Anatomy:
     hidden_size: int
     cache_layers: tuple[tuple[int, ...], ...]
     taps: dict[tuple[str, int | None], Tap | str]
-    modules_found: Modules
+    modules_found: ModelModules
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
@@ -121,12 +121,12 @@ class Anatomy:
         return next(iter(paths)) or None if len(paths) == 1 else None
 
 
-def study(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
+def discover(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
     """Probe a model that has no gates yet. ModelRefused says why a model cannot be stopped and resumed exactly.
 
     `held` are the cache's layers that hold something: exactly one decoder layer must fill each.
     """
-    learned = Study(model)
+    learned = Discovery(model)
     _check_cache(type(model).__name__, held, learned.cache_layers())
     boundaries = learned.boundaries()
     return Anatomy(

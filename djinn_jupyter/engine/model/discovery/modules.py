@@ -15,7 +15,7 @@ from djinn_jupyter.wire.nouns import ModuleDescription
 from djinn_jupyter.wire.sites import POINTS, Site
 
 
-class Modules:
+class ModelModules:
     """The modules of one model, with their calls in the probes."""
 
     def __init__(self, model: nn.Module, probes: Probes, boundaries: tuple[Tap, ...], fixed: str | None) -> None:
@@ -60,8 +60,8 @@ class Modules:
             raise UnknownSite(f"{path} {times} in one pass; a site must be met exactly once.")
         seen = calls[0].inputs if site.point == "input" else calls[0].outputs
         reasons = []
-        for slot, tensor in seen.items():
-            tap = border_tap(self.probes, site, module, layer, site.point, slot) if tensor.floating else NO_POSITIONS
+        for key, tensor in seen.items():
+            tap = border_tap(self.probes, site, module, layer, site.point, key) if tensor.floating else NO_POSITIONS
             if isinstance(tap, Tap):
                 return self._guarded(tap)
             reasons.append(tap)

@@ -9,17 +9,17 @@ from torch import nn
 
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.recording import Call
-from djinn_jupyter.engine.model.hooks.call_forms import Slot
+from djinn_jupyter.engine.model.hooks.call_forms import TensorKey
 from djinn_jupyter.engine.model.hooks.layout import Heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModuleTensor:
-    """The tensor at `slot` of a module's input or output. `heads` is set where it is divided into heads."""
+    """The tensor at `key` of a module's input or output. `heads` is set where it is divided into heads."""
 
     module: nn.Module
     side: Literal["input", "output"]
-    slot: Slot
+    key: TensorKey
     heads: Heads | None = None
     in_place: bool = False
 
@@ -33,7 +33,7 @@ class Inner:
     ordinal: int = 0
 
 
-Found = dict[str, ModuleTensor | Inner | str]
+FoundPoints = dict[str, ModuleTensor | Inner | str]
 """Points of one layer; a string is the reason why a point is absent."""
 
 
@@ -41,15 +41,15 @@ def output_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Mo
     """Return the first output of a module, or a reason unless the layer calls that module once."""
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
-    slot = next(iter(call.outputs))
-    return ModuleTensor(module=call.module, side="output", slot=slot, heads=heads)
+    key = next(iter(call.outputs))
+    return ModuleTensor(module=call.module, side="output", key=key, heads=heads)
 
 
 def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> ModuleTensor | str:
     """Return the first floating argument of a module, or a reason unless the layer calls that module once."""
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
-    slot = next((slot for slot, seen in call.inputs.items() if seen.floating), None)
-    if slot is None:
+    key = next((key for key, seen in call.inputs.items() if seen.floating), None)
+    if key is None:
         return f"{type(call.module).__name__} is given no activations"
-    return ModuleTensor(module=call.module, side="input", slot=slot, heads=heads)
+    return ModuleTensor(module=call.module, side="input", key=key, heads=heads)

@@ -6,10 +6,10 @@ from djinn_jupyter.engine.model.discovery.attention_points import attention_plac
 from djinn_jupyter.engine.model.discovery.blocks import find_blocks
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.mlp_points import middle_place, mlp_places
-from djinn_jupyter.engine.model.discovery.point import Found
+from djinn_jupyter.engine.model.discovery.point import FoundPoints
 
 
-def find_places(record: LayerRecord) -> Found:
+def find_places(record: LayerRecord) -> FoundPoints:
     """Return the points that lie inside a layer. Those at its borders belong to the gates."""
     blocks = find_blocks(record)
     return {

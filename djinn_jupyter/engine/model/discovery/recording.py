@@ -24,7 +24,7 @@ from djinn_jupyter.engine.model.hooks.attention import (
     SdpaCall,
     factors,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import Slot, arguments_in, tensors_in
+from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, arguments_in, tensors_in
 from djinn_jupyter.errors import ModelRefused
 
 Family = Literal["softmax", "product", "sdpa"]
@@ -50,7 +50,7 @@ class Call:
     entered: int
     left: int = -1
     inputs: dict[int | str, RecordedTensor] = field(default_factory=dict)
-    outputs: dict[Slot, RecordedTensor] = field(default_factory=dict)
+    outputs: dict[TensorKey, RecordedTensor] = field(default_factory=dict)
     output: Any = None
 
     def inside(self, outer: Call) -> bool:
@@ -124,14 +124,14 @@ class Recording:
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = Call(module=module, parent=self.current, entered=self.tick())
         keep = self.keep(module)
-        call.inputs = {slot: self.see(tensor, keep) for slot, tensor in arguments_in(args, kwargs)}
+        call.inputs = {key: self.see(tensor, keep) for key, tensor in arguments_in(args, kwargs)}
         self.calls.append(call)
         self._open.append(call)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call = self._open.pop()
         keep = self.keep(module)
-        call.outputs = {slot: self.see(tensor, keep) for slot, tensor in tensors_in(output)}
+        call.outputs = {key: self.see(tensor, keep) for key, tensor in tensors_in(output)}
         call.output = type(output), len(output) if isinstance(output, tuple | list) else None
         call.left = self.tick()
 
@@ -158,10 +158,12 @@ class ProbeCache(DynamicCache):
         self.recording: Recording | None = None
 
     def _told(self, layer: int, key: Tensor | None = None, value: Tensor | None = None) -> None:
-        book = self.recording
-        assert book is not None
-        seen = [None if tensor is None else book.see(tensor, book.wanted) for tensor in (key, value)]
-        book.cache_calls.append(CacheCall(caller=book.current, at=book.tick(), layer=layer, key=seen[0], value=seen[1]))
+        recording = self.recording
+        assert recording is not None
+        seen = [None if tensor is None else recording.see(tensor, recording.wanted) for tensor in (key, value)]
+        recording.cache_calls.append(
+            CacheCall(caller=recording.current, at=recording.tick(), layer=layer, key=seen[0], value=seen[1])
+        )
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         self._told(layer_idx, key_states, value_states)
@@ -176,7 +178,7 @@ class ProbeCache(DynamicCache):
         return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
 
 
-class _Functions(TorchFunctionMode):
+class _RecordedFunctions(TorchFunctionMode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
@@ -196,14 +198,14 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note(self, family: Family, given: tuple[Tensor, ...], result: Tensor) -> None:
-        book = self.recording
-        book.functions.append(
+        recording = self.recording
+        recording.functions.append(
             FunctionCall(
                 family=family,
-                caller=book.current,
-                at=book.tick(),
-                given=tuple(book.see(tensor, book.wanted) for tensor in given),
-                result=book.see(result, book.wanted),
+                caller=recording.current,
+                at=recording.tick(),
+                given=tuple(recording.see(tensor, recording.wanted) for tensor in given),
+                result=recording.see(result, recording.wanted),
             )
         )
 
@@ -237,7 +239,7 @@ def record(
                 stack.callback(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
             if after is not None:
                 stack.callback(module.register_forward_hook(after).remove)
-        stack.enter_context(_Functions(recording))
+        stack.enter_context(_RecordedFunctions(recording))
         recording.logits = model(tokens_BT, **arguments).logits.detach().to("cpu", copy=True)
     return recording
 

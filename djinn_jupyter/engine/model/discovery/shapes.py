@@ -15,7 +15,7 @@ from djinn_jupyter.engine.model.discovery.recording import (
     RecordedTensor,
     Recording,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import Slot
+from djinn_jupyter.engine.model.hooks.call_forms import TensorKey
 from djinn_jupyter.engine.model.hooks.layout import Heads, PositionLayout
 
 Shape = tuple[int, ...]
@@ -54,7 +54,7 @@ class Probes:
     def stage(self, at: int) -> int | None:
         return self.stack.stage_of(at, self.spans[0])
 
-    def border(self, module: nn.Module, layer: int | None, side: str, slot: Slot) -> list[Shape] | None:
+    def border(self, module: nn.Module, layer: int | None, side: str, key: TensorKey) -> list[Shape] | None:
         """Return the shape at a module's border in each probe, None unless each probe calls the module once."""
         shapes = []
         for probe in range(len(self.recordings)):
@@ -62,9 +62,9 @@ class Probes:
             if len(calls) != 1:
                 return None
             seen = calls[0].inputs if side == "input" else calls[0].outputs
-            if slot not in seen:
+            if key not in seen:
                 return None
-            shapes.append(seen[slot].shape)  # type: ignore[index]
+            shapes.append(seen[key].shape)  # type: ignore[index]
         return shapes
 
     def functions(self, module: nn.Module, layer: int, family: str, ordinal: int) -> list[FunctionCall] | None:

@@ -55,7 +55,7 @@ def factors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[T
         right: int | str = "batch2" if "batch2" in kwargs else 2 if left == 1 else 1
     else:
         right = next((name for name in ("other", "mat2") if name in kwargs), 1 if left == 0 else 0)
-    one, other = (args[slot] if isinstance(slot, int) else kwargs[slot] for slot in (left, right))
+    one, other = (args[key] if isinstance(key, int) else kwargs[key] for key in (left, right))
     return one, other
 
 

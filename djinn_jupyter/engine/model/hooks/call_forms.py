@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-Slot = int | str | None
+TensorKey = int | str | None
 """A tensor's place: a position, a keyword, or None when it is the whole output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerForm:
-    """How one decoder layer takes its hidden state and returns it.
+    """The form in which one decoder layer takes its hidden state and returns it.
 
     `argument` is the hidden state's position among the arguments or its keyword. `length` is the length of the returned
     tuple, with the hidden state first; None for a bare tensor. Skipped layers must return this same form.
@@ -50,8 +50,8 @@ def replace_argument(args: tuple[Any, ...], kwargs: dict[str, Any], argument: in
     return args, {**kwargs, argument: value}
 
 
-def tensors_in(container: Any) -> Iterator[tuple[Slot, Tensor]]:
-    """Yield the tensors of a module's output with their slots, first level only."""
+def tensors_in(container: Any) -> Iterator[tuple[TensorKey, Tensor]]:
+    """Yield the tensors of a module's output with their keys, first level only."""
     if isinstance(container, Tensor):
         yield None, container
     elif isinstance(container, Mapping):
@@ -61,22 +61,22 @@ def tensors_in(container: Any) -> Iterator[tuple[Slot, Tensor]]:
 
 
 def arguments_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[int | str, Tensor]]:
-    """Yield the tensors among a module's arguments with their slots."""
+    """Yield the tensors among a module's arguments with their keys."""
     yield from ((index, value) for index, value in enumerate(args) if isinstance(value, Tensor))
     yield from ((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
 
 
-def pick(container: Any, slot: Slot) -> Tensor:
-    tensor: Tensor = container if slot is None else container[slot]
+def pick(container: Any, key: TensorKey) -> Tensor:
+    tensor: Tensor = container if key is None else container[key]
     return tensor
 
 
-def swap(container: Any, slot: Slot, tensor: Tensor) -> Any:
-    """Return the same container with another tensor at `slot`. Mappings (model outputs) are changed in place."""
-    if slot is None:
+def swap(container: Any, key: TensorKey, tensor: Tensor) -> Any:
+    """Return the same container with another tensor at `key`. Mappings (model outputs) are changed in place."""
+    if key is None:
         return tensor
-    if isinstance(slot, str):
-        container[slot] = tensor
+    if isinstance(key, str):
+        container[key] = tensor
         return container
-    parts = [*container[:slot], tensor, *container[slot + 1 :]]
+    parts = [*container[:key], tensor, *container[key + 1 :]]
     return type(container)(*parts) if hasattr(container, "_fields") else type(container)(parts)

@@ -76,6 +76,17 @@ class Gates:
         for layer, forward in zip(self._layers, self._before, strict=True):
             layer.forward = forward
 
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Restore every layer's original forward inside this block."""
+        gated = [layer.forward for layer in self._layers]
+        self.remove()
+        try:
+            yield
+        finally:
+            for layer, forward in zip(self._layers, gated, strict=True):
+                layer.forward = forward
+
     def _gate(self, index: int, run: Callable[..., Any]) -> Callable[..., Any]:
         form = self._forms[index]
         last = index == self.count - 1

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.system.cuda_graphs import Graph, GraphRecorder
 from djinn_jupyter.engine.system.nested import tensors_within
 
-Run = Callable[..., Any]
+LayerFunction = Callable[..., Any]
 
 
 class NotRecordable(Exception):
@@ -44,6 +44,8 @@ class Inputs:
 
     def load(self, hidden: Tensor, rest: Arguments) -> bool:
         """Copy what a layer is given. False, with nothing copied, where it has another form."""
+        if hidden.shape != self.hidden.shape or hidden.dtype != self.hidden.dtype:
+            return False
         objects = (*rest[0], *rest[1].values())
         if len(objects) != len(self._loaded) or any(a is not b for a, b in zip(objects, self._loaded, strict=True)):
             if _form(rest) != self._form:
@@ -51,8 +53,6 @@ class Inputs:
             for fixed, new in zip(self._tensors, tensors_within(rest), strict=True):
                 fixed.copy_(new)
             self._loaded = objects
-        if hidden.shape != self.hidden.shape or hidden.dtype != self.hidden.dtype:
-            return False
         self.hidden.copy_(hidden)
         return True
 
@@ -82,7 +82,7 @@ class LayerGraph:
         return any(tensor.data_ptr() != address for tensor, address in self.addresses)
 
     def replay(self, cache: Cache) -> Any:
-        """Return what the layer returns for the inputs loaded, in tensors of its own."""
+        """Return the layer's outputs for the inputs loaded, in tensors of its own."""
         self.before.replay()
         args, kwargs = self.update
         self.attended.copy_(self.attend(*cache.update(*args, **kwargs)))
@@ -91,7 +91,7 @@ class LayerGraph:
 
 
 @contextmanager
-def updated_by(cache: Cache, update: Run) -> Iterator[None]:
+def updated_by(cache: Cache, update: LayerFunction) -> Iterator[None]:
     """Call `update` in the place of the cache's, within this block."""
     vars(cache)["update"] = update
     try:
@@ -100,7 +100,7 @@ def updated_by(cache: Cache, update: Run) -> Iterator[None]:
         vars(cache).pop("update")
 
 
-def rows_read(cache: Cache, run: Run, given: Arguments) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
+def rows_read(cache: Cache, run: LayerFunction, given: Arguments) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
     """Run a layer. Return its output and the keys and values that the cache's updates returned."""
     read: list[tuple[Tensor, Tensor]] = []
     own = cache.update
@@ -116,7 +116,7 @@ def rows_read(cache: Cache, run: Run, given: Arguments) -> tuple[Any, list[tuple
 
 def record(
     layer: nn.Module,
-    run: Run,
+    run: LayerFunction,
     inputs: Inputs,
     given: Arguments,
     cache: Cache,
@@ -231,7 +231,7 @@ class _Between(TorchDispatchMode):
 
 
 def _form(value: Any) -> Any:
-    """Return what must be the same in all calls that graphs replay: everything but the tensors' contents."""
+    """Return all that must be the same in calls that graphs replay: everything but the tensors' contents."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, Mapping):

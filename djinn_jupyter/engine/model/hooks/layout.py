@@ -1,4 +1,4 @@
-"""How a site's value lies in the tensor that carries it, and how it is written back.
+"""The layout of a site's value in the tensor that carries it: reading it, and writing it back.
 
 Raw tensors have the model's own shape. Values have positions first: [T, D], [T, H, D] (heads) or [T, H, K] (heads,
 keys); [T, S, D] where a model has several residual streams. F counts all columns of one position. Batch is 1.
@@ -113,9 +113,12 @@ Layout = PositionLayout | Maps
 
 def written(layout: Layout, raw: Tensor, value: Tensor, site: str) -> Tensor:
     """Return a copy of `raw` with `value` in it; columns outside this layout stay as they are."""
-    expected = layout.read(raw).shape
-    if value.shape != expected:
-        raise InvalidEdit(f"The value of {site} has shape {tuple(expected)}, not {tuple(value.shape)}.")
     fresh = raw.clone(memory_format=torch.contiguous_format)
-    layout.put(fresh, value.to(raw))
+    there = layout.read(fresh)
+    if value.shape != there.shape:
+        raise InvalidEdit(f"The value of {site} has shape {tuple(there.shape)}, not {tuple(value.shape)}.")
+    if isinstance(layout, PositionLayout) and layout.heads is None:
+        there.copy_(value)  # a view
+    else:
+        layout.put(fresh, value.to(raw))
     return fresh

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.model.hooks.attention import (
     SdpaCall,
     query_slot,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import Slot, pick, swap
+from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, pick, swap
 from djinn_jupyter.engine.model.hooks.layout import Layout, written
 from djinn_jupyter.wire.sites import Site
 
@@ -46,7 +46,7 @@ class Tap:
 
     `stage` is -1 before layer 0, n in layer n, the number of layers after the last one. `module` is the module whose
     input or output carries the value, or the attention module whose `ordinal`-th softmax (product, sdpa) does. `within`
-    is set where several layers share that module: only calls inside that layer count. `slot` is the tensor's place in
+    is set where several layers share that module: only calls inside that layer count. `key` is the tensor's place in
     the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
     tensor is also the residual that is added later, so an edit has to change the tensor itself.
     """
@@ -59,7 +59,7 @@ class Tap:
     boundary: int | None = None
     module: nn.Module | None = None
     within: nn.Module | None = None
-    slot: Slot = None
+    key: TensorKey = None
     ordinal: int = 0
     heads: int | None = None
     width: int | None = None
@@ -81,7 +81,7 @@ class Tap:
         """True where both taps meet one tensor, under two names or in two parts of it."""
         if self.boundary is not None or other.boundary is not None:
             return self.boundary == other.boundary
-        places = [(tap.kind, tap.module, tap.stage, tap.slot, tap.ordinal) for tap in (self, other)]
+        places = [(tap.kind, tap.module, tap.stage, tap.key, tap.ordinal) for tap in (self, other)]
         return places[0] == places[1] and self.kind != "recomputed"
 
     def at(self, site: Site) -> Tap:
@@ -136,7 +136,7 @@ class _Listener:
         if keys:
             _CacheKeys(self, keys).attach(module, stack)
         if calls:
-            _Functions(self, calls).attach(module, stack)
+            _InterceptedFunctions(self, calls).attach(module, stack)
         if outputs:
             stack.callback(module.register_forward_hook(self._leaving(outputs)).remove)
 
@@ -170,14 +170,14 @@ class _Listener:
     def _entering(self, taps: Sequence[Tap]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             for tap in taps:
-                raw = args[tap.slot] if isinstance(tap.slot, int) else kwargs[str(tap.slot)]
+                raw = args[tap.key] if isinstance(tap.key, int) else kwargs[str(tap.key)]
                 changed = self.meet(tap, raw)
                 if changed is raw:
                     continue
-                if isinstance(tap.slot, int):
-                    args = (*args[: tap.slot], changed, *args[tap.slot + 1 :])
+                if isinstance(tap.key, int):
+                    args = (*args[: tap.key], changed, *args[tap.key + 1 :])
                 else:
-                    kwargs = {**kwargs, str(tap.slot): changed}
+                    kwargs = {**kwargs, str(tap.key): changed}
             return args, kwargs
 
         return hook
@@ -185,10 +185,10 @@ class _Listener:
     def _leaving(self, taps: Sequence[Tap]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             for tap in taps:
-                raw = pick(output, tap.slot)
+                raw = pick(output, tap.key)
                 changed = self.meet(tap, raw)
                 if changed is not raw:
-                    output = swap(output, tap.slot, changed)
+                    output = swap(output, tap.key, changed)
             return output
 
         return hook
@@ -236,7 +236,7 @@ class _CacheKeys:
             self._cache = None
 
 
-class _Functions(TorchFunctionMode):
+class _InterceptedFunctions(TorchFunctionMode):
     """Intercepts the torch functions called while one attention module runs: its softmax, its products and its sdpa."""
 
     def __init__(self, listener: _Listener, taps: Sequence[Tap]) -> None:
@@ -302,16 +302,16 @@ class _Functions(TorchFunctionMode):
                 self.listener.meet(tap, call.scores() if tap.site.point == "attn_scores" else call.pattern())
         return func(*args, **kwargs)
 
-    def _queried(self, args: Any, kwargs: Any, slot: int | str, family: frozenset[Any], number: int) -> tuple[Any, Any]:
+    def _queried(self, args: Any, kwargs: Any, key: int | str, family: frozenset[Any], number: int) -> tuple[Any, Any]:
         for tap in self._at("query", number):
-            if (tap.slot == "sdpa") != (family is SDPA):
+            if (tap.key == "sdpa") != (family is SDPA):
                 continue
-            raw = args[slot] if isinstance(slot, int) else kwargs[slot]
+            raw = args[key] if isinstance(key, int) else kwargs[key]
             changed = self.listener.meet(tap, raw)
-            if isinstance(slot, int):
-                args = (*args[:slot], changed, *args[slot + 1 :])
+            if isinstance(key, int):
+                args = (*args[:key], changed, *args[key + 1 :])
             else:
-                kwargs = {**kwargs, slot: changed}
+                kwargs = {**kwargs, key: changed}
         return args, kwargs
 
     def _at(self, kind: TapKind, number: int) -> list[Tap]:

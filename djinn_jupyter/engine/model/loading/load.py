@@ -1,4 +1,4 @@
-"""Load a model into memory, ready to be studied. Changes no global state of torch.
+"""Load a model into memory, ready to be probed. Changes no global state of torch.
 
 Weights are read in the dtype they are served in and stay on the host: memory-mapped where the files hold that dtype, in
 ordinary memory where they were converted or drawn.

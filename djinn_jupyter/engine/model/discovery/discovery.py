@@ -24,8 +24,8 @@ from djinn_jupyter.engine.model.discovery.make_taps import (
     form_of,
     tap_of,
 )
-from djinn_jupyter.engine.model.discovery.modules import Modules
-from djinn_jupyter.engine.model.discovery.point import Found, ModuleTensor
+from djinn_jupyter.engine.model.discovery.modules import ModelModules
+from djinn_jupyter.engine.model.discovery.point import FoundPoints, ModuleTensor
 from djinn_jupyter.engine.model.discovery.points import find_places
 from djinn_jupyter.engine.model.discovery.recording import (
     LENGTHS,
@@ -51,7 +51,7 @@ COPIED = "the layer keeps a copy of this residual, which an edit would not reach
 EMBEDDED = "layers beyond the first read the embedding too, and a resumed pass computes it anew, without the edit"
 
 
-class Study:
+class Discovery:
     """The knowledge of one model, probe by probe."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -61,7 +61,7 @@ class Study:
         keep_last = self.stack.keep_last
         longer = record(model, long, keep_last=keep_last)
         self._check_causal(short, first, longer)
-        self.found: list[Found] = []
+        self.found: list[FoundPoints] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
@@ -170,7 +170,7 @@ class Study:
         for found in self.found:
             place = found["resid_mid"]
             if isinstance(place, ModuleTensor):
-                yield place.module, _changing(place.slot), None
+                yield place.module, _changing(place.key), None
 
     def _still_middle(self, index: int, layer: LayerRecord) -> bool:
         place = self.found[index]["resid_mid"]
@@ -210,9 +210,9 @@ class Study:
         taps = []
         for index, layer in enumerate((*self.stack.layers, self.stack.layers[-1])):
             last = index == len(self.stack.layers)
-            slot = next(iter(self.probes.calls(layer, None)[0].outputs)) if last else self.stack.forms[index].argument
+            key = next(iter(self.probes.calls(layer, None)[0].outputs)) if last else self.stack.forms[index].argument
             side = "output" if last else "input"
-            shapes = self.probes.border(layer, None, side, slot)
+            shapes = self.probes.border(layer, None, side, key)
             rows = "it is not there in every pass" if shapes is None else rows_of(shapes)
             if isinstance(rows, str) or shapes is None:
                 raise ModelRefused.inexact(type(self.model).__name__, f"its hidden state cannot be read: {rows}")
@@ -246,8 +246,8 @@ class Study:
         taps["logits", None] = self._logits()
         return taps
 
-    def _end_tap(self, point: str, module: nn.Module, slot: int | str | None) -> Tap | str:
-        tap = border_tap(self.probes, Site(point=point), module, None, "output", slot)
+    def _end_tap(self, point: str, module: nn.Module, key: int | str | None) -> Tap | str:
+        tap = border_tap(self.probes, Site(point=point), module, None, "output", key)
         if isinstance(tap, Tap) and point == "embed" and self.fixed is not None:
             return replace(tap, editable=False, reason=self.fixed)
         return tap
@@ -267,13 +267,13 @@ class Study:
             for span in self.probes.spans[0]
         )
 
-    def modules(self, boundaries: tuple[Tap, ...]) -> Modules:
-        return Modules(self.model, self.probes, boundaries, self.fixed)
+    def modules(self, boundaries: tuple[Tap, ...]) -> ModelModules:
+        return ModelModules(self.model, self.probes, boundaries, self.fixed)
 
 
-def _changing(slot: Any) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
+def _changing(key: Any) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
     def change(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        tensor: Tensor = args[slot] if isinstance(slot, int) else kwargs[slot]
+        tensor: Tensor = args[key] if isinstance(key, int) else kwargs[key]
         tensor.mul_(-0.5)
 
     return change
