@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.growth import Growth
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
 
@@ -108,7 +108,7 @@ class Budget:
 
     def give_back(self, size: int) -> None:
         if size > self.taken:
-            raise BooksBroken(f"{size} bytes given back of {self.taken} taken.")
+            raise InvariantError(f"{size} bytes given back of {self.taken} taken.")
         self.taken -= size
 
     def lend(self, owner: object, copy: Droppable) -> None:
@@ -149,10 +149,10 @@ class Budget:
         )
 
     def check(self) -> None:
-        """Raise BooksBroken unless the parts hold exactly `taken` less what is set aside."""
+        """Raise InvariantError unless the parts hold exactly `taken` less what is set aside."""
         held = self.held()
         if sum(held.values()) != self.taken - self.aside:
-            raise BooksBroken(f"{self.taken} bytes are taken; the parts hold {held}.")
+            raise InvariantError(f"{self.taken} bytes are taken; the parts hold {held}.")
 
     @property
     def bound(self) -> str:

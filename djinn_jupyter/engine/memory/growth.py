@@ -1,5 +1,6 @@
-"""How far the engine's parts of main memory may still grow. A configured limit is a bound, not existing memory: Linux
-grants mappings that it cannot fill and kills the process that fills them, so nothing is mapped without room for it.
+"""The growth still allowed to the engine's parts of main memory. A configured limit is a bound, not existing memory:
+Linux grants mappings that it cannot fill and kills the process that fills them, so nothing is mapped without room for
+it.
 """
 
 from __future__ import annotations

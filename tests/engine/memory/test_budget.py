@@ -8,9 +8,9 @@ import torch
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
-from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.runs import CPU, PAGE, pair, tokens
 from tests.families import build
@@ -48,7 +48,7 @@ def test_the_working_copy_used_longest_ago_gives_way_first():
     a.reserve(PAGE, PAGE)  # a is in use again
     fill(c, PAGE)
     assert (a.working_bytes > 0, b.working_bytes, c.working_bytes > 0) == (True, 0, True)
-    check_books(slabs, [a, b, c], contents=True)
+    check_invariants(slabs, [a, b, c], contents=True)
 
 
 def test_pages_are_never_refused_while_a_working_copy_could_give_way():
@@ -57,7 +57,7 @@ def test_pages_are_never_refused_while_a_working_copy_could_give_way():
     assert a.working_bytes
     fill(b, 5 * PAGE)
     assert a.working_bytes == b.working_bytes == 0
-    check_books(slabs, [a, b], contents=True)
+    check_invariants(slabs, [a, b], contents=True)
     with pytest.raises(SlabFull, match="Asked for 1 pages"):
         b.reserve(5 * PAGE, 5 * PAGE + 1)
 
@@ -73,7 +73,7 @@ def test_a_reserve_that_does_not_fit_leaves_both_groups_as_they_were():
         b.reserve(PAGE, 9 * PAGE)
     assert [group.table.pages for cache in (a, b, fork) for group in cache.groups] == tables
     assert sum(slab.pages_in_use for slab in slabs) == sum(in_use for _, _, in_use in before[0])
-    check_books(slabs, [a, b, fork], contents=True)
+    check_invariants(slabs, [a, b, fork], contents=True)
     fill(b, 2 * PAGE)
 
 
@@ -103,7 +103,7 @@ def test_a_window_keeps_no_more_than_it_needs():
     assert len(group.table) <= 2
     both.steps(tokens(40, seed=3))
     both.cache.release_behind()
-    check_books(both.slabs, [both.cache], contents=True)
+    check_invariants(both.slabs, [both.cache], contents=True)
 
 
 def test_a_working_copy_the_device_refuses_is_done_without(monkeypatch):
@@ -122,13 +122,13 @@ def test_a_working_copy_the_device_refuses_is_done_without(monkeypatch):
     monkeypatch.undo()
     both.steps(tokens(3, seed=3))
     assert both.cache.working_bytes
-    check_books(both.slabs, [both.cache], contents=True)
+    check_invariants(both.slabs, [both.cache], contents=True)
 
 
 def test_the_budget_refuses_to_be_given_more_than_was_taken():
     budget = Budget(100)
     budget.take(60, by=None)
-    with pytest.raises(BooksBroken):
+    with pytest.raises(InvariantError):
         budget.give_back(61)
     with pytest.raises(SlabFull):
         budget.take(41, by=None)
@@ -138,15 +138,15 @@ def test_the_budget_refuses_to_be_given_more_than_was_taken():
 def test_books_that_do_not_add_up_are_found():
     (a, b), slabs = caches(2, pages=12)
     fill(a, PAGE)
-    with pytest.raises(BooksBroken, match="tables hold 0"):
-        check_books(slabs, [b])
+    with pytest.raises(InvariantError, match="tables hold 0"):
+        check_invariants(slabs, [b])
     slabs[0].share(a.groups[0].table.pages)
-    with pytest.raises(BooksBroken, match="differently in the slab"):
-        check_books(slabs, [a, b])
+    with pytest.raises(InvariantError, match="differently in the slab"):
+        check_invariants(slabs, [a, b])
     slabs[0].free(a.groups[0].table.pages)
     slabs[0].budget.taken += 1
-    with pytest.raises(BooksBroken, match="bytes are taken"):
-        check_books(slabs, [a, b])
+    with pytest.raises(InvariantError, match="bytes are taken"):
+        check_invariants(slabs, [a, b])
 
 
 def test_statistics_count_the_session_and_the_slab():

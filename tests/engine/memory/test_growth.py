@@ -133,6 +133,6 @@ def test_sessions_beyond_what_there_is_go_to_the_disk_bit_for_bit(
     for name, (ids, logits) in zip(names, expected, strict=True):
         assert desk.run((), new=3, name=name, extend=True).tokens == ids
         assert desk.logits(name).equal(logits)
-    desk.engine.check_books()
+    desk.engine.check_invariants()
     desk.close_all()
     desk.engine.close()

@@ -11,7 +11,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv import states
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, LayerSlot
+from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, LayerRows
 from djinn_jupyter.engine.memory.kv.layers import (
     PagedFullLayer,
     PagedIndexedLayer,
@@ -25,7 +25,7 @@ from djinn_jupyter.engine.memory.kv.own_layers import is_own
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.kv.states import LayerState
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull
 
 
@@ -67,12 +67,13 @@ class PagedCache(Cache):
         self.length = 0
         super().__init__(layers=_layers(model_config, geometry, self.groups))
         self._paged = tuple(layer for layer in self.layers if isinstance(layer, PagedRows))
+        self._stateful = {index: layer for index, layer in enumerate(self.layers) if states.has_states(layer)}
 
     @classmethod
     def create(cls, model_config: PreTrainedConfig, geometry: CacheGeometry, slabs: Sequence[Slab]) -> PagedCache:
         """Return an empty cache. `slabs` must be those of the geometry's groups, in their order."""
         if [slab.geometry for slab in slabs] != list(geometry.groups):
-            raise BooksBroken("The slabs are not those of the geometry's page groups.")
+            raise InvariantError("The slabs are not those of the geometry's page groups.")
         session = object()
         return cls(model_config, geometry, [GroupCache(PageTable(slab), session) for slab in slabs])
 
@@ -103,12 +104,12 @@ class PagedCache(Cache):
             group.flush()
             group.table.accept(start, end, pages)
 
-    def append(self, rows: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> None:
-        """Write and commit the next position, whose page is allocated: for each group and run, keys [n, H, D] and
-        values."""
+    def append(self, rows: Sequence[Sequence[tuple[Tensor, Tensor]]], count: int) -> None:
+        """Write and commit the next `count` positions, whose pages are allocated: for each group and run, keys
+        [n, H, count, D] and values."""
         for group, runs in zip(self.groups, rows, strict=True):
-            group.append(self.length, runs)
-        self.commit(self.length + 1)
+            group.append(self.length, count, runs)
+        self.commit(self.length + count)
 
     def bytes_wanted(self, start: int, end: int) -> int:
         """Return the bytes of fresh pages that `reserve` takes for [start, end)."""
@@ -126,7 +127,7 @@ class PagedCache(Cache):
         pass."""
         for group in self.groups:
             if length > group.written:
-                raise BooksBroken(f"Commit of {length} positions; rows were written for {group.written}.")
+                raise InvariantError(f"Commit of {length} positions; rows were written for {group.written}.")
             group.flush()
         self.stand_at(length)
 
@@ -190,7 +191,8 @@ class PagedCache(Cache):
         for group in self.groups:
             group.free()
         self.stand_at(0)
-        self.restore_all(_unused_states(self.model_config))
+        if self._stateful:
+            self.restore_all(_unused_states(self.model_config))
 
     def drop_working(self) -> None:
         for group in self.groups:
@@ -210,12 +212,12 @@ class PagedCache(Cache):
     def restore(self, layer: int, state: LayerState | None) -> None:
         """Restore a state that `capture` returned for this layer, here or in a fork."""
         if (state is not None) != states.has_states(self.layers[layer]):
-            raise BooksBroken(f"Layer {layer} and the state to be put back are not of one kind.")
+            raise InvariantError(f"Layer {layer} and the state to be put back are not of one kind.")
         if state is not None:
             states.put(self.layers[layer], state)
 
     def capture_all(self) -> dict[int, LayerState]:
-        return {i: states.take(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
+        return {i: states.take(layer) for i, layer in self._stateful.items()}
 
     def restore_all(self, captured: Mapping[int, LayerState]) -> None:
         for layer, state in captured.items():
@@ -224,19 +226,19 @@ class PagedCache(Cache):
     def adopt_states(self, states_now: Mapping[int, LayerState]) -> None:
         """Give the layers of an empty cache these states without copying them; their bytes may be away."""
         if set(states_now) != set(self.live_states()):
-            raise BooksBroken("The states to be taken over are not of the layers that have states.")
+            raise InvariantError("The states to be taken over are not of the layers that have states.")
         for layer, state in states_now.items():
             states.take_up(self.layers[layer], state)
 
     def live_states(self) -> dict[int, LayerState]:
         """Return the live states that the next pass writes, not copies: for the tiers, which move their bytes."""
-        return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
+        return {i: states.live(layer) for i, layer in self._stateful.items()}
 
     # ---------------------------------------------------------------------------------------- accounting
 
     @property
     def recurrent_bytes(self) -> int:
-        return sum(states.nbytes(layer) for layer in self.layers if states.has_states(layer))
+        return sum(states.nbytes(layer) for layer in self._stateful.values())
 
     @property
     def working_bytes(self) -> int:
@@ -254,11 +256,12 @@ class PagedCache(Cache):
         )
 
     def check(self, contents: bool = False) -> None:
-        """Raise BooksBroken unless tables and slabs agree; with `contents`, compare the working copy with the pages."""
+        """Raise InvariantError unless tables and slabs agree; with `contents`, compare the working copy with the
+        pages."""
         for group in self.groups:
             group.check(contents)
             if self.length > group.written:
-                raise BooksBroken(f"{self.length} positions are committed; rows were written for {group.written}.")
+                raise InvariantError(f"{self.length} positions are committed; rows were written for {group.written}.")
 
 
 def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> list[Any]:
@@ -277,10 +280,10 @@ def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Seq
     return layers
 
 
-def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, LayerSlot]:
+def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, LayerRows]:
     """Return, by cache layer, the slot of its rows in the groups of these kinds."""
     return {
-        layer.cache_layer: LayerSlot(group, slot)
+        layer.cache_layer: LayerRows(group, slot)
         for group in groups
         if group.geometry.kind in kinds
         for slot, layer in enumerate(group.geometry.layers)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.memory.kv.working_copy import WorkingCopy
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull
 
 
@@ -81,7 +81,7 @@ class GroupCache:
     def _write_through(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Write, where there is no working copy, to the pages at once, then gather the rows that attention reads."""
         if not self.table.is_private(start, end):
-            raise BooksBroken(f"Rows [{start}, {end}) came without a reserve.")
+            raise InvariantError(f"Rows [{start}, {end}) came without a reserve.")
         layer = self.geometry.layers[slot].cache_layer
         key_view, value_view = self.slab.key_view, self.slab.value_view
         for p in self.table.pieces(start, end):
@@ -91,15 +91,17 @@ class GroupCache:
             self.slab.wrote(p.page)
         return self._gather(slot, self.geometry.first_needed(start), end)
 
-    def append(self, position: int, runs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Write one position of all layers to its page: for each run, keys [n, H, D] and values."""
+    def append(self, start: int, count: int, runs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Write `count` positions of all layers from `start` on to their pages: for each run, keys [n, H, count, D] and
+        values."""
         self.drop_working()
-        (piece,) = self.table.pieces(position, position + 1)
-        for number, pair in enumerate(runs):
-            for paged, row in zip(self.slab.run_views(piece.page, number), pair, strict=True):
-                paged.select(2, piece.row).copy_(row)
-        self.slab.wrote(piece.page)
-        self.written = max(self.written, position + 1)
+        for piece in self.table.pieces(start, start + count):
+            for number, pair in enumerate(runs):
+                for paged, rows in zip(self.slab.run_views(piece.page, number), pair, strict=True):
+                    here = rows.narrow(2, piece.start - start, piece.count)
+                    paged.narrow(2, piece.row, piece.count).copy_(here)
+            self.slab.wrote(piece.page)
+        self.written = max(self.written, start + count)
 
     def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
         """Return the rows of one layer before `end`, k_1HRD and v_1HRD, of a group without a window."""
@@ -172,16 +174,17 @@ class GroupCache:
         self.written = self.known_from = 0
 
     def check(self, contents: bool = False) -> None:
-        """Raise BooksBroken unless the table covers the rows written; with `contents`, compare the working copy too."""
+        """Raise InvariantError unless the table covers the rows written; with `contents`, compare the working copy
+        too."""
         self.table.check()
         if self.written > self.table.end:
-            raise BooksBroken(f"Rows were written up to {self.written}; there are pages up to {self.table.end}.")
+            raise InvariantError(f"Rows were written up to {self.written}; there are pages up to {self.table.end}.")
         if contents and self.working is not None and self.working.differs(self.written):
-            raise BooksBroken("The working copy differs from the pages.")
+            raise InvariantError("The working copy differs from the pages.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerSlot:
+class LayerRows:
     """The rows of one layer in its group."""
 
     group: GroupCache

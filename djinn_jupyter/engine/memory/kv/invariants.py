@@ -7,22 +7,23 @@ from collections.abc import Iterable, Sequence
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.storages import Blob
+from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 
 
-def check_books(
+def check_invariants(
     slabs: Sequence[Slab],
     caches: Iterable[PagedCache],
     contents: bool = False,
     *,
     tiers: Tiers | None = None,
-    blobs: Iterable[Blob] = (),
+    storages: Iterable[Storage] = (),
 ) -> None:
-    """Raise BooksBroken unless each page's reference count is the number of tables that hold it, and the bytes agree.
+    """Raise InvariantError unless each page's reference count is the number of tables that hold it, and the bytes
+    agree.
 
-    `caches` must be all that exist, frames' and checkpoints' included; `slabs` all of one budget; `blobs` all items
+    `caches` must be all that exist, frames' and checkpoints' included; `slabs` all of one budget; `storages` all items
     that `tiers` keep beside pages.
     """
     held: dict[Slab, Counter[int]] = {slab: Counter() for slab in slabs}
@@ -33,10 +34,10 @@ def check_books(
     for slab, pages in held.items():
         slab.check(() if tiers is None else tiers.leaving)
         if wrong := {page: times for page, times in pages.items() if slab.references(page) != times}:
-            raise BooksBroken(f"Pages held so many times by tables, and differently in the slab: {wrong}.")
+            raise InvariantError(f"Pages held so many times by tables, and differently in the slab: {wrong}.")
         if slab.pages_in_use != len(pages):
-            raise BooksBroken(f"{slab.pages_in_use} pages are in use, and tables hold {len(pages)}.")
+            raise InvariantError(f"{slab.pages_in_use} pages are in use, and tables hold {len(pages)}.")
     if tiers is not None:
-        tiers.check([*(page for slab in slabs for page in slab), *blobs])
+        tiers.check([*(page for slab in slabs for page in slab), *storages])
     for budget in {slab.budget for slab in slabs}:
         budget.check()

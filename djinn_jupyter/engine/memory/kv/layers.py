@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import cache_utils
 
 from djinn_jupyter.engine.memory.kv.geometry import LayerGeometry
-from djinn_jupyter.engine.memory.kv.group_cache import LayerSlot
+from djinn_jupyter.engine.memory.kv.group_cache import LayerRows
 from djinn_jupyter.engine.memory.kv.own_layers import own_fields
 from djinn_jupyter.engine.memory.kv.states import HasFields
 from djinn_jupyter.errors import ModelRefused
@@ -31,7 +31,7 @@ class PagedRows:
     cumulative_length: int
     is_initialized: bool
 
-    def attach(self, geometry: LayerGeometry, rows: LayerSlot | None) -> None:
+    def attach(self, geometry: LayerGeometry, rows: LayerRows | None) -> None:
         self.geometry = geometry
         self.rows = rows
         self.set_length(0)
@@ -105,10 +105,10 @@ class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
     each with its own length: a model may ask for them before or after it has updated keys and values."""
 
     index_length = position_length = 0
-    index_rows: LayerSlot | None = None
-    position_rows: LayerSlot | None = None
+    index_rows: LayerRows | None = None
+    position_rows: LayerRows | None = None
 
-    def attach_indexer(self, keys: LayerSlot | None, positions: LayerSlot | None) -> None:
+    def attach_indexer(self, keys: LayerRows | None, positions: LayerRows | None) -> None:
         self.index_rows, self.position_rows = keys, positions
 
     def set_length(self, length: int) -> None:

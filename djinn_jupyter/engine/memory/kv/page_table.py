@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class PageTable:
     def begin_at(self, position: int) -> None:
         """Make an empty table begin with the page of `position`; the pages before it were released elsewhere."""
         if self._pages:
-            raise BooksBroken(f"A table with pages from {self.first} on was to begin at {position}.")
+            raise InvariantError(f"A table with pages from {self.first} on was to begin at {position}.")
         self._behind = position // self._size
 
     def adopt(self, pages: Sequence[int], behind: int) -> None:
@@ -79,7 +79,9 @@ class PageTable:
         """Put in fresh pages, as many as `wanted` returned: first in place of shared ones, then at the end."""
         shared = self._shared(start, end)
         if len(fresh) != self.wanted(start, end):
-            raise BooksBroken(f"{len(fresh)} pages came for [{start}, {end}); {self.wanted(start, end)} were wanted.")
+            raise InvariantError(
+                f"{len(fresh)} pages came for [{start}, {end}); {self.wanted(start, end)} were wanted."
+            )
         for place, page in zip(shared, fresh, strict=False):
             self.slab.copy(self._pages[place], page)
         replaced = [self._pages[place] for place in shared]
@@ -118,9 +120,9 @@ class PageTable:
     # ------------------------------------------------------------------------------------------ reading
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the positions [start, end) page by page. Raises BooksBroken where a page is missing."""
+        """Yield the positions [start, end) page by page. Raises InvariantError where a page is missing."""
         if start < end and (start < self.first or end > self.end):
-            raise BooksBroken(
+            raise InvariantError(
                 f"Positions [{start}, {end}) were asked for; there are pages for [{self.first}, {self.end})."
             )
         while start < end:
@@ -134,11 +136,11 @@ class PageTable:
         return self.first <= start and end <= self.end and not self._shared(start, end)
 
     def check(self) -> None:
-        """Raise BooksBroken if a page occurs twice, or is free in the slab."""
+        """Raise InvariantError if a page occurs twice, or is free in the slab."""
         if len(set(self._pages)) != len(self._pages):
-            raise BooksBroken(f"A page occurs twice in {self._pages}.")
+            raise InvariantError(f"A page occurs twice in {self._pages}.")
         if unheld := [page for page in self._pages if not self.slab.references(page)]:
-            raise BooksBroken(f"Pages {unheld} are in a table, and free in the slab.")
+            raise InvariantError(f"Pages {unheld} are in a table, and free in the slab.")
 
     def _page_count(self, length: int) -> int:
         return -(-length // self._size)

@@ -14,7 +14,7 @@ from torch import Tensor
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerRun
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 
 
@@ -53,10 +53,10 @@ def take_rows(cache: PagedCache, end: int) -> Generator[None, None, tuple[Rows, 
 def put_rows(cache: PagedCache, taken: Sequence[Rows], length: int) -> Generator[None, None, None]:
     """Fill an empty cache with rows and set its length to `length`; yields after every page.
 
-    Raises SlabFull and leaves the cache empty then; raises BooksBroken for a cache that is not empty.
+    Raises SlabFull and leaves the cache empty then; raises InvariantError for a cache that is not empty.
     """
     if cache.length or len(taken) != len(cache.groups):
-        raise BooksBroken("Rows were to be put into a cache that is not empty, or has other groups.")
+        raise InvariantError("Rows were to be put into a cache that is not empty, or has other groups.")
     try:
         for group, rows in zip(cache.groups, taken, strict=True):
             group.table.begin_at(rows.first)

@@ -18,8 +18,8 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerRun
 from djinn_jupyter.engine.memory.offload.spans import Span
-from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 
 SEGMENT_BYTES = 64 << 20
@@ -31,13 +31,13 @@ POISON = 0xFF  # every float made of these bytes is NaN
 class Segment:
     """One allocation. `keys[r]` and `values[r]` are views `knHPD_S` [S, n, H, P, D] of run r."""
 
-    storage: Tensor
+    memory: Tensor
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
 
     @property
     def slots(self) -> int:
-        return self.storage.shape[0]
+        return self.memory.shape[0]
 
 
 class Segments:
@@ -85,12 +85,12 @@ class Segments:
 
     def bytes_of(self, slot: int) -> Tensor:
         """Return all bytes of a slot, `uint8[page_bytes]`."""
-        return self._segments[slot // self.segment_slots].storage[slot % self.segment_slots]
+        return self._segments[slot // self.segment_slots].memory[slot % self.segment_slots]
 
     def span(self, slot: int) -> Span:
         size = self.geometry.page_bytes
-        storage = self._segments[slot // self.segment_slots].storage
-        return Span(memory=storage, start=slot % self.segment_slots * size, nbytes=size)
+        memory = self._segments[slot // self.segment_slots].memory
+        return Span(memory=memory, start=slot % self.segment_slots * size, nbytes=size)
 
     def run_views(self, slot: int, run: int) -> tuple[Tensor, Tensor]:
         """Return keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a slot."""
@@ -104,7 +104,7 @@ class Segments:
             if at < run.first + run.layers:
                 keys, values = self.run_views(slot, number)
                 return keys[at - run.first], values[at - run.first]
-        raise BooksBroken(f"Layer {layer} is in no run of its group.")
+        raise InvariantError(f"Layer {layer} is in no run of its group.")
 
     # ----------------------------------------------------------------------------------------- segments
 
@@ -133,7 +133,7 @@ class Segments:
                 count = min(left, self.segment_slots)
                 segment = _segment(self.geometry, count, self.device)
                 if self.poison:
-                    segment.storage.fill_(POISON)
+                    segment.memory.fill_(POISON)
                 number = next(n for n in range(len(self._segments) + 1) if n not in self._segments)
                 self._segments[number] = segment
                 for slot in range(number * self.segment_slots, number * self.segment_slots + count):
@@ -148,7 +148,7 @@ class Segments:
         On CUDA this waits for the device, and also returns memory that working copies freed to other programs.
         """
         empty = self._empty()
-        released = sum(self._segments.pop(number).storage.nbytes for number in empty)
+        released = sum(self._segments.pop(number).memory.nbytes for number in empty)
         self._free = [slot for slot in self._free if slot // self.segment_slots not in empty]
         heapq.heapify(self._free)
         self.budget.give_back(released)
@@ -160,7 +160,7 @@ class Segments:
         return self._segments.keys() - {slot // self.segment_slots for slot in self._taken}
 
     def _empty_bytes(self) -> int:
-        return sum(self._segments[number].storage.nbytes for number in self._empty())
+        return sum(self._segments[number].memory.nbytes for number in self._empty())
 
     # --------------------------------------------------------------------------------------- accounting
 
@@ -187,10 +187,10 @@ class Segments:
 
     @property
     def bytes_allocated(self) -> int:
-        return sum(segment.storage.nbytes for segment in self._segments.values())
+        return sum(segment.memory.nbytes for segment in self._segments.values())
 
     def check(self, held: Collection[int]) -> None:
-        """Raise BooksBroken unless every slot is free or taken, not both, and the taken ones are those `held`."""
+        """Raise InvariantError unless every slot is free or taken, not both, and the taken ones are those `held`."""
         every = {
             slot
             for number, segment in self._segments.items()
@@ -198,25 +198,25 @@ class Segments:
         }
         free = Counter(self._free)
         if twice := [slot for slot, times in (free + Counter(held)).items() if times > 1]:
-            raise BooksBroken(f"Slots in two places: {twice}.")
+            raise InvariantError(f"Slots in two places: {twice}.")
         if both := free.keys() & self._taken:
-            raise BooksBroken(f"Slots both free and in use: {sorted(both)}.")
+            raise InvariantError(f"Slots both free and in use: {sorted(both)}.")
         if lost := every ^ (free.keys() | self._taken):
-            raise BooksBroken(f"Slots neither free nor in use, or of no segment: {sorted(lost)}.")
+            raise InvariantError(f"Slots neither free nor in use, or of no segment: {sorted(lost)}.")
         if strange := self._taken ^ set(held):
-            raise BooksBroken(f"Slots taken and held by no page, or held and not taken: {sorted(strange)}.")
+            raise InvariantError(f"Slots taken and held by no page, or held and not taken: {sorted(strange)}.")
 
 
 def _segment(geometry: GroupGeometry, slots: int, device: torch.device) -> Segment:
-    storage = uninitialised((slots, geometry.page_bytes), torch.uint8, device)
+    memory = uninitialised((slots, geometry.page_bytes), torch.uint8, device)
     with torch.inference_mode(False):  # a view of another dtype made inside it could not be written outside
-        views = [_run_views(storage, run, geometry.page_positions) for run in geometry.runs]
-    return Segment(storage=storage, keys=tuple(k for k, _ in views), values=tuple(v for _, v in views))
+        views = [_run_views(memory, run, geometry.page_positions) for run in geometry.runs]
+    return Segment(memory=memory, keys=tuple(k for k, _ in views), values=tuple(v for _, v in views))
 
 
-def _run_views(storage: Tensor, run: LayerRun, page_positions: int) -> tuple[Tensor, Tensor]:
+def _run_views(memory: Tensor, run: LayerRun, page_positions: int) -> tuple[Tensor, Tensor]:
     """Return the keys [S, n, H, P, Dk] and values [S, n, H, P, Dv] of a run in all slots of a segment."""
-    rows = storage[:, run.offset : run.offset + page_positions * run.position_bytes].view(run.dtype)
+    rows = memory[:, run.offset : run.offset + page_positions * run.position_bytes].view(run.dtype)
     layers = rows.unflatten(1, (run.layers, -1))
     key_size = run.kv_heads * page_positions * run.key_dim
     keys = layers[..., :key_size].unflatten(-1, (run.kv_heads, page_positions, run.key_dim))

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry
 from djinn_jupyter.engine.memory.kv.segments import Segments
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.wire.holdings import SlabStatistics
 
 
@@ -42,9 +42,9 @@ class Page(Item):
 
     @property
     def place(self) -> int:
-        """Its slot. Raises BooksBroken when it has none."""
+        """Its slot. Raises InvariantError when it has none."""
         if self.slot is None:
-            raise BooksBroken("A page was to be read or written that is not on the device.")
+            raise InvariantError("A page was to be read or written that is not on the device.")
         return self.slot
 
     def make_place(self) -> None:
@@ -144,7 +144,7 @@ class Slab:
         wanted = Counter(pages)
         for page, times in wanted.items():
             if self.references(page) < times:
-                raise BooksBroken(f"Page {page} has {self.references(page)} references; {times} were spoken of.")
+                raise InvariantError(f"Page {page} has {self.references(page)} references; {times} were spoken of.")
         return wanted
 
     # -------------------------------------------------------------------------------------------- views
@@ -223,12 +223,12 @@ class Slab:
         )
 
     def check(self, leaving: Iterable[Item] = ()) -> None:
-        """Raise BooksBroken unless every slot is free or of one page, and every page has a reference and a location.
+        """Raise InvariantError unless every slot is free or of one page, and every page has a reference and a location.
 
         `leaving` are items with a copy under way; a page among them that is `gone` still occupies its slot."""
         pages = [*self._pages.values(), *(item for item in leaving if isinstance(item, Page) and item.gone)]
         self.segments.check([page.slot for page in pages if page.slot is not None and page._slots is self.segments])
         if wrong := {number: page.references for number, page in self._pages.items() if page.references < 1}:
-            raise BooksBroken(f"Pages in use by nobody: {wrong}.")
+            raise InvariantError(f"Pages in use without a reference: {wrong}.")
         for page in self._pages.values():
             page.check()

@@ -15,7 +15,7 @@ from djinn_jupyter.engine.memory.budget import Droppable
 from djinn_jupyter.engine.memory.kv.geometry import LayerRun
 from djinn_jupyter.engine.memory.kv.page_table import PageTable, Piece
 from djinn_jupyter.engine.memory.kv.segments import uninitialised
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 
 
@@ -74,7 +74,7 @@ class WorkingCopy:
         stop = row + count
         first = 0 if self.window is None else max(0, start - self.window + 1) - self.base
         if first < 0 or stop > self.capacity:
-            raise BooksBroken(f"Rows [{start}, {end}) came without a reserve: the copy begins at {self.base}.")
+            raise InvariantError(f"Rows [{start}, {end}) came without a reserve: the copy begins at {self.base}.")
         keys, values = self._layers[slot]
         keys.narrow(2, row, count).copy_(k_1HqD)
         values.narrow(2, row, count).copy_(v_1HqD)
@@ -90,9 +90,10 @@ class WorkingCopy:
         return keys.narrow(2, first, stop - first), values.narrow(2, first, stop - first)
 
     def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return the rows of one layer before `end`. Raises BooksBroken unless the copy begins at 0 and covers them."""
+        """Return the rows of one layer before `end`. Raises InvariantError unless the copy begins at 0 and covers
+        them."""
         if self.base or end > self.capacity:
-            raise BooksBroken(f"Rows before {end} were to be read from a copy of [{self.base}, {self.capacity}).")
+            raise InvariantError(f"Rows before {end} were to be read from a copy of [{self.base}, {self.capacity}).")
         keys, values = self._layers[slot]
         return keys.narrow(2, 0, end), values.narrow(2, 0, end)
 
@@ -116,7 +117,7 @@ class WorkingCopy:
         if start == end:
             return
         if not self.table.is_private(start, end):
-            raise BooksBroken(f"Rows [{start}, {end}) were written, and their pages belong to somebody else too.")
+            raise InvariantError(f"Rows [{start}, {end}) were written, and their pages belong to another session too.")
         for number, run in enumerate(self.slab.geometry.runs):
             first, last = (0, run.layers - 1) if end > self.paged_to else self._dirty_within(run)
             if last < first:

@@ -21,8 +21,8 @@ from djinn_jupyter.engine.memory.offload.host import Memory
 from djinn_jupyter.engine.memory.offload.page_file import BLOCK, PageFile
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
-from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import pageable
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
 
@@ -88,7 +88,7 @@ class DiskTier:
         self._grow(end)
 
     def adopt(self, place: DiskPlace) -> None:
-        """Take a place that an earlier engine had taken, found in its journal. Raises TierFull and BooksBroken."""
+        """Take a place that an earlier engine had taken, found in its journal. Raises TierFull and InvariantError."""
         rounded = _rounded(place.nbytes)
         if place.start + rounded > self._extents.capacity:
             self._grow(place.start + rounded)
@@ -187,13 +187,13 @@ class DiskTier:
         )
 
     def check(self, held: Iterable[DiskPlace]) -> None:
-        """Raise BooksBroken unless the places taken are exactly those `held`, and the sums agree."""
+        """Raise InvariantError unless the places taken are exactly those `held`, and the sums agree."""
         taken = [(place.start, _rounded(place.nbytes)) for place in held]
         self._extents.check(taken)
         if (sum(size for _, size in taken), len(taken)) != (self.used, self.places):
-            raise BooksBroken(f"The disk tier counts {self.used} bytes in {self.places} places; {taken} are held.")
+            raise InvariantError(f"The disk tier counts {self.used} bytes in {self.places} places; {taken} are held.")
         if self._extents.capacity > self.limit:
-            raise BooksBroken(f"The disk tier's file has {self._extents.capacity} bytes of {self.limit}.")
+            raise InvariantError(f"The disk tier's file has {self._extents.capacity} bytes of {self.limit}.")
 
 
 def _direct(span: Span) -> memoryview | None:

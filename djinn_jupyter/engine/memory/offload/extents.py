@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 
 
 class Extents:
@@ -38,10 +38,10 @@ class Extents:
         return None
 
     def take_at(self, start: int, size: int) -> None:
-        """Take exactly [start, start + size). Raises BooksBroken unless it is free."""
+        """Take exactly [start, start + size). Raises InvariantError unless it is free."""
         index = bisect_left(self._free, (start + 1, 0)) - 1
         if index < 0 or self._free[index][1] < start + size:
-            raise BooksBroken(f"Bytes [{start}, {start + size}) are taken already.")
+            raise InvariantError(f"Bytes [{start}, {start + size}) are taken already.")
         first, end = self._free[index]
         parts = [(first, start), (start + size, end)]
         self._free[index : index + 1] = [(a, b) for a, b in parts if a < b]
@@ -52,7 +52,7 @@ class Extents:
         before = self._free[index - 1] if index else (0, -1)
         after = self._free[index] if index < len(self._free) else (self.capacity, self.capacity)
         if before[1] > start or after[0] < end or end > self.capacity:
-            raise BooksBroken(f"Bytes [{start}, {end}) are free already, or of nobody.")
+            raise InvariantError(f"Bytes [{start}, {end}) are free already, or outside [0, {self.capacity}).")
         if after[0] == end and index < len(self._free):
             end = after[1]
             del self._free[index]
@@ -62,9 +62,9 @@ class Extents:
         insort(self._free, (start, end))
 
     def resize(self, capacity: int) -> None:
-        """Set another capacity. Raises BooksBroken if it would cut the last taken run."""
+        """Set another capacity. Raises InvariantError if it would cut the last taken run."""
         if capacity < self.used_end:
-            raise BooksBroken(f"A capacity of {capacity} is too short: bytes up to {self.used_end} are taken.")
+            raise InvariantError(f"A capacity of {capacity} is too short: bytes up to {self.used_end} are taken.")
         used_end = self.used_end
         if used_end < self.capacity:
             self._free.pop()
@@ -73,12 +73,12 @@ class Extents:
         self.capacity = capacity
 
     def check(self, taken: Iterable[tuple[int, int]]) -> None:
-        """Raise BooksBroken unless the runs `taken` (start, size) and the free ones cover each byte exactly once."""
+        """Raise InvariantError unless the runs `taken` (start, size) and the free ones cover each byte exactly once."""
         runs = sorted([*((start, start + size) for start, size in taken), *self._free])
         at = 0
         for start, end in runs:
             if start != at:
-                raise BooksBroken(f"Bytes from {min(at, start)} to {max(at, start)} are in two places, or in none.")
+                raise InvariantError(f"Bytes from {min(at, start)} to {max(at, start)} are in two places, or in none.")
             at = end
         if at != self.capacity:
-            raise BooksBroken(f"Bytes from {at} to {self.capacity} are in no place.")
+            raise InvariantError(f"Bytes from {at} to {self.capacity} are in no place.")

@@ -14,8 +14,8 @@ from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
-from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import pageable
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.engine.system.pinned import PIECE_MOST
 from djinn_jupyter.errors import TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
@@ -151,7 +151,7 @@ class HostTier:
         )
 
     def check(self, held: Iterable[HostPlace]) -> None:
-        """Raise BooksBroken unless the places taken are exactly those `held`, and the sums agree."""
+        """Raise InvariantError unless the places taken are exactly those `held`, and the sums agree."""
         by_segment: dict[int, list[tuple[int, int]]] = {id(segment): [] for segment in self._segments}
         count = 0
         for place in held:
@@ -162,7 +162,7 @@ class HostTier:
         used = sum(size for taken in by_segment.values() for _, size in taken)
         allocated = sum(segment.extents.capacity for segment in self._segments)
         if (used, count, allocated) != (self.used, self.places, self.allocated) or allocated > self.limit:
-            raise BooksBroken(
+            raise InvariantError(
                 f"The host tier counts {self.used} bytes in {self.places} places of {self.allocated}; "
                 f"{used} in {count} are held of {allocated}, and the limit is {self.limit}."
             )

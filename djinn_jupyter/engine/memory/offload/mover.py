@@ -49,16 +49,16 @@ class Read:
     target: Span
 
 
-Move = Copy | Write | Read
+MoverTask = Copy | Write | Read
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Batch:
+class MoverBatch:
     """Moves that succeed or fail together. `ready` is the compute stream's event, None on the CPU. `urgent` batches,
     for which a session waits, go before the others. A batch that has ended has no moves any more: the memory at their
     two sides can be freed at once, while the mover's thread may still hold the batch."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[MoverTask, ...]
     urgent: bool
     ready: Any = None
 
@@ -66,9 +66,10 @@ class Batch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
     """The result of a batch: one of `checksums` for each move (None where nothing was written to disk), or the `error`
-    for which none of it counts."""
+    for which none of it counts. `seconds` are those of its copies: it has waited before, in the queue and for the
+    computing that it follows."""
 
-    batch: Batch
+    batch: MoverBatch
     checksums: tuple[int | None, ...] = ()
     error: DjinnError | None = None
     seconds: float = 0.0
@@ -77,14 +78,14 @@ class Moved:
 class Mover(Protocol):
     """The interface of a mover. Batches may end in any order; each ends once, with one `Moved`."""
 
-    def submit(self, batch: Batch) -> None: ...
+    def submit(self, batch: MoverBatch) -> None: ...
     def stop(self) -> None: ...
 
 
 @dataclass(order=True, slots=True)
 class _Waiting:
     rank: tuple[int, int]
-    batch: Batch | None = field(compare=False)
+    batch: MoverBatch | None = field(compare=False)
 
 
 class ThreadMover:
@@ -96,7 +97,7 @@ class ThreadMover:
         self._numbers = count()
         self._thread: threading.Thread | None = None
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: MoverBatch) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="djinn-mover", daemon=True)
             self._thread.start()
@@ -126,11 +127,10 @@ class ThreadMover:
         return batch is not None
 
 
-def perform(batch: Batch, stream: Any = None) -> Moved:
+def perform(batch: MoverBatch, stream: Any = None) -> Moved:
     """Do all moves of a batch on the calling thread. Errors are returned in `Moved`, not raised."""
-    begun = time.perf_counter()
     try:
-        checksums = _on(stream, batch)
+        checksums, seconds = _on(stream, batch)
     except DjinnError as error:
         return Moved(batch=batch, error=_without_frames(error))
     except Exception as error:  # the thread's edge: the error goes into `Moved`, and other batches go on
@@ -138,7 +138,7 @@ def perform(batch: Batch, stream: Any = None) -> Moved:
         return Moved(batch=batch, error=StorageFailed(f"A copy failed: {type(error).__name__}: {error}."))
     finally:
         batch.moves = ()
-    return Moved(batch=batch, checksums=checksums, seconds=time.perf_counter() - begun)
+    return Moved(batch=batch, checksums=checksums, seconds=seconds)
 
 
 def _without_frames(error: DjinnError) -> DjinnError:
@@ -147,19 +147,29 @@ def _without_frames(error: DjinnError) -> DjinnError:
     return error
 
 
-def _on(stream: Any, batch: Batch) -> tuple[int | None, ...]:
+def _on(stream: Any, batch: MoverBatch) -> tuple[tuple[int | None, ...], float]:
+    """Return the checksums, and the seconds that the copies took: on CUDA without the wait for what was computed."""
     with torch.inference_mode():  # the mode is per thread, and frames hold tensors made in it
         if stream is None:
-            return _all(batch.moves)
+            begun = time.perf_counter()
+            return _all(batch.moves), time.perf_counter() - begun
         with torch.cuda.stream(stream):
             stream.wait_event(batch.ready)
+            begun_on_device = _timed(stream)
             try:
-                return _all(batch.moves)
+                checksums, done = _all(batch.moves), _timed(stream)
             finally:  # also after an error: what the other moves copy may be freed once the batch has ended
                 stream.synchronize()
+        return checksums, begun_on_device.elapsed_time(done) / 1e3
 
 
-def _all(moves: Iterable[Move]) -> tuple[int | None, ...]:
+def _timed(stream: Any) -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
+def _all(moves: Iterable[MoverTask]) -> tuple[int | None, ...]:
     moves = tuple(moves)
     plain = ((move.source, move.target) for move in moves if isinstance(move, Copy))
     sides = [in_words(source, target) for source, target in coalesced(plain)]
@@ -168,7 +178,7 @@ def _all(moves: Iterable[Move]) -> tuple[int | None, ...]:
     return tuple(_with_the_disk(move) for move in moves)
 
 
-def _with_the_disk(move: Move) -> int | None:
+def _with_the_disk(move: MoverTask) -> int | None:
     match move:
         case Write():
             return move.disk.write(move.place, move.source)

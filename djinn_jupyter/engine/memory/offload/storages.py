@@ -17,19 +17,19 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 
 
-class Blob(Item):
-    """One storage, held weakly: it is freed with its last tensor, and no other storage gets its identity while this
-    blob exists. Its bytes on the device, `counted`, are drawn from the budget."""
+class Storage(Item):
+    """One of torch's storages, held weakly: it is freed with its last tensor, and no other storage gets its identity
+    while this object exists. Its bytes on the device, `counted`, are drawn from the budget."""
 
     __slots__ = ("_budget", "_weak", "arriving", "away", "counted", "epoch")
 
-    def __init__(self, storage: UntypedStorage, budget: Budget) -> None:
-        super().__init__(storage.nbytes())
-        self._weak, self._budget = StorageWeakRef(storage), budget
+    def __init__(self, untyped: UntypedStorage, budget: Budget) -> None:
+        super().__init__(untyped.nbytes())
+        self._weak, self._budget = StorageWeakRef(untyped), budget
         self.away = self.arriving = False
         self.epoch: int | None = None
         self.counted = self.nbytes
@@ -54,38 +54,38 @@ class Blob(Item):
         return not self.away and not self.arriving
 
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
-        """Return a tensor of the swapped-out storage. Raises SlabFull, and BooksBroken if the tensor reaches beyond the
-        storage or the storage is not away."""
+        """Return a tensor of the swapped-out storage. Raises SlabFull, and InvariantError if the tensor reaches beyond
+        the storage or the storage is not away."""
         reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if all(shape) else 0
         if min(offset, *shape, *strides, 0) < 0 or reach * dtype.itemsize > self.nbytes or not self.away:
-            raise BooksBroken("A tensor was to be made of bytes that its storage does not have, or has already.")
-        storage = self.storage()
+            raise InvariantError("A tensor was to be made of bytes that its storage does not have, or has already.")
+        untyped = self.untyped()
         try:
-            made = torch.empty(0, dtype=dtype, device=storage.device).set_(
-                storage, offset, tuple(shape), tuple(strides)
+            made = torch.empty(0, dtype=dtype, device=untyped.device).set_(
+                untyped, offset, tuple(shape), tuple(strides)
             )
         except RuntimeError as error:
             raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a session's states: {error}") from error
-        storage.resize_(0)  # set_ had enlarged it
+        untyped.resize_(0)  # set_ had enlarged it
         return made
 
-    def storage(self) -> UntypedStorage:
+    def untyped(self) -> UntypedStorage:
         found: UntypedStorage | None = UntypedStorage._new_with_weak_ptr(self._weak.cdata)
         if found is None:
-            raise BooksBroken("A storage was to move that nobody holds any more.")
+            raise InvariantError("A storage was to move that no tensor holds any more.")
         return found
 
     def span(self) -> Span:
-        storage = self.storage()
+        untyped = self.untyped()
         with torch.inference_mode(False):
-            memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            memory = torch.empty(0, dtype=torch.uint8, device=untyped.device).set_(untyped)
         return Span(memory=memory, start=0, nbytes=self.nbytes)
 
     def make_place(self) -> None:
         self._budget.take(self.nbytes, by=None)
         self.counted = self.nbytes
         try:
-            self.storage().resize_(self.nbytes)
+            self.untyped().resize_(self.nbytes)
         except RuntimeError as error:
             self._uncount()
             raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a session's states: {error}") from error
@@ -96,10 +96,10 @@ class Blob(Item):
 
     def give_up_place(self) -> None:
         if not self.expired:
-            storage: Any = self.storage()
-            if not storage.resizable():  # the memory was exported as an array meanwhile
+            untyped: Any = self.untyped()
+            if not untyped.resizable():  # the memory was exported as an array meanwhile
                 return
-            storage.resize_(0)
+            untyped.resize_(0)
         self.away, self.arriving = True, False
         self._uncount()
 
@@ -121,13 +121,13 @@ class Blob(Item):
             self.epoch = epoch
 
 
-class Blobs:
-    """One blob for each storage ever requested, until its tensors are freed. Blobs draw their device bytes from
-    `budget`; a requested storage exists already, so its bytes are `record`ed."""
+class StorageTable:
+    """An item for each storage ever requested, until its tensors are freed. Their device bytes are drawn from `budget`;
+    a requested storage exists already, so its bytes are `record`ed."""
 
     def __init__(self, device: torch.device, budget: Budget) -> None:
         self.device, self._budget = device, budget
-        self._blobs: dict[int, Blob] = {}
+        self._storages: dict[int, Storage] = {}
         self.untidy = False
         budget.join(
             self, Part(name="stops and states", held=lambda: self.bytes_held, idle=self._idle, release=self.purge)
@@ -136,51 +136,56 @@ class Blobs:
     @property
     def bytes_held(self) -> int:
         """Bytes on the device."""
-        return sum(blob.counted for blob in self._blobs.values())
+        return sum(storage.counted for storage in self._storages.values())
 
     def _idle(self) -> int:
-        return sum(blob.counted for blob in self._blobs.values() if blob.expired and not blob.moving)
+        return sum(storage.counted for storage in self._storages.values() if storage.expired and not storage.moving)
 
-    def __iter__(self) -> Iterator[Blob]:
-        return iter(self._blobs.values())
+    def __iter__(self) -> Iterator[Storage]:
+        return iter(self._storages.values())
 
-    def of(self, tensor: Tensor) -> Blob | None:
-        """Return the blob of a tensor's storage, made if needed. None where the engine cannot empty it: on another
+    def of(self, tensor: Tensor) -> Storage | None:
+        """Return a tensor's storage as an item, made if needed. None where the engine cannot empty it: on another
         device, without bytes, or in memory allocated by another library."""
         if tensor.device != self.device:
             return None
-        storage: Any = tensor.untyped_storage()
-        known = self._blobs.get(storage._cdata)
-        if known is not None and (known.away or storage.resizable()):
+        untyped: Any = tensor.untyped_storage()
+        known = self._storages.get(untyped._cdata)
+        if known is not None and (known.away or untyped.resizable()):
             return known
-        if not storage.nbytes() or not storage.resizable():
+        if not untyped.nbytes() or not untyped.resizable():
             return None
-        made = Blob(storage, self._budget)
-        self._blobs[made.identity] = made
+        made = Storage(untyped, self._budget)
+        self._storages[made.identity] = made
         return made
 
-    def known(self, tensor: Tensor) -> Blob | None:
-        """Return the existing blob of a tensor's storage, or None."""
-        return self._blobs.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
+    def known(self, tensor: Tensor) -> Storage | None:
+        """Return the existing item of a tensor's storage, or None."""
+        return self._storages.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
 
-    def let_go(self, blob: Blob | None) -> None:
-        """Discard a blob at once if its storage is freed and no move is under way."""
-        if blob is not None and blob.expired and not blob.moving and self._blobs.pop(blob.identity, None) is not None:
-            blob.discard()
+    def let_go(self, storage: Storage | None) -> None:
+        """Discard a storage at once if its tensors are freed and no move is under way."""
+        if (
+            storage is not None
+            and storage.expired
+            and not storage.moving
+            and self._storages.pop(storage.identity, None) is not None
+        ):
+            storage.discard()
 
     def is_away(self, tensor: Tensor) -> bool:
-        """True if the tensor's bytes are not all on its device. Makes no blob."""
+        """True if the tensor's bytes are not all on its device. Makes no item."""
         known = self.known(tensor)
         return known is not None and not known.resident
 
-    def adopt(self, stored: Stored, epoch: int | None) -> tuple[Blob, UntypedStorage]:
-        """Make a swapped-out blob with this copy of it on disk; return it with its empty storage. The blob expires when
-        the storage is freed. `epoch` is given where passes will write it."""
-        storage = UntypedStorage(0, device=self.device)
-        blob = Blob(storage, self._budget)
-        blob.lie_on_disk(stored, epoch)
-        self._blobs[blob.identity] = blob
-        return blob, storage
+    def adopt(self, stored: Stored, epoch: int | None) -> tuple[Storage, UntypedStorage]:
+        """Make a swapped-out storage with this copy of it on disk; return it with torch's own, which is empty. It
+        expires when that is freed. `epoch` is given where passes will write it."""
+        untyped = UntypedStorage(0, device=self.device)
+        storage = Storage(untyped, self._budget)
+        storage.lie_on_disk(stored, epoch)
+        self._storages[storage.identity] = storage
+        return storage, untyped
 
     def note_freed(self) -> None:
         """Note that tensors may have been freed; `tidy` looks which."""
@@ -192,14 +197,16 @@ class Blobs:
             self.purge()
 
     def note(self, tensors: Iterable[Tensor]) -> None:
-        """Make blobs for tensors that are kept from now on, which counts their bytes."""
+        """Make items of tensors that are kept from now on, which counts their bytes."""
         for tensor in tensors:
             self.of(tensor)
 
     def purge(self) -> int:
-        """Discard the blobs, and their copies, of freed storages. Return the bytes that they had on the device."""
+        """Discard freed storages and their copies. Return the bytes that they had on the device."""
         self.untidy = False
         before = self._budget.taken
-        for identity in [identity for identity, blob in self._blobs.items() if blob.expired and not blob.moving]:
-            self._blobs.pop(identity).discard()
+        for identity in [
+            identity for identity, storage in self._storages.items() if storage.expired and not storage.moving
+        ]:
+            self._storages.pop(identity).discard()
         return before - self._budget.taken

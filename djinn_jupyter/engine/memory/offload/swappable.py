@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from djinn_jupyter.engine.memory.offload.spans import Span
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.wire.nouns import Tier
 
 
@@ -110,9 +110,9 @@ class Item:
         self.drop_copies()
 
     def leave(self) -> None:
-        """Free the device bytes. Raises BooksBroken unless they are resident, not moving and copied."""
+        """Free the device bytes. Raises InvariantError unless they are resident, not moving and copied."""
         if not self.resident or self.moving or not self.copies:
-            raise BooksBroken("An item was to leave the device without a copy, in the middle of one, or twice.")
+            raise InvariantError("An item was to leave the device without a copy, in the middle of one, or twice.")
         self.give_up_place()
 
     def discard(self) -> None:
@@ -129,7 +129,7 @@ class Item:
 
     def keep(self, tier: Tier, stored: Stored) -> None:
         if stored.version != self.version or tier in self.copies:
-            raise BooksBroken(f"A copy of version {stored.version} came for an item in version {self.version}.")
+            raise InvariantError(f"A copy of version {stored.version} came for an item in version {self.version}.")
         self.copies[tier] = stored
 
     def drop_copy(self, tier: Tier) -> None:
@@ -144,6 +144,6 @@ class Item:
 
     def check(self) -> None:
         if not self.gone and not self.resident and not self.copies:
-            raise BooksBroken("An item is neither on the device nor in a tier.")
+            raise InvariantError("An item is neither on the device nor in a tier.")
         if wrong := [s.version for s in self.copies.values() if s.version != self.version]:
-            raise BooksBroken(f"Copies of versions {wrong} are kept of an item in version {self.version}.")
+            raise InvariantError(f"Copies of versions {wrong} are kept of an item in version {self.version}.")

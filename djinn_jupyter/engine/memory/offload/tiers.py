@@ -14,17 +14,17 @@ import torch
 from djinn_jupyter.engine.memory.offload.disk import STAGING_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostPlace, HostTier
 from djinn_jupyter.engine.memory.offload.mover import (
-    Batch,
     Copy,
-    Move,
     Moved,
     Mover,
+    MoverBatch,
+    MoverTask,
     Read,
     Write,
 )
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
 
@@ -58,7 +58,7 @@ class Tiers:
     def __init__(self, host: HostTier | None, disk: DiskTier | None, mover: Mover, device: torch.device) -> None:
         self.host, self.disk = host, disk
         self.mover, self._device = mover, device
-        self._under_way: dict[Batch, tuple[Store | Load, ...]] = {}
+        self._under_way: dict[MoverBatch, tuple[Store | Load, ...]] = {}
 
     def keeper(self, tier: Tier) -> HostTier | DiskTier:
         """Return that tier. Raises TierFull where the engine has none."""
@@ -68,10 +68,10 @@ class Tiers:
         return found
 
     def replace_disk(self, tier: DiskTier) -> None:
-        """Make `tier` the disk tier from now on. Raises BooksBroken if the present one is not empty."""
+        """Make `tier` the disk tier from now on. Raises InvariantError if the present one is not empty."""
         if self.disk is not None:
             if self.disk.places:
-                raise BooksBroken("The disk tier was to get another file while something lies in it.")
+                raise InvariantError("The disk tier was to get another file while something lies in it.")
             self.disk.close()
         self.disk = tier
 
@@ -86,7 +86,7 @@ class Tiers:
 
     # -------------------------------------------------------------------------------------------- verbs
 
-    def store(self, items: Sequence[Item], tier: Tier, *, urgent: bool = False) -> list[Batch]:
+    def store(self, items: Sequence[Item], tier: Tier, *, urgent: bool = False) -> list[MoverBatch]:
         """Begin to copy items into a tier; skip those that move or have a copy there already. Raises TierFull."""
         items = [item for item in items if not item.moving and tier not in item.copies]
         places: Sequence[HostPlace | DiskPlace] = self.keeper(tier).allocate([item.nbytes for item in items])
@@ -96,7 +96,7 @@ class Tiers:
         ]
         return [self._submit(chunk, urgent) for chunk in _chunks(entries)]
 
-    def load(self, items: Sequence[Item], *, urgent: bool = True) -> list[Batch]:
+    def load(self, items: Sequence[Item], *, urgent: bool = True) -> list[MoverBatch]:
         """Begin to bring swapped-out items back to the device. Raises SlabFull."""
         items = [item for item in items if not item.moving and not item.resident]
         made: list[Item] = []
@@ -143,20 +143,20 @@ class Tiers:
 
     # -------------------------------------------------------------------------------------------- moves
 
-    def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> Batch:
+    def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> MoverBatch:
         moves = tuple(self._move(entry) for entry in entries)
         ready = None
         if self._device.type == "cuda":
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(self._device))
-        batch = Batch(moves=moves, urgent=urgent, ready=ready)
+        batch = MoverBatch(moves=moves, urgent=urgent, ready=ready)
         for entry in entries:
             entry.item.begin_move()
         self._under_way[batch] = tuple(entries)
         self.mover.submit(batch)
         return batch
 
-    def _move(self, entry: Store | Load) -> Move:
+    def _move(self, entry: Store | Load) -> MoverTask:
         item = entry.item
         if isinstance(entry, Load):
             return self._from_tier(item, entry.tier)
@@ -167,7 +167,7 @@ class Tiers:
         assert self.host is not None
         return Copy(source=source, target=self.host.span(entry.place))
 
-    def _from_tier(self, item: Item, tier: Tier) -> Move:
+    def _from_tier(self, item: Item, tier: Tier) -> MoverTask:
         stored = item.copies[tier]
         if tier == "host":
             return Copy(source=self._host_span(item), target=item.span())
@@ -177,7 +177,7 @@ class Tiers:
     def _host_span(self, item: Item) -> Span:
         stored = item.copies.get("host")
         if stored is None or self.host is None or not isinstance(stored.place, HostPlace):
-            raise BooksBroken("A copy was to be made of an item that is neither on the device nor on the host.")
+            raise InvariantError("A copy was to be made of an item that is neither on the device nor on the host.")
         return self.host.span(stored.place)
 
     # --------------------------------------------------------------------------------------- accounting
@@ -197,8 +197,8 @@ class Tiers:
         return tuple(keeper.statistics() for keeper in (self.host, self.disk) if keeper is not None)
 
     def check(self, items: Iterable[Item]) -> None:
-        """Raise BooksBroken unless the places taken are exactly those of the copies of `items` (all that exist) and of
-        the stores under way."""
+        """Raise InvariantError unless the places taken are exactly those of the copies of `items` (all that exist) and
+        of the stores under way."""
         every = {id(item): item for item in (*items, *self.leaving)}
         stores = [e for entries in self._under_way.values() for e in entries if isinstance(e, Store)]
         places = [stored.place for item in every.values() for stored in item.copies.values()]
@@ -221,7 +221,7 @@ def _nearest(item: Item) -> Tier:
     for tier in ("host", "disk"):
         if tier in item.copies:
             return "host" if tier == "host" else "disk"
-    raise BooksBroken("An item is away and in no tier.")
+    raise InvariantError("An item is away and in no tier.")
 
 
 def _chunks(entries: Sequence[Store | Load]) -> Iterator[list[Store | Load]]:

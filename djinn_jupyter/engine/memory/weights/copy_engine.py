@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.weights.copies import BlockCopy, Copies
+from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy, Computed
 from djinn_jupyter.errors import StorageFailed
 
 Transfers = Sequence[tuple[Tensor, Tensor]]
@@ -47,12 +47,19 @@ class CopyEngine(Protocol):
     def mark(self) -> Any: ...
 
     def passing(self) -> Any:
-        """Return a context whose time counts as a pass's."""
+        """Return a context whose time counts as a pass's. Within another, as for a lens, it is that pass's time."""
+
+    def fetching(self) -> Any:
+        """Return a context, within a pass, in which nothing is computed: a block's weights are waited for and the next
+        ones sent for."""
 
     def statistics(self) -> CopyTotals: ...
 
     def copies(self, since: int) -> Sequence[BlockCopy]:
         """Return the blocks' copies that have arrived and are numbered above `since`, oldest first."""
+
+    def computed_during(self, copies: Sequence[BlockCopy]) -> Sequence[float]:
+        """Return for each copy the seconds in which something was computed while it was made."""
 
 
 def copy_engine_for(device: torch.device) -> CopyEngine:
@@ -77,7 +84,7 @@ class _Tally:
 
     nbytes: int = 0
     seconds: float = 0.0
-    copies: Copies = field(default_factory=Copies)
+    copies: ArrivedCopies = field(default_factory=ArrivedCopies)
 
 
 class ThreadCopyEngine:
@@ -87,6 +94,8 @@ class ThreadCopyEngine:
     def __init__(self) -> None:
         self._queued: queue.SimpleQueue[_QueuedCopy | None] = queue.SimpleQueue()
         self._tally, self._waited, self._passing = _Tally(), 0.0, 0.0
+        self._computed = Computed()
+        self._since: float | None = None  # when computing began or went on, within a pass
         self._passed = threading.Event()
         self._passed.set()
         arguments = (self._queued, self._tally)
@@ -118,11 +127,27 @@ class ThreadCopyEngine:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        begun = time.perf_counter()
+        if self._since is not None:
+            yield
+            return
+        begun = self._since = time.perf_counter()
         try:
             yield
         finally:
-            self._passing += time.perf_counter() - begun
+            ended = time.perf_counter()
+            self._passing += ended - begun
+            self._computed.add(self._since, ended)
+            self._since = None
+
+    @contextmanager
+    def fetching(self) -> Iterator[None]:
+        since = self._since
+        if since is not None:
+            self._computed.add(since, time.perf_counter())
+        try:
+            yield
+        finally:
+            self._since = None if since is None else time.perf_counter()
 
     def statistics(self) -> CopyTotals:
         return CopyTotals(
@@ -134,6 +159,9 @@ class ThreadCopyEngine:
 
     def copies(self, since: int) -> Sequence[BlockCopy]:
         return self._tally.copies.since(since)
+
+    def computed_during(self, copies: Sequence[BlockCopy]) -> Sequence[float]:
+        return self._computed.during(copies)
 
 
 def _copy_of(block: int | None, transfers: Transfers) -> BlockCopy | None:
@@ -154,7 +182,7 @@ def _copy_all(copies: queue.SimpleQueue[_QueuedCopy | None], tally: _Tally) -> N
         seconds = time.perf_counter() - begun
         tally.seconds += seconds
         if queued.copy is not None and queued.error is None:
-            queued.copy.seconds, queued.copy.begun = seconds, time.time() - seconds
+            queued.copy.note_made(began=begun, seconds=seconds, begun=time.time() - seconds)
             tally.copies.add(queued.copy)
         queued.arrived.set()
 
@@ -182,8 +210,10 @@ class StreamCopyEngine:
         self._copies: list[_Interval] = []
         self._waits: list[_Interval] = []
         self._passes: list[_Interval] = []
+        self._computing: list[_Interval] = []
+        self._since: Any = None  # the event at which computing began or went on, within a pass
         self._nbytes, self._copying, self._waited, self._passing = 0, 0.0, 0.0, 0.0
-        self._arrived = Copies()
+        self._arrived, self._computed = ArrivedCopies(), Computed()
         self._opening = self._timed(self._stream)
         self._opening.synchronize()
         self._opened = time.time()
@@ -214,18 +244,37 @@ class StreamCopyEngine:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
+        if self._since is not None:
+            yield
+            return
         stream = torch.cuda.current_stream(self._device)
-        begun = self._timed(stream)
+        begun = self._since = self._timed(stream)
         try:
             yield
         finally:
-            self._passes.append(_Interval(begun, self._timed(stream)))
+            ended = self._timed(stream)
+            self._passes.append(_Interval(begun, ended))
+            self._computing.append(_Interval(self._since, ended))
+            self._since = None
+
+    @contextmanager
+    def fetching(self) -> Iterator[None]:
+        stream, since = torch.cuda.current_stream(self._device), self._since
+        if since is not None:
+            self._computing.append(_Interval(since, self._timed(stream)))
+        try:
+            yield
+        finally:
+            self._since = None if since is None else self._timed(stream)
 
     def statistics(self) -> CopyTotals:
         copies, self._copies = _split(self._copies)
         waits, self._waits = _split(self._waits)
         passes, self._passes = _split(self._passes)
+        computing, self._computing = _split(self._computing)
         self._enter(copies, waits)
+        for interval in computing:
+            self._computed.add(self._at(interval.begun), self._at(interval.done))
         self._nbytes += sum(interval.nbytes for interval in copies)
         self._copying, self._waited, self._passing = (
             before + sum(interval.begun.elapsed_time(interval.done) for interval in over) / 1e3
@@ -242,16 +291,24 @@ class StreamCopyEngine:
         self.statistics()
         return self._arrived.since(since)
 
+    def computed_during(self, copies: Sequence[BlockCopy]) -> Sequence[float]:
+        return self._computed.during(copies)
+
     def _enter(self, copies: list[_Interval], waits: list[_Interval]) -> None:
         """Enter completed copies and waits in the log of single copies."""
         for interval in copies:
             if interval.copy is not None:
-                interval.copy.seconds = interval.begun.elapsed_time(interval.done) / 1e3
-                interval.copy.begun = self._opened + self._opening.elapsed_time(interval.begun) / 1e3
+                began, seconds = self._at(interval.begun), interval.begun.elapsed_time(interval.done) / 1e3
+                interval.copy.note_made(began=began, seconds=seconds, begun=self._opened + began)
                 self._arrived.add(interval.copy)
         for wait in waits:
             if wait.copy is not None:
                 wait.copy.note_stall(wait.begun.elapsed_time(wait.done) / 1e3)
+
+    def _at(self, event: Any) -> float:
+        """Return the seconds from the engine's beginning to an event that has passed."""
+        milliseconds: float = self._opening.elapsed_time(event)
+        return milliseconds / 1e3
 
     def _timed(self, stream: Any) -> Any:
         event = torch.cuda.Event(enable_timing=True)

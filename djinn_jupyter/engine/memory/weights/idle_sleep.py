@@ -10,24 +10,25 @@ import torch
 
 from djinn_jupyter.engine.memory.weights.residence import Weights
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.options import SettledOptions
 
 log = logging.getLogger(__name__)
 CUDA_SECONDS = 900.0
 
 
 class IdleSleep:
-    """The idle timer. The engine calls `tell` after work and when idle. `seconds` of None: 900 on CUDA, else never."""
+    """The idle timer. The engine calls `tell` after work and when idle. By default 900 s on CUDA, else never."""
 
     def __init__(
         self,
         weights: Weights,
-        seconds: float | None,
+        options: SettledOptions,
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._weights, self._clock = weights, clock
         usual = CUDA_SECONDS if device.type == "cuda" else float("inf")
-        self._seconds = usual if seconds is None else seconds
+        self._seconds = usual if options.sleep_seconds is None else options.sleep_seconds
         self._worked = clock()
 
     def tell(self, busy: bool) -> None:

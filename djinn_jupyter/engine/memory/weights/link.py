@@ -1,4 +1,4 @@
-"""Measure the copy bandwidth from host memory to the memory that passes compute with."""
+"""Measure the copy bandwidth between host memory and the memory that passes compute with."""
 
 from __future__ import annotations
 
@@ -32,3 +32,18 @@ def measure_link(device: torch.device, allowed: int) -> float:
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - begun)
     return size / min(seconds[1:])
+
+
+def measure_return(device: torch.device, allowed: int) -> float:
+    """Return bytes per second of the best of a few rounds of copies from a GPU to pinned host memory, as sessions leave
+    it; of at most a sixteenth of `allowed`."""
+    source = flat_buffer(max(1 << 13, min(MOST, allowed // 16)), device)
+    target = torch.empty(source.numel(), dtype=torch.uint8, pin_memory=True)
+    seconds = []
+    for _ in range(ROUNDS):
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - begun)
+    return source.numel() / min(seconds[1:])

@@ -13,7 +13,7 @@ PAGES_SHARE = 8  # an eighth of the allowed memory is kept for pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class WeightSizes:
     """A model's sizes in bytes: `total` of its weights and buffers; as laid out in flat buffers, `layers` the weights
     that each decoder layer alone has, and `rest` all that always stays: embeddings, norms, head, shared weights."""
 
@@ -27,7 +27,7 @@ class Placement:
     """The layers `streaming` through `slots` slots; the others stay. `link` is the measured copy bandwidth in bytes per
     second, `pages` the least bytes needed for pages."""
 
-    sizes: Sizes
+    sizes: WeightSizes
     allowed: int
     streaming: tuple[int, ...]
     slots: int
@@ -82,7 +82,9 @@ def fits(total: int, allowed: int) -> bool:
     return total < allowed
 
 
-def place(sizes: Sizes, allowed: int, *, slots: int = SLOTS, link: float | None = None, pages: int = 0) -> Placement:
+def place(
+    sizes: WeightSizes, allowed: int, *, slots: int = SLOTS, link: float | None = None, pages: int = 0
+) -> Placement:
     """Return the placement that streams the fewest layers and leaves an eighth, and at least `pages` bytes, for pages.
     Raises ModelDoesNotFit, with the arithmetic, where there is none.
 
@@ -102,7 +104,7 @@ def _spread(layer: int, chosen: int, count: int) -> bool:
     return (layer + 1) * chosen // count > layer * chosen // count
 
 
-def _too_large(sizes: Sizes, allowed: int, slots: int, pages: int) -> str:
+def _too_large(sizes: WeightSizes, allowed: int, slots: int, pages: int) -> str:
     largest = max(sizes.layers, default=0)
     least = sizes.rest + slots * largest
     with_share = -(-least * PAGES_SHARE // (PAGES_SHARE - 1))

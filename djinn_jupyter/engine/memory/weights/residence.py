@@ -48,6 +48,10 @@ class Weights(Protocol):
     def passing(self) -> AbstractContextManager[None]:
         """Return a context for each entry into a forward pass. Wakes the weights."""
 
+    def prefetch(self) -> None:
+        """Fetch ahead what the next pass needs first. Called after a pass when no job is left, so that none needs other
+        weights before."""
+
     def statistics(self) -> WeightsStatistics: ...
 
     def copies(self, since: int) -> tuple[LayerCopy, ...]:
@@ -81,6 +85,9 @@ class ResidentWeights:
     def passing(self) -> AbstractContextManager[None]:
         self.wake()
         return nullcontext()
+
+    def prefetch(self) -> None:
+        """Do nothing: all weights are on the device."""
 
     def check_sleep(self) -> None:
         if self._device.type == "cpu" and self._reload is None:

@@ -46,7 +46,7 @@ class Lease:
     views: tuple[Tensor, ...]
 
 
-class Order:
+class BlockOrder:
     """The cyclic order in which blocks are computed, learned from the first pass that uses them all."""
 
     def __init__(self, blocks: int) -> None:
@@ -90,10 +90,11 @@ class Ring:
     """
 
     def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, copy_engine: CopyEngine) -> None:
-        self.runs, self.copy_engine, self.order = tuple(runs), copy_engine, Order(len(runs))
+        self.runs, self.copy_engine, self.order = tuple(runs), copy_engine, BlockOrder(len(runs))
         self._count, self._device = slots, device
         self._slots: list[Slot] = []
         self._views: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._last: int | None = None
         self.late = self.filled = 0
         self.open()
 
@@ -115,7 +116,8 @@ class Ring:
         self._slots, self._views = [], {}
 
     def settle(self) -> None:
-        """Return once no copy is under way."""
+        """Order all copies under way before what is computed from here on. On the CPU this waits for them; on CUDA the
+        computing stream will, and the host goes on."""
         for slot in self._slots:
             if slot.arrival is not None:
                 self.copy_engine.wait(slot.arrival)
@@ -126,7 +128,12 @@ class Ring:
 
     def take(self, block: int) -> Lease:
         """Return a lease on the block's weights, ready to compute with, and start the copies of the next blocks."""
+        with self.copy_engine.fetching():
+            return self._taken(block)
+
+    def _taken(self, block: int) -> Lease:
         self.order.note(block)
+        self._last = block
         coming = self.order.after(block, self._count - 1)
         slot = self._holding(block)
         if slot is None:
@@ -138,6 +145,16 @@ class Ring:
             if self._holding(ahead) is None:
                 self._fill(self._victim(block, keep=(block, *coming)), ahead)
         return Lease(block=block, slot=slot.number, generation=slot.generation, views=self._shown(slot))
+
+    def prefetch(self) -> None:
+        """Fill all slots with the blocks after the last one taken, where no pass needs the present ones: the next pass
+        begins with a layer in every slot. Does nothing before the order is known."""
+        if self._last is None or any(slot.users for slot in self._slots):
+            return
+        coming = self.order.after(self._last, len(self._slots))
+        for block in coming:
+            if self._holding(block) is None:
+                self._fill(self._victim(self._last, keep=coming), block)
 
     def give_back(self, lease: Lease) -> None:
         """End a lease once its computing is queued; the slot may be filled after that computing. Raises RingBroken if

@@ -29,7 +29,7 @@ from djinn_jupyter.engine.memory.weights.parameters import (
     total_bytes,
     weights_of,
 )
-from djinn_jupyter.engine.memory.weights.placement import Placement, Sizes
+from djinn_jupyter.engine.memory.weights.placement import Placement, WeightSizes
 from djinn_jupyter.engine.memory.weights.ring import Ring
 from djinn_jupyter.engine.memory.weights.routed import RoutedUse, used_fraction
 from djinn_jupyter.errors import OutOfDeviceMemory
@@ -103,6 +103,10 @@ class StreamedWeights:
         self.wake()
         with self.copy_engine.passing():
             yield
+
+    def prefetch(self) -> None:
+        if not self._asleep:
+            self.ring.prefetch()
 
     # --- sleep -----------------------------------------------------------------------------------------------------
 
@@ -192,6 +196,8 @@ class StreamedWeights:
             yield RingSlot(layer=layer, generation=generation, bytes_allocated=size, computing=users > 0)
 
     def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        copies = self.copy_engine.copies(since)
+        overlapped = self.copy_engine.computed_during(copies)
         return tuple(
             LayerCopy(
                 number=copy.number,
@@ -200,8 +206,9 @@ class StreamedWeights:
                 seconds=copy.seconds,
                 begun=copy.begun,
                 stalled_seconds=copy.stalled,
+                overlapped_seconds=meanwhile,
             )
-            for copy in self.copy_engine.copies(since)
+            for copy, meanwhile in zip(copies, overlapped, strict=True)
         )
 
 
@@ -224,11 +231,11 @@ def _places(module: nn.Module) -> Counter[int]:
     return Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
 
 
-def sizes_of(model: nn.Module, layers: Sequence[nn.Module]) -> Sizes:
+def sizes_of(model: nn.Module, layers: Sequence[nn.Module]) -> WeightSizes:
     """Return the sizes of a model's weights. Works on the meta device too, except for some bytes of alignment."""
     every, own = weights_of(model), own_weights(model, layers)
     rest = _others(every, own)
-    return Sizes(
+    return WeightSizes(
         total=total_bytes(every) + buffer_bytes(model),
         rest=Layout.of(rest).nbytes + buffer_bytes(model),
         layers=tuple(Layout.of(weights).nbytes for weights in own),

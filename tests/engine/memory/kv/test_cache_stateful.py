@@ -25,10 +25,10 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
-from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from tests.engine.memory.kv.runs import CPU
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly, build_working
@@ -233,7 +233,7 @@ class Caches(RuleBasedStateMachine):
 
     @invariant()
     def the_books_add_up(self):
-        check_books(self.slabs, [line.cache for line in self.lines], contents=True)
+        check_invariants(self.slabs, [line.cache for line in self.lines], contents=True)
         assert 0 <= self.budget.taken <= self.budget.limit
         assert all(line.cache.length == line.length for line in self.lines)
 
@@ -273,5 +273,5 @@ def test_the_machine_catches_a_cache_that_copies_too_little(broken):
     class Broken(Caches):
         kind = broken
 
-    with pytest.raises((AssertionError, BooksBroken)):
+    with pytest.raises((AssertionError, InvariantError)):
         run_state_machine_as_test(Broken, settings=UNTIL_FOUND)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import IllegalMove
 from tests.engine.memory.kv.runs import pair, tokens
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly
@@ -55,7 +55,7 @@ def stopped_and_forked(family: str, layer: int, tables: type[PageTable] = PageTa
     parent.cache.restore_all(states)
     same += [torch.equal(resume(parent, ids, layer, hidden), unedited[0])]
     same += [torch.equal(parent.step(tokens(1, seed=39 + turn)), unedited[turn]) for turn in range(1, 5)]
-    check_books(both.slabs, [parent.cache, child.cache], contents=True)
+    check_invariants(both.slabs, [parent.cache, child.cache], contents=True)
     return same
 
 
@@ -68,7 +68,7 @@ def test_a_stopped_prompt_goes_on_exactly_in_fork_and_parent(family, layer):
 @pytest.mark.parametrize("broken", [CopiesNothing, CopiesTheTailOnly])
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
 def test_a_cache_that_copies_too_little_fails_the_same_test(family, broken):
-    with pytest.raises((AssertionError, BooksBroken)):
+    with pytest.raises((AssertionError, InvariantError)):
         assert stopped_and_forked(family, 4, broken) == [True] * 15
 
 
@@ -87,7 +87,7 @@ def test_a_stopped_step_is_resumed_again_after_an_edited_branch(family):
         cache.restore_all(states)
     assert torch.equal(resume(both.paged, ids, 5, hidden), both.plain.step(ids))
     both.steps(tokens(4, seed=4))
-    check_books(both.slabs, [cache], contents=True)
+    check_invariants(both.slabs, [cache], contents=True)
 
 
 def test_a_pass_enters_at_the_committed_length_only():
@@ -132,8 +132,8 @@ def test_rows_without_a_reserve_are_refused_and_shared_pages_are_not_written():
     layer = cache.geometry.layers[0]
     rows = torch.ones(1, layer.kv_heads, 1, layer.key_dim)
     cache.update(rows, rows, 0)
-    with pytest.raises(BooksBroken, match="belong to somebody else too"):
+    with pytest.raises(InvariantError, match="belong to another session too"):
         cache.flush()
     child.cache.enter(PROMPT)
-    with pytest.raises(BooksBroken, match="without a reserve"):
+    with pytest.raises(InvariantError, match="without a reserve"):
         child.cache.update(rows, rows, 0)

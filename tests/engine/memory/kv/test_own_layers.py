@@ -42,7 +42,7 @@ class Wider(Counting):
 class Holding(Counting):
     def __init__(self) -> None:
         super().__init__()
-        self.books = object()
+        self.other = object()
 
 
 class Indexed(cache_utils.DynamicIndexedLayer): ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly, read, slab, write
 
@@ -25,7 +25,7 @@ def test_allocate_covers_every_position_before_the_end():
 def test_positions_without_a_page_cannot_be_read():
     table = PageTable(slab())
     table.allocate(4)
-    with pytest.raises(BooksBroken, match="there are pages for"):
+    with pytest.raises(InvariantError, match="there are pages for"):
         list(table.pieces(3, 5))
     assert len(table) == 2
 
@@ -68,7 +68,7 @@ def test_release_before_gives_back_what_lies_wholly_before():
     write(table, 0, 8, 1)
     table.release_before(5)
     assert (table.first, table.end, len(table)) == (4, 8, 2)
-    with pytest.raises(BooksBroken):
+    with pytest.raises(InvariantError):
         list(table.pieces(3, 6))
     write(table, 7, 11, 2)
     assert [read(table, position) for position in range(4, 11)] == [1, 1, 1, 2, 2, 2, 2]
@@ -79,7 +79,7 @@ def test_release_before_gives_back_what_lies_wholly_before():
 def test_accept_refuses_another_number_of_pages_than_wanted():
     table = PageTable(slab())
     pages = table.slab.allocate(2)
-    with pytest.raises(BooksBroken, match="1 were wanted"):
+    with pytest.raises(InvariantError, match="1 were wanted"):
         table.accept(0, 2, pages)
     assert len(table) == 0
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly, read, slab, write
 
@@ -35,7 +35,7 @@ class Pages(RuleBasedStateMachine):
         self.contents: dict[PageTable, dict[int, float]] = {}
         self.stamp = 0.0
 
-    def books(self):
+    def accounts(self):
         tables = {table: (table.pages, table.first) for table in self.contents}
         return tables, self.slab.statistics(), self.slab.budget.taken
 
@@ -49,11 +49,11 @@ class Pages(RuleBasedStateMachine):
     def write(self, table, start, count):
         start = max(start, table.first)
         self.stamp = (self.stamp + 1) % 250  # exact in bfloat16
-        before = self.books()
+        before = self.accounts()
         try:
             write(table, start, start + count, self.stamp)
         except SlabFull:
-            assert self.books() == before
+            assert self.accounts() == before
             return
         self.contents[table].update(dict.fromkeys(range(start, start + count), self.stamp))
 
@@ -91,15 +91,15 @@ class Pages(RuleBasedStateMachine):
     def free_a_page_that_is_not_held(self, table, page):
         if self.slab.references(page):
             return
-        before = self.books()
+        before = self.accounts()
         for verb in (self.slab.free, self.slab.share):
-            with pytest.raises(BooksBroken):
+            with pytest.raises(InvariantError):
                 verb([*table.pages, page])
-        assert self.books() == before
+        assert self.accounts() == before
 
     @rule(table=tables)
     def read_beyond_the_end(self, table):
-        with pytest.raises(BooksBroken):
+        with pytest.raises(InvariantError):
             list(table.pieces(table.end, table.end + 1))
 
     @invariant()

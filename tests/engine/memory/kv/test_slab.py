@@ -7,12 +7,12 @@ import torch
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.small import CPU, GEOMETRY, slab
 
 
-def books(subject: Slab) -> object:
+def accounts(subject: Slab) -> object:
     subject.check()
     references = {page: subject.references(page) for page in range(60)}
     return subject.statistics(), references, subject.budget.taken
@@ -52,10 +52,10 @@ def test_segments_grow_on_demand_up_to_the_limit_and_no_further():
 def test_a_full_slab_says_the_numbers_and_changes_nothing():
     one = slab(pages=10, segment_pages=4)
     one.allocate(7)
-    before = books(one)
+    before = accounts(one)
     with pytest.raises(SlabFull, match=r"Asked for 4 pages .* 1 are free and 7 in use, and the limit is"):
         one.allocate(4)
-    assert books(one) == before
+    assert accounts(one) == before
     assert len(one.allocate(3)) == 3
 
 
@@ -75,11 +75,11 @@ def test_what_is_not_held_can_neither_be_freed_nor_shared(verb):
     one = slab()
     pages = one.allocate(3)
     one.free(pages[2:])
-    before = books(one)
+    before = accounts(one)
     for wrong in ([pages[2]], [pages[0], pages[2]], [pages[0], pages[0]], [99]):
-        with pytest.raises(BooksBroken, match="references"):
+        with pytest.raises(InvariantError, match="references"):
             getattr(one, verb)(wrong)
-        assert books(one) == before
+        assert accounts(one) == before
 
 
 def test_freed_pages_are_poisoned():
@@ -121,7 +121,7 @@ def test_slabs_of_one_budget_share_the_limit_and_give_each_other_their_empty_seg
 def test_what_the_device_refuses_leaves_the_books_as_they_were(monkeypatch):
     one = slab(pages=12, segment_pages=4)
     one.allocate(4)
-    before = books(one)
+    before = accounts(one)
 
     def refuse(*args, **kwargs):
         raise torch.OutOfMemoryError("no memory left")
@@ -130,7 +130,7 @@ def test_what_the_device_refuses_leaves_the_books_as_they_were(monkeypatch):
         patch.setattr(torch, "empty", refuse)
         with pytest.raises(SlabFull, match="The device refused"):
             one.allocate(2)
-    assert books(one) == before
+    assert accounts(one) == before
     assert len(one.allocate(8)) == 8
 
 
@@ -139,13 +139,13 @@ def test_check_finds_a_page_in_two_places_and_a_lost_one():
     (page,) = one.allocate(1)
     slot = one.page(page).slot
     one.segments._free.append(slot)
-    with pytest.raises(BooksBroken, match="in two places"):
+    with pytest.raises(InvariantError, match="in two places"):
         one.check()
     one.segments._free.remove(slot)
     one.segments._taken.remove(slot)
-    with pytest.raises(BooksBroken, match="neither free nor in use"):
+    with pytest.raises(InvariantError, match="neither free nor in use"):
         one.check()
     one.segments._taken.add(slot)
     del one._pages[page]
-    with pytest.raises(BooksBroken, match="held by no page"):
+    with pytest.raises(InvariantError, match="held by no page"):
         one.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from tests.engine.memory.kv.runs import pair, tokens
 
 FAMILIES = ["mamba2", "mamba", "jamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "granitemoehybrid"]
@@ -68,9 +68,9 @@ def test_attention_layers_have_no_state():
     for index, kind in enumerate(kinds):
         assert (both.cache.capture(index) is None) == (kind == "full")
     state = both.cache.capture(kinds.index("recurrent"))
-    with pytest.raises(BooksBroken):
+    with pytest.raises(InvariantError):
         both.cache.restore(kinds.index("full"), state)
-    with pytest.raises(BooksBroken):
+    with pytest.raises(InvariantError):
         both.cache.restore(kinds.index("recurrent"), None)
 
 

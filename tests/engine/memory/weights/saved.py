@@ -7,6 +7,7 @@ from typing import Any
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup.build import open_engine
+from tests.device import DEVICE
 from tests.engine.desk import PAGE, Desk
 from tests.families import build
 
@@ -19,7 +20,7 @@ def save(folder: Path, family: str = "llama", **options: Any) -> Path:
 def desk_from(folder: Path, progress: Any = lambda line: None, **config: Any) -> Desk:
     desk = Desk.__new__(Desk)
     desk.events = []
-    wanted = EngineConfig(**{"model": str(folder), "page_positions": PAGE, "device": "cpu", **config})
+    wanted = EngineConfig(**{"model": str(folder), "page_positions": PAGE, "device": str(DEVICE), **config})
     desk.hears = desk.events.append
     desk.engine = open_engine(wanted, lambda event: desk.hears(event), progress)
     return desk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -111,8 +111,14 @@ class SlowCopyEngine:
     def passing(self) -> Any:
         return nullcontext()
 
+    def fetching(self) -> Any:
+        return nullcontext()
+
     def statistics(self) -> CopyTotals:
         return CopyTotals(nbytes=self.nbytes, copy_seconds=0.0, waited_seconds=0.0, pass_seconds=0.0)
 
     def copies(self, since: int) -> list[BlockCopy]:
         return []
+
+    def computed_during(self, copies: Sequence[BlockCopy]) -> list[float]:
+        return [0.0] * len(copies)

@@ -14,7 +14,7 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.weights.flat import raw_bytes
 from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
-from djinn_jupyter.engine.memory.weights.placement import Sizes, place
+from djinn_jupyter.engine.memory.weights.placement import WeightSizes, place
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.startup.weight_plan import foresee
@@ -25,7 +25,7 @@ from tests.families import build
 
 MIB = 1 << 20
 HOUSE = Path(__file__).parents[4]
-SIZES = Sizes(total=100 * MIB, rest=20 * MIB, layers=(10 * MIB,) * 8)
+SIZES = WeightSizes(total=100 * MIB, rest=20 * MIB, layers=(10 * MIB,) * 8)
 
 
 def test_the_placement_streams_as_few_layers_as_fit() -> None:
@@ -97,7 +97,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_told_before_loading_is_what_is_done(wide: Path) -> None:
     told: list[str] = []
-    desk = desk_from(wide, told.append, device_memory=8 * MIB)
+    desk = desk_from(wide, told.append, device="cpu", device_memory=8 * MIB)
     loading = next(number for number, line in enumerate(told) if line.startswith("loading"))
     assert "layers stream through 2 slots" in told[loading - 2]
     assert "a token takes at least" in told[loading - 1]
@@ -108,7 +108,7 @@ def test_what_is_told_before_loading_is_what_is_done(wide: Path) -> None:
     assert held.bytes_held_on_host == 0, "what streams is mapped from the file"
     pages = sum(slab.budget.limit for slab in desk.engine.slabs)
     assert held.bytes_on_device + pages <= 8 * MIB
-    resident = desk_from(wide)
+    resident = desk_from(wide, device="cpu")
     for each in (desk, resident):
         each.open()
     assert desk.outcome(desk.run(tokens(30), 5)) == resident.outcome(resident.run(tokens(30), 5))
@@ -118,7 +118,7 @@ def test_what_is_told_before_loading_is_what_is_done(wide: Path) -> None:
 def test_weights_that_were_converted_are_told_to_be_in_host_memory(wide: Path) -> None:
     """Another dtype than the file's: no piece of the file can be mapped; as it was saved, all of it is."""
     told: list[str] = []
-    desk = desk_from(wide, told.append, device_memory=4 * MIB, dtype="bfloat16")
+    desk = desk_from(wide, told.append, device="cpu", device_memory=4 * MIB, dtype="bfloat16")
     held = desk.engine.weights.statistics()
     converted = next(line for line in told if "converted or drawn" in line)
     assert converted.startswith(f"{spell_bytes(held.bytes_streamed_per_pass)} of what streams")

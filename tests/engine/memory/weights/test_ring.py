@@ -13,8 +13,8 @@ from djinn_jupyter.engine.memory.weights.copy_engine import ThreadCopyEngine
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun
 from djinn_jupyter.engine.memory.weights.parameters import weights_of
 from djinn_jupyter.engine.memory.weights.ring import (
+    BlockOrder,
     Lease,
-    Order,
     Ring,
     RingBroken,
 )
@@ -104,7 +104,7 @@ class RingMachine(RuleBasedStateMachine):
             self.ring.close()
 
     @invariant()
-    def books(self) -> None:
+    def a_block_is_in_one_slot(self) -> None:
         if not hasattr(self, "ring"):
             return
         slots = list(self.ring.slots())
@@ -190,7 +190,7 @@ def test_the_next_copy_waits_until_the_slot_was_computed_with() -> None:
 
 
 def test_the_order_is_that_of_execution() -> None:
-    order = Order(4)
+    order = BlockOrder(4)
     for block in (2, 0, 0):
         order.note(block)
     assert (order.learned, order.after(2, 1)) == (None, [])

@@ -41,6 +41,23 @@ def passes(seed: int, blocks: list[int], patch: pytest.MonkeyPatch) -> list[bool
     return right
 
 
+def test_a_pass_within_a_pass_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition reads a lens in the midst of a pass, which goes on computing behind it."""
+    gpu = Gpu(random.Random(0))
+    instead_of_cuda(monkeypatch, gpu)
+    copy_engine = StreamCopyEngine(CUDA)
+    ring = Ring(runs(BLOCKS), 2, CPU, copy_engine)
+    with copy_engine.passing():
+        for block in range(BLOCKS):
+            ring.give_back(ring.take(block))
+            with copy_engine.passing():
+                pass
+    gpu.synchronize()
+    assert copy_engine.statistics().pass_seconds == 1e-3  # the double's time between any two events
+    copies = copy_engine.copies(0)
+    assert len(copy_engine.computed_during(copies)) == len(copies) > 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), blocks=st.lists(st.integers(0, BLOCKS - 1), max_size=12))
 def test_computing_has_the_blocks_own_bytes(seed: int, blocks: list[int]) -> None:

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.memory.weights.parameters import placeholder, total_bytes, weights_of
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
+from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -118,7 +119,8 @@ def test_what_cannot_come_back_does_not_leave() -> None:
 
 
 def test_files_that_changed_meanwhile_are_refused_and_the_stop_stays(tmp_path: Path) -> None:
-    desk = desk_from(save(tmp_path / "model"))
+    """On the CPU: weights of a GPU come back from the host's memory, and no file is read."""
+    desk = desk_from(save(tmp_path / "model"), device="cpu")
     desk.open()
     undisturbed = desk.outcome(desk.run(PROMPT, 3))
     desk.stop_at("resid_post.3")
@@ -154,8 +156,8 @@ def test_tied_parameters_are_one_weight() -> None:
 
 
 def test_they_sleep_by_themselves_after_so_long_without_work(desk: Desk) -> None:
-    now = 0.0
-    idle_sleep = IdleSleep(desk.engine.weights, 60.0, torch.device("cpu"), clock=lambda: now)
+    now, options = 0.0, SettledOptions(sleep_seconds=60.0)
+    idle_sleep = IdleSleep(desk.engine.weights, options, torch.device("cpu"), clock=lambda: now)
     for now, busy, asleep in [(50.0, False, False), (55.0, True, False), (114.0, False, False), (116.0, False, True)]:
         idle_sleep.tell(busy)
         assert desk.engine.weights.asleep is asleep, now
@@ -165,7 +167,7 @@ def test_they_sleep_by_themselves_after_so_long_without_work(desk: Desk) -> None
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_by_itself_only_where_device_memory_is_not_the_hosts(desk: Desk, device: str) -> None:
     now = 0.0
-    idle_sleep = IdleSleep(desk.engine.weights, None, torch.device(device), clock=lambda: now)
+    idle_sleep = IdleSleep(desk.engine.weights, SettledOptions(), torch.device(device), clock=lambda: now)
     now = 10_000.0
     idle_sleep.tell(busy=False)
     assert desk.engine.weights.asleep is (device == "cuda")
@@ -181,7 +183,7 @@ def test_weights_that_the_host_has_no_room_for_stay_on_the_gpu(monkeypatch: pyte
     with pytest.raises(UsageError, match=r"The weights would take .* of host memory, of which .* are free: they stay"):
         weights.sleep()
     now = 0.0
-    idle_sleep = IdleSleep(weights, None, torch.device("cuda"), clock=lambda: now)
+    idle_sleep = IdleSleep(weights, SettledOptions(), torch.device("cuda"), clock=lambda: now)
     now = 10_000.0
     idle_sleep.tell(busy=False)
     assert not weights.asleep

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.weights import streamed as streamed_weights
-from djinn_jupyter.engine.memory.weights.copies import BlockCopy, Copies
+from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy
 from djinn_jupyter.engine.memory.weights.flat import ALIGNMENT
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -62,7 +62,11 @@ def tour(family: str, *, streams: bool, dtype: torch.dtype = torch.float32) -> l
     return came
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+USUAL = ("llama", "gpt2", "gemma3_text", "mixtral", "falcon", "deepseek_v3", "mamba2", "jamba")
+OTHERS = [pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES if family not in USUAL]
+
+
+@pytest.mark.parametrize("family", [*USUAL, *OTHERS])
 def test_every_family_answers_bit_for_bit(family: str) -> None:
     for streaming, resident in zip(tour(family, streams=True), tour(family, streams=False), strict=True):
         same = torch.equal(streaming, resident) if isinstance(resident, torch.Tensor) else streaming == resident
@@ -174,6 +178,18 @@ def test_the_books_show_the_ring(llama: Desk) -> None:
     llama.clear()
 
 
+def test_a_pass_begins_with_a_layer_in_every_slot(llama: Desk) -> None:
+    """Between two runs the link was idle with one slot filled; a run moves as many bytes as before."""
+    llama.open()
+    expected = llama.outcome(llama.run(PROMPT, 2))
+    assert sorted(slot.layer for slot in streamed(llama).statistics().ring) == [0, 1]
+    late = streamed(llama).ring.late
+    assert moved_by(llama, lambda: llama.run(PROMPT, 2)) == 2 * streamed(llama).bytes_per_pass
+    assert streamed(llama).ring.late == late
+    llama.open()
+    assert llama.outcome(llama.run(PROMPT, 2)) == expected
+
+
 def test_sleep_costs_nothing_and_the_next_run_wakes(llama: Desk) -> None:
     llama.open()
     plain = llama.outcome(llama.run(PROMPT, 3))
@@ -230,6 +246,19 @@ def test_every_copy_is_in_the_books_once(llama: Desk) -> None:
     assert sum(copy.stalled_seconds is None for copy in copies) <= 2, "only what came ahead and was not needed yet"
 
 
+def test_a_copy_says_for_how_long_something_was_computed_also_where_a_pass_reads_a_lens(llama: Desk) -> None:
+    """A lens is a pass within the pass, which goes on computing behind it."""
+    llama.open()
+    llama.run(PROMPT, 1)
+    last = llama.ask(ask.ReadCopies()).copies[-1].number
+    llama.stop_at("resid_post.3", when="prob(17) > 2")
+    llama.run(PROMPT, 3)
+    copies = llama.ask(ask.ReadCopies(since=last)).copies
+    assert len(copies) >= 2 * 8
+    assert all(0 <= copy.overlapped_seconds <= copy.seconds * (1 + 1e-6) for copy in copies)
+    llama.clear()
+
+
 def test_weights_that_stay_have_no_copies() -> None:
     desk = desk_of("llama")
     desk.open()
@@ -238,8 +267,8 @@ def test_weights_that_stay_have_no_copies() -> None:
 
 
 def test_the_books_of_copies_keep_the_last_ones() -> None:
-    books = Copies(kept=3)
+    copies = ArrivedCopies(kept=3)
     for block in range(5):
-        books.add(BlockCopy(block=block, nbytes=1))
-    assert [(copy.number, copy.block) for copy in books.since(0)] == [(3, 2), (4, 3), (5, 4)]
-    assert [copy.number for copy in books.since(4)] == [5]
+        copies.add(BlockCopy(block=block, nbytes=1))
+    assert [(copy.number, copy.block) for copy in copies.since(0)] == [(3, 2), (4, 3), (5, 4)]
+    assert [copy.number for copy in copies.since(4)] == [5]
