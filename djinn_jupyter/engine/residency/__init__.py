@@ -1,1 +1,1 @@
-"""Which sessions are on the device, which are evicted, and when they come back."""
+"""The sessions on the device: their eviction, and their way back."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.residency.bandwidth import Bandwidth
 from djinn_jupyter.engine.residency.eviction_policy import (
     Candidate,
-    Order,
+    EvictionOrder,
     in_order,
     victims,
 )
@@ -24,10 +24,11 @@ from djinn_jupyter.engine.residency.priority import (
     Signals,
     claim_of,
 )
+from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, Returns, lead
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import (
-    Belongings,
-    blobs_of,
+    Footprint,
+    all_storages_of,
     own_items_of,
     pages_of,
 )
@@ -36,8 +37,9 @@ from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfe
 
 
 class SessionActivity:
-    """Learns from notebooks' activity when sessions come back. `order` sorts the candidates, the first to be evicted
-    first."""
+    """Learns from notebooks' activity when sessions come back, and is told it by those that know. `order` sorts the
+    candidates, the first to be evicted first; without `prefetches` sessions come back only when a request needs them.
+    """
 
     def __init__(
         self,
@@ -45,13 +47,15 @@ class SessionActivity:
         slabs: Sequence[Slab],
         budget: Budget,
         swapping: Swapping,
-        order: Order = in_order,
+        order: EvictionOrder = in_order,
+        prefetches: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._order, self._clock = sessions, order, clock
+        self._sessions, self._order, self._prefetches, self._clock = sessions, order, prefetches, clock
         self._slabs, self._budget = slabs, budget
         self._signals: dict[str, Signals] = {}
         self._idle_times, self._bandwidth, self._prefetching = IdleTimes(), Bandwidth(), Prefetching()
+        self._returns = Returns()
         self.swapping = swapping
 
     def claim(self, session: Session) -> Claim:
@@ -72,9 +76,23 @@ class SessionActivity:
         if activity == "focused" or activity == "expected":
             self._signalled(session, activity)
 
+    def announce_rest(self, session: Session, seconds: float) -> None:
+        """Note that the session will be used again in so many seconds."""
+        now = self._clock()
+        self._idle_times.rests(session.name, self.signals(session.name).focused, now)
+        self._idle_times.announce(session.name, now + seconds)
+        self._plan_return(session)
+
+    def is_expected(self, session: Session, within: float) -> bool:
+        """True where the session has announced its return within so many seconds, or within PATIENCE, in which it may
+        have been brought back already; and is not long overdue."""
+        due_in = self._idle_times.announced(session.name, self._clock())
+        return due_in is not None and due_in < max(within, PATIENCE)
+
     def asked(self, session: Session) -> None:
         """Note a request that needs the session's bytes."""
         now = self._clock()
+        self._returns.withdraw(session.name)
         self._idle_times.acts(session.name, now)
         self._prefetching.used(session.name, now, present=session.residence.present)
 
@@ -89,9 +107,12 @@ class SessionActivity:
             self._bandwidth.learn(transfer)
         if session.residence.state in ("host", "disk"):
             self._prefetching.left(session.name)
+            if transfer is not None:  # a way back that failed would fail again at once, and until the session is due
+                self._plan_return(session)
 
     def closed(self, session: str) -> None:
         self._signals.pop(session, None)
+        self._returns.withdraw(session)
         self._idle_times.forget(session)
         self._prefetching.left(session)
 
@@ -110,13 +131,13 @@ class SessionActivity:
         return self._order(self._candidate(session, now) for session in sessions)
 
     def _candidate(self, session: Session, now: float) -> Candidate:
-        belongings = Belongings.count(session, self.swapping.blobs)
+        footprint = Footprint.count(session, self.swapping.storage_table)
         return Candidate(
             session=session.name,
             claim=self.claim(session),
-            frees_bytes=private_bytes(session, self.swapping.blobs),
-            dirty_bytes=belongings.dirty,
-            restore_seconds=self._bandwidth.seconds(self._would_go_to(belongings.dirty), belongings.device),
+            frees_bytes=private_bytes(session, self.swapping.storage_table),
+            dirty_bytes=footprint.dirty,
+            restore_seconds=self._bandwidth.seconds(self._would_go_to(footprint.dirty), footprint.device),
             rested_seconds=self._idle_times.lasted(session.name, now),
             remaining_seconds=self._idle_times.remaining(session.name, now),
         )
@@ -126,22 +147,53 @@ class SessionActivity:
         host = self.swapping.tiers.host
         if host is None:
             return "disk"
-        books = host.statistics()
-        return "host" if dirty <= books.bytes_limit - books.bytes_used else "disk"
+        counts = host.statistics()
+        return "host" if dirty <= counts.bytes_limit - counts.bytes_used else "disk"
 
     # ------------------------------------------------------------------------------------------ prefetch
 
     def statistics(self) -> PrefetchStatistics:
-        books = self._prefetching.books
+        counts = self._prefetching.counts
         return PrefetchStatistics(
-            begun=books.begun,
-            hits=books.hits,
-            late=books.late,
-            wasted=books.wasted,
+            begun=counts.begun,
+            hits=counts.hits,
+            late=counts.late,
+            wasted=counts.wasted,
             trust_in_focus=self._prefetching.trust("focused"),
         )
 
+    @property
+    def due_in(self) -> float:
+        """The seconds until the first announced return is to be prepared; infinite where there is none."""
+        return max(self._returns.soonest - self._clock(), 0.0)
+
+    def fetch_returning(self) -> None:
+        """Begin to bring back the sessions whose announced return is near. One that finds no room is looked at again
+        until it is due."""
+        now = self._clock()
+        for name in self._returns.take(now) if now >= self._returns.soonest else ():
+            session = self._sessions[name]
+            self._signalled(session, "announced")
+            if session.residence.state in ("host", "disk") and self._idle_times.announced(name, now):
+                self._returns.plan(name, now + AGAIN_SECONDS)
+
+    def _plan_return(self, session: Session) -> None:
+        now = self._clock()
+        due_in = self._idle_times.announced(session.name, now)
+        if due_in is not None and self._prefetches:
+            way = self._way_back(session) if session.residence.state in ("host", "disk") else (0, 0.0)
+            self._returns.plan(session.name, now + due_in - lead(way[1]))
+
+    def _way_back(self, session: Session) -> tuple[int, float]:
+        """Return the bytes that a session lacks on the device, and the seconds to bring them."""
+        away = [item for item in own_items_of(session, self.swapping.storage_table) if not item.resident]
+        size = sum(item.nbytes for item in away)
+        tier: Tier = "disk" if any("host" not in item.copies for item in away) else "host"
+        return size, self._bandwidth.seconds(tier, size)
+
     def _signalled(self, session: Session, signal: Signal) -> None:
+        if not self._prefetches:
+            return
         now, here = self._clock(), session.residence
         self._prefetching.signalled(session.name, signal, now)
         if here.state == "storing":
@@ -149,11 +201,9 @@ class SessionActivity:
             return
         if here.state not in ("host", "disk"):
             return
-        away = [item for item in own_items_of(session, self.swapping.blobs) if not item.resident]
-        size = sum(item.nbytes for item in away)
-        tier: Tier = "disk" if any("host" not in item.copies for item in away) else "host"
+        size, seconds = self._way_back(session)
         leaving = self._who_would_leave(session, size, now)
-        if leaving is not None and self._prefetching.worth_it(signal, self._bandwidth.seconds(tier, size), leaving):
+        if leaving is not None and self._prefetching.worth_it(signal, seconds, leaving):
             self._prefetching.began(session.name, now)
             self.swapping.swap_in(session, "prefetch")
 
@@ -169,13 +219,13 @@ class SessionActivity:
         return [(self._idle_times.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
 
 
-def private_bytes(session: Session, blobs: Blobs) -> int:
+def private_bytes(session: Session, storage_table: StorageTable) -> int:
     """Return the bytes that evicting the session frees: its pages except those shared with forks, and its tensors."""
     pages = sum(page.nbytes for page in pages_of(session) if page.resident and page.references == 1)
-    return pages + sum(blob.counted for blob in blobs_of(session, blobs))
+    return pages + sum(storage.counted for storage in all_storages_of(session, storage_table))
 
 
 def free_bytes(slabs: Sequence[Slab], budget: Budget) -> int:
     """Return the bytes that may still be taken, also by growing: free pages, free budget, and working copies."""
-    books = [slab.statistics() for slab in slabs]
-    return sum(b.pages_free * b.page_bytes for b in books) + budget.free + budget.lent
+    counts = [slab.statistics() for slab in slabs]
+    return sum(b.pages_free * b.page_bytes for b in counts) + budget.free + budget.lent

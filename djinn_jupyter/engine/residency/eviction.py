@@ -1,4 +1,4 @@
-"""Which sessions are evicted and when: for want of pages, and after a while without use. Moves nothing itself."""
+"""The choice of sessions to evict: for want of pages, and after a while without use. Moves nothing itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
 
 class Eviction:
     """Finds room on the device. `choose` orders the sessions to evict for so many bytes; sessions in `waiting` have
-    queued requests, and `others_go_on` is True where another session's job has work."""
+    queued requests, `others_go_on` is True where another session's job has work, and `is_expected` where the session
+    has announced its return within so many seconds."""
 
     def __init__(
         self,
@@ -43,11 +44,12 @@ class Eviction:
         idle_seconds: float,
         waiting: Container[Session] = (),
         others_go_on: Callable[[Session], bool] = lambda session: False,
+        is_expected: Callable[[Session, float], bool] = lambda session, within: False,
         choose: Choice = longest_unused,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions, self._waiting, self._budget = sessions, waiting, budget
-        self._others_go_on = others_go_on
+        self._others_go_on, self._is_expected = others_go_on, is_expected
         self._idle_seconds, self._choose, self._clock = idle_seconds, choose, clock
         self.swapping = swapping
         self._changes, self._changed = 0, clock()
@@ -89,7 +91,7 @@ class Eviction:
         for victim in self._choose(self.swapping.candidates(wanting), short - coming) if coming < short else ():
             if coming >= short:
                 break
-            size = private_bytes(victim, self.swapping.blobs)
+            size = private_bytes(victim, self.swapping.storage_table)
             if size and self._send_away(victim, "pressure"):
                 coming += size
         return coming
@@ -109,7 +111,7 @@ class Eviction:
 
     def _on_the_way_out(self) -> int:
         going = [s for s in self._sessions.values() if s.residence.state == "storing"]
-        return sum(max(private_bytes(session, self.swapping.blobs), 1) for session in going)
+        return sum(max(private_bytes(session, self.swapping.storage_table), 1) for session in going)
 
     def _others_progress(self, wanting: Session) -> bool:
         """True where another session's work, or its load to the device, will end without further room."""
@@ -149,13 +151,23 @@ class Eviction:
             self.swapping.shrink()
         for session in self.swapping.candidates():
             rested = now - session.residence.touched
-            if rested >= self._idle_seconds:
-                self._let_go(session)
+            if rested >= self._idle_seconds and not self._is_expected(session, self._idle_seconds):
+                self._let_go(session, "idle detected: session %r, %.3f s without use", rested)
             elif rested >= WRITE_THROUGH_SECONDS:
                 self.swapping.write_through(session)
 
-    def _let_go(self, session: Session) -> None:
+    def begin_rest(self, session: Session, seconds: float) -> None:
+        """Begin a rest that was announced to last so long. What idleness would do before its end is done at once."""
+        if not self.swapping.is_candidate(session):
+            return
+        if seconds >= self._idle_seconds:
+            self._let_go(session, "rest announced: session %r, %.3f s", seconds)
+        elif seconds >= WRITE_THROUGH_SECONDS:
+            self.swapping.write_through(session)
+
+    def _let_go(self, session: Session, why: str, seconds: float) -> None:
         if session.residence.refused:
             return  # it could not leave in this version; the next change of the session is a reason to try again
+        log.info(why, session.name, seconds)
         if not self._send_away(session, "idleness"):
             session.residence.refuse()

@@ -1,4 +1,4 @@
-"""Which sessions leave the device: an order of candidates, and how many of them. Pure functions; moves nothing."""
+"""The order in which sessions leave the device, and the number of those that do. Pure functions; moves nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def by_last_use(sessions: Iterable[Session]) -> list[Session]:
     return sorted(sessions, key=lambda session: session.residence.touched)
 
 
-Order = Callable[[Iterable[Candidate]], list[Candidate]]
+EvictionOrder = Callable[[Iterable[Candidate]], list[Candidate]]
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -43,6 +43,12 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     the most worth first, then the clean, then the longest rested. Never a running one, nor one that frees nothing."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
     return sorted(may, key=lambda c: (_rank(c.claim), -c.worth, c.dirty_bytes > 0, -c.rested_seconds, c.session))
+
+
+def by_rest(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the sessions that may be evicted, the least recently used first, whatever is expected of them."""
+    may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
+    return sorted(may, key=lambda c: (-c.rested_seconds, c.session))
 
 
 def _rank(claim: Claim) -> int:

@@ -1,5 +1,5 @@
-"""Storages that only going back reads: stops other than the present one, and the states kept on the way. They are
-evicted before any session, and fetched when a session goes back. Decides how they move, never when.
+"""Storages that only going back reads: stops other than the present one, and the states kept on the way. They
+are evicted before any session, and fetched when a session goes back. Decides how they move, never when.
 
 Engine's thread only. `settle` reports batches that ended.
 """
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.offload.mover import Batch, Moved
-from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.mover import Moved, MoverBatch
+from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
@@ -32,71 +32,78 @@ class OlderStops:
     its place only once a tier has a copy of it; a stop on the disk keeps nothing on device or host, unless a session
     went back to it. `_going` are storages on their way, with their goal tier."""
 
-    def __init__(self, sessions: Mapping[str, Session], tiers: Tiers, blobs: Blobs) -> None:
-        self._sessions, self._tiers, self._blobs = sessions, tiers, blobs
-        self._going: dict[int, tuple[Blob, Tier]] = {}
+    def __init__(self, sessions: Mapping[str, Session], tiers: Tiers, storage_table: StorageTable) -> None:
+        self._sessions, self._tiers, self._storage_table = sessions, tiers, storage_table
+        self._going: dict[int, tuple[Storage, Tier]] = {}
         self._pinned: Counter[int] = Counter()
-        self._loading: set[Batch] = set()
-        self._failed: dict[Batch, DjinnError] = {}
-        self._unwritten: dict[Blob, DjinnError] = {}
+        self._loading: set[MoverBatch] = set()
+        self._failed: dict[MoverBatch, DjinnError] = {}
+        self._unwritten: dict[Storage, DjinnError] = {}
 
     # -------------------------------------------------------------------------------------------- leaving
 
-    def push_out(self, need: int) -> int:
+    def push_out(self, need: int) -> tuple[int, bool]:
         """Evict `need` bytes from the device, the longest unused session's first. Return the bytes that have left or
-        are on their way. Storages with a copy leave at once."""
-        coming = sum(blob.counted for blob, _ in self._going.values())
-        chosen: list[Blob] = []
-        for blob in self._may_leave() if coming < need else ():
-            chosen.append(blob)
-            coming += blob.counted
+        are on their way, and True where some have left: storages with a copy leave at once."""
+        coming = sum(storage.counted for storage, _ in self._going.values())
+        chosen: list[Storage] = []
+        for storage in self._may_leave() if coming < need else ():
+            chosen.append(storage)
+            coming += storage.counted
             if coming >= need:
                 break
-        for blob in chosen:
-            if blob.copies:
-                blob.leave()
-        rest = [blob for blob in chosen if blob.resident]
-        return coming if self._begin(rest) else coming - sum(blob.counted for blob in rest)
+        for storage in chosen:
+            if storage.copies:
+                storage.leave()
+        rest = [storage for storage in chosen if storage.resident]
+        if not self._begin(rest):
+            coming -= sum(storage.counted for storage in rest)
+        return coming, len(rest) < len(chosen)
 
     def sink(self, need: int) -> bool:
         """Send `need` bytes that lie on the host alone on to the disk. Return True where any go."""
-        chosen: list[Blob] = []
+        chosen: list[Storage] = []
         for session in by_last_use(self._sessions.values()):
             if session.residence.present:
-                chosen += [b for b in storages_of(session, self._blobs).past if self._lies_on_host_alone(b)]
-            if sum(blob.nbytes for blob in chosen) >= need:
+                chosen += [b for b in storages_of(session, self._storage_table).past if self._lies_on_host_alone(b)]
+            if sum(storage.nbytes for storage in chosen) >= need:
                 break
         return bool(chosen) and self._store(chosen, "disk")
 
-    def _lies_on_host_alone(self, blob: Blob) -> bool:
-        away = not blob.resident and not blob.moving
-        return away and "disk" not in blob.copies and blob not in self._unwritten
+    def _lies_on_host_alone(self, storage: Storage) -> bool:
+        away = not storage.resident and not storage.moving
+        return away and "disk" not in storage.copies and storage not in self._unwritten
 
-    def _begin(self, blobs: Sequence[Blob]) -> bool:
+    def _begin(self, storages: Sequence[Storage]) -> bool:
         """Copy to the first tier that has room. Return False where none has."""
-        return not blobs or any(self._store(blobs, tier) for tier in self._tiers.names)
+        return not storages or any(self._store(storages, tier) for tier in self._tiers.names)
 
-    def _store(self, blobs: Sequence[Blob], tier: Tier) -> bool:
+    def _store(self, storages: Sequence[Storage], tier: Tier) -> bool:
         try:
-            self._tiers.store(blobs, tier)
+            self._tiers.store(storages, tier)
         except TierFull as full:
             log.info("Older stops stay where they are: %s", full)
             return False
-        self._going.update((blob.identity, (blob, tier)) for blob in blobs)
+        self._going.update((storage.identity, (storage, tier)) for storage in storages)
         return True
 
-    def _may_leave(self) -> Iterator[Blob]:
+    def _may_leave(self) -> Iterator[Storage]:
         met = self._in_use() | set(self._going)
         for session in by_last_use(self._sessions.values()):
-            for blob in storages_of(session, self._blobs).past:
-                if blob.resident and not blob.moving and blob.identity not in met and blob not in self._unwritten:
-                    met.add(blob.identity)
-                    yield blob
+            for storage in storages_of(session, self._storage_table).past:
+                if (
+                    storage.resident
+                    and not storage.moving
+                    and storage.identity not in met
+                    and storage not in self._unwritten
+                ):
+                    met.add(storage.identity)
+                    yield storage
 
     def _in_use(self) -> set[int]:
         """Return the identities of storages that must stay."""
         here = (s for s in self._sessions.values() if s.residence.state not in ("host", "disk"))
-        own = {blob.identity for session in here for blob in storages_of(session, self._blobs).own}
+        own = {storage.identity for session in here for storage in storages_of(session, self._storage_table).own}
         return own | self._pinned.keys()
 
     def settle(self, moved: Moved) -> int:
@@ -111,34 +118,36 @@ class OlderStops:
         return freed
 
     def _end(self, error: DjinnError | None) -> int:
-        ended = [key for key, (blob, _) in self._going.items() if not blob.moving]
+        ended = [key for key, (storage, _) in self._going.items() if not storage.moving]
         in_use, freed = self._in_use() if ended else set(), 0
         for key in ended:
-            blob, tier = self._going.pop(key)
-            if blob.expired:
+            storage, tier = self._going.pop(key)
+            if storage.expired:
                 continue
-            if tier not in blob.copies:
-                self._again(blob, tier, error)
+            if tier not in storage.copies:
+                self._again(storage, tier, error)
                 continue
-            if blob.resident and key not in in_use:
-                freed += blob.counted
-                blob.leave()
-            if tier == "disk" and not blob.resident:
-                blob.drop_copy("host")
+            if storage.resident and key not in in_use:
+                freed += storage.counted
+                storage.leave()
+            if tier == "disk" and not storage.resident:
+                storage.drop_copy("host")
         return freed
 
-    def _again(self, blob: Blob, tier: Tier, error: DjinnError | None) -> None:
+    def _again(self, storage: Storage, tier: Tier, error: DjinnError | None) -> None:
         """Store again on the disk a storage that was on another move; one whose copy failed is not tried again before
         its session has another stop."""
-        if error is not None or (tier == "disk" and not self._store([blob], "disk")):
-            self._unwritten[blob] = error or TierFull("The disk tier is full.")
+        if error is not None or (tier == "disk" and not self._store([storage], "disk")):
+            self._unwritten[storage] = error or TierFull("The disk tier is full.")
 
     # -------------------------------------------------------------------------------------------- coming back
 
     @contextmanager
-    def pinned(self, tensors: Iterable[Tensor]) -> Iterator[list[Blob]]:
+    def pinned(self, tensors: Iterable[Tensor]) -> Iterator[list[Storage]]:
         """Pin the storages of these tensors: they stay on the device, or are loaded without being evicted again."""
-        found = {blob.identity: blob for tensor in tensors if (blob := self._blobs.of(tensor)) is not None}
+        found = {
+            storage.identity: storage for tensor in tensors if (storage := self._storage_table.of(tensor)) is not None
+        }
         self._pinned.update(found.keys())
         try:
             yield list(found.values())
@@ -146,27 +155,29 @@ class OlderStops:
             self._pinned.subtract(found.keys())
             self._pinned += Counter()
 
-    def away(self, tensors: Iterable[Tensor]) -> list[Blob]:
+    def away(self, tensors: Iterable[Tensor]) -> list[Storage]:
         """Return the storages of these tensors that are not on the device."""
-        found = {blob.identity: blob for tensor in tensors if (blob := self._blobs.of(tensor)) is not None}
-        return [blob for blob in found.values() if not blob.resident]
+        found = {
+            storage.identity: storage for tensor in tensors if (storage := self._storage_table.of(tensor)) is not None
+        }
+        return [storage for storage in found.values() if not storage.resident]
 
     def fetch(
-        self, blobs: Sequence[Blob], wait_for: Callable[[int], Blocked | None]
+        self, storages: Sequence[Storage], wait_for: Callable[[int], Blocked | None]
     ) -> Generator[Blocked | None, None, None]:
         """Run steps until pinned storages are on the device. `wait_for` finds room for so many bytes, or returns None
         where there is none. Raises SlabFull, and StorageFailed where a copy could not be read."""
-        while missing := [blob for blob in blobs if not blob.resident]:
+        while missing := [storage for storage in storages if not storage.resident]:
             try:
                 batches = self._tiers.load(missing)
             except SlabFull:
-                blocked = wait_for(sum(blob.nbytes for blob in missing))
+                blocked = wait_for(sum(storage.nbytes for storage in missing))
                 if blocked is None:
                     raise
                 yield blocked
                 continue
             self._loading.update(batches)
-            yield lambda missing=missing: any(blob.moving for blob in missing)  # type: ignore[misc]
+            yield lambda missing=missing: any(storage.moving for storage in missing)  # type: ignore[misc]
             for batch in batches:
                 if batch in self._failed:
                     raise self._failed.pop(batch)
@@ -184,10 +195,12 @@ class OlderStops:
             try:
                 self._send_to_disk(history.stops[history.on_disk])
             except TierFull as full:
-                if history.present == 0 or any(blob.moving and tier == "disk" for blob, tier in self._going.values()):
+                if history.present == 0 or any(
+                    storage.moving and tier == "disk" for storage, tier in self._going.values()
+                ):
                     return
                 history.drop_oldest(str(full))
-                self._blobs.purge()
+                self._storage_table.purge()
             else:
                 history.note_on_disk()
 
@@ -195,19 +208,19 @@ class OlderStops:
         """Store the stop's storages on the disk, those on their way to the host once they are there. Raises TierFull,
         also where the latter would find no room by then."""
         in_use = self._in_use()
-        blobs = [blob for blob in self.of(stop) if blob.identity not in in_use]
-        self._require_room_on_disk([blob for blob in blobs if blob.moving])
-        self._tiers.store(blobs, "disk")
-        self._going.update((blob.identity, (blob, "disk")) for blob in blobs)
+        storages = [storage for storage in self.of(stop) if storage.identity not in in_use]
+        self._require_room_on_disk([storage for storage in storages if storage.moving])
+        self._tiers.store(storages, "disk")
+        self._going.update((storage.identity, (storage, "disk")) for storage in storages)
         self._end(None)
 
-    def _require_room_on_disk(self, moving: Sequence[Blob]) -> None:
+    def _require_room_on_disk(self, moving: Sequence[Storage]) -> None:
         """Raise TierFull where the disk has no room for the storages of these that move elsewhere."""
         disk = self._tiers.keeper("disk")
         elsewhere = [
             b for b in moving if "disk" not in b.copies and self._going.get(b.identity, (b, "host"))[1] != "disk"
         ]
-        for place in disk.allocate([blob.nbytes for blob in elsewhere]):
+        for place in disk.allocate([storage.nbytes for storage in elsewhere]):
             disk.free(place)
 
     def _drop_unwritten(self, session: Session) -> None:
@@ -216,13 +229,17 @@ class OlderStops:
         if not self._unwritten:
             return
         for stop in session.history.stops[: session.history.on_disk]:
-            if reasons := [str(self._unwritten[blob]) for blob in self.of(stop) if blob in self._unwritten]:
+            if reasons := [str(self._unwritten[storage]) for storage in self.of(stop) if storage in self._unwritten]:
                 session.history.drop_through(stop, reasons[0])
-        tried = storages_of(session, self._blobs).past
+        tried = storages_of(session, self._storage_table).past
         left = self._unwritten.items()
-        self._unwritten = {blob: why for blob, why in left if not blob.expired and blob not in tried}
+        self._unwritten = {storage: why for storage, why in left if not storage.expired and storage not in tried}
 
-    def of(self, stop: StopRecord) -> list[Blob]:
+    def of(self, stop: StopRecord) -> list[Storage]:
         """Return the stop's storages, each once."""
-        found = {blob.identity: blob for t in tensors_of_stop(stop) if (blob := self._blobs.of(t)) is not None}
+        found = {
+            storage.identity: storage
+            for t in tensors_of_stop(stop)
+            if (storage := self._storage_table.of(t)) is not None
+        }
         return list(found.values())

@@ -8,7 +8,7 @@ from typing import Final
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.offload.storages import Blob
+from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_tensors
@@ -33,14 +33,14 @@ class StopRoom:
         if not history.stops or history.present == 0:
             raise SlabFull(f"The stop keeps {spell_bytes(need)} on the device, {self._budget.bound}")
         history.drop_oldest(NO_TIER)
-        self._swapping.blobs.purge()
+        self._swapping.storage_table.purge()
 
     def accounted(self, session: Session) -> None:
         """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
-        blobs = self._swapping.blobs
-        blobs.note(own_tensors(session))
+        storage_table = self._swapping.storage_table
+        storage_table.note(own_tensors(session))
         for state in session.cache.live_states().values():
-            blobs.note(state.tensors())
+            storage_table.note(state.tensors())
         self.put_back()
 
     def put_back(self) -> None:
@@ -63,7 +63,7 @@ class StopRoom:
                     raise
             yield blocked
 
-    def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
+    def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         """Run steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""
         older = self._swapping.older_stops
         return older.fetch(storages, lambda need: self._eviction.wait_for(session, need))

@@ -10,16 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Signal = Literal["focused", "expected"]
+Signal = Literal["focused", "expected", "announced"]
 
 PATIENCE: Final = 60.0  # seconds in which a session must be used for its signal to have come true
 MEMORY: Final = 0.98  # factor on a signal's record, at each new outcome
-BEFORE: Final[dict[Signal, tuple[float, float]]] = {"focused": (2.0, 3.0), "expected": (9.0, 10.0)}
+BEFORE: Final[dict[Signal, tuple[float, float]]] = {
+    "focused": (2.0, 3.0),
+    "expected": (9.0, 10.0),
+    "announced": (9.0, 10.0),
+}
 """Signals that came true, and all signals, assumed before any was seen."""
 
 
 @dataclass(slots=True, kw_only=True)
-class PrefetchBooks:
+class PrefetchCounts:
     """Prefetches begun; `hits` were on the device when requested, `late` still on their way, `wasted` left again unused
     or were not used in PATIENCE seconds."""
 
@@ -33,7 +37,7 @@ class Prefetching:
     """Signals not yet known to be true or false, prefetches begun, and the record of each signal."""
 
     def __init__(self) -> None:
-        self.books = PrefetchBooks()
+        self.counts = PrefetchCounts()
         self._record = dict(BEFORE)
         self._open: dict[str, tuple[Signal, float]] = {}
         self._begun: dict[str, float] = {}
@@ -47,7 +51,7 @@ class Prefetching:
         """Note a signal; the first of a series counts, unless a stronger one follows."""
         self.expire(now)
         present = self._open.get(session)
-        if present is None or (signal == "expected" and present[0] == "focused"):
+        if present is None or (signal != "focused" and present[0] == "focused"):
             if present is not None:
                 self._settle(present[0], came_true=True)
             self._open[session] = (signal, now)
@@ -61,7 +65,7 @@ class Prefetching:
         return trust * restore_seconds > (1.0 - trust) * caused
 
     def began(self, session: str, now: float) -> None:
-        self.books.begun += 1
+        self.counts.begun += 1
         self._begun[session] = now
 
     def used(self, session: str, now: float, *, present: bool) -> None:
@@ -71,13 +75,13 @@ class Prefetching:
         if signalled is not None:
             self._settle(signalled[0], came_true=True)
         if self._begun.pop(session, None) is not None:
-            self.books.hits += present
-            self.books.late += not present
+            self.counts.hits += present
+            self.counts.late += not present
 
     def left(self, session: str) -> None:
         """Note that the session has left the device or was closed."""
         if self._begun.pop(session, None) is not None:
-            self.books.wasted += 1
+            self.counts.wasted += 1
 
     def expire(self, now: float) -> None:
         """Count signals and prefetches older than PATIENCE as false."""

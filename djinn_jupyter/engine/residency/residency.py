@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
-from djinn_jupyter.engine.residency.eviction_policy import Order, in_order
+from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
 from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.residency.pass_room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
@@ -23,6 +24,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
 
@@ -36,29 +38,32 @@ class Residency:
         slabs: Sequence[Slab],
         budget: Budget,
         tiers: Tiers,
-        blobs: Blobs,
+        storage_table: StorageTable,
         *,
-        idle_seconds: float,
+        options: SettledOptions,
         begun: Usage,
         faults: Faults,
         waiting: Container[Session],
         others_go_on: Callable[[Session], bool],
         swapped: Callable[[Session, Transfer | None], None],
-        order: Order = in_order,
+        new_cache: Callable[[], PagedCache],
+        order: EvictionOrder = in_order,
+        prefetches: bool = True,
     ) -> None:
-        self._blobs, self._faults, self._told = blobs, faults, swapped
+        self._storage_table, self._faults, self._told, self._new_cache = storage_table, faults, swapped, new_cache
         self.swapping = Swapping(
-            sessions, slabs, tiers, blobs, waiting=waiting, swapped=self._swapped, find_room=self.find
+            sessions, slabs, tiers, storage_table, waiting=waiting, swapped=self._swapped, find_room=self.find
         )
-        self.activity = SessionActivity(sessions, slabs, budget, self.swapping, order)
+        self.activity = SessionActivity(sessions, slabs, budget, self.swapping, order, prefetches)
         self.eviction = Eviction(
             sessions,
             budget,
             self.swapping,
-            idle_seconds=idle_seconds,
+            idle_seconds=options.idle_swap_seconds,
             choose=self.activity.choose,
             waiting=waiting,
             others_go_on=others_go_on,
+            is_expected=self.activity.is_expected,
         )
         self.external_pressure = ExternalPressure(sessions, self.eviction, self.swapping, begun)
         self.older_stops = self.swapping.older_stops
@@ -73,6 +78,12 @@ class Residency:
     def note(self, session: Session, activity: Activity) -> None:
         """Note an activity of the session's notebook. May begin to bring the session back."""
         self.activity.note(session, activity)
+
+    def announce_rest(self, session: Session, seconds: float) -> None:
+        """Note that the session will be used again in so many seconds: it leaves the device now where idleness would
+        make it leave before that, and is brought back in time."""
+        self.activity.announce_rest(session, seconds)
+        self.eviction.begin_rest(session, seconds)
 
     def holder_has_gone(self, session: Session) -> bool:
         """Return whether its kernel is known to have ended, though its client may not have been missed yet."""
@@ -94,6 +105,10 @@ class Residency:
         self.let_go()
         self.activity.closed(session.name)
 
+    def new_cache(self) -> PagedCache:
+        """Return an empty cache, whose pages will be this device's."""
+        return self._new_cache()
+
     # --- moves -----------------------------------------------------------------------------------------------------
 
     @property
@@ -101,13 +116,10 @@ class Residency:
         """The count of events that may have made room or brought a session back."""
         return self.swapping.changes
 
-    def changed(self) -> None:
-        """Count a change that may have made room; jobs that wait look again."""
-        self.swapping.note_change()
-
     def room_changed(self) -> None:
-        """Note that a session's work has ended or the session is gone; moves that wait for room look again."""
-        self.changed()
+        """Note that a session's work or its queue has ended, or that it is gone; jobs and moves that wait for room look
+        again."""
+        self.swapping.note_change()
         with self._faults.during("it moved sessions between tiers"):
             self.swapping.advance_all()
 
@@ -150,11 +162,11 @@ class Residency:
         return self.eviction.wait_for(wanting, need)
 
     def note_tensors(self, tensors: Iterable[Tensor]) -> None:
-        self._blobs.note(tensors)
+        self._storage_table.note(tensors)
 
     def let_go(self) -> None:
         """Note that tensors were let go of; a later look finds which are gone."""
-        self._blobs.note_freed()
+        self._storage_table.note_freed()
 
     def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
         return self.stop_room.pass_room(owner, always=always, expected=expected)
@@ -176,13 +188,13 @@ class Residency:
     def put_back(self) -> None:
         self.stop_room.put_back()
 
-    def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
+    def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         return self.stop_room.fetched(session, storages)
 
-    def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Blob]]:
+    def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Storage]]:
         return self.older_stops.pinned(tensors)
 
-    def away(self, tensors: Iterable[Tensor]) -> list[Blob]:
+    def away(self, tensors: Iterable[Tensor]) -> list[Storage]:
         """Return the storages of these tensors that are not on the device."""
         return self.older_stops.away(tensors)
 
@@ -196,13 +208,22 @@ class Residency:
         """True while some session could be evicted, or evicted ones left memory that is not yet given back."""
         return self.swapping.gives_back or bool(self.swapping.candidates())
 
+    @property
+    def due_in(self) -> float:
+        """The seconds until a session that announced its return is to be brought back; infinite where there is none."""
+        return self.activity.due_in
+
+    def fetch_returning(self) -> None:
+        """Begin to bring back the sessions whose announced return is near."""
+        self.activity.fetch_returning()
+
     def relieve(self) -> None:
         """Evict sessions where stops and edits have overdrawn the budget."""
         self.eviction.relieve()
 
     def rest(self) -> None:
         """Do the work of an idle engine: purge, write through, swap out, give memory back."""
-        self._blobs.purge()
+        self._storage_table.purge()
         self.eviction.attend()
 
     def heed(self, usage: Usage) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
@@ -42,7 +42,7 @@ class Swapping:
         sessions: Mapping[str, Session],
         slabs: Sequence[Slab],
         tiers: Tiers,
-        blobs: Blobs,
+        storage_table: StorageTable,
         *,
         waiting: Container[Session] = (),
         swapped: Callable[[Session, Transfer | None], None],
@@ -50,9 +50,9 @@ class Swapping:
     ) -> None:
         self._sessions, self._waiting = sessions, waiting
         self._swapped, self._find_room = swapped, find_room
-        self.tiers, self.blobs = tiers, blobs
+        self.tiers, self.storage_table = tiers, storage_table
         self.slabs = slabs
-        self.older_stops = OlderStops(sessions, tiers, blobs)
+        self.older_stops = OlderStops(sessions, tiers, storage_table)
         self.changes = 0
         self.gives_back = False
 
@@ -69,14 +69,11 @@ class Swapping:
 
     def candidates(self, wanting: Session | None = None) -> list[Session]:
         """Return the sessions that may leave, except `wanting` and those with queued requests."""
-        return [
-            session
-            for session in self._sessions.values()
-            if session is not wanting
-            and session.generation is not None
-            and session not in self._waiting
-            and self.may_leave(session)
-        ]
+        return [one for one in self._sessions.values() if one is not wanting and self.is_candidate(one)]
+
+    def is_candidate(self, session: Session) -> bool:
+        """True where the session may leave and no request of its is queued."""
+        return session.generation is not None and session not in self._waiting and self.may_leave(session)
 
     def swap_out(self, session: Session, tier: Tier, cause: Cause) -> None:
         """Begin to swap out to a tier. Raises IllegalMove where the session is in use, TierFull where the tier is
@@ -91,7 +88,7 @@ class Swapping:
             here.move("leave", session.name)
         elif here.state == "disk" or tier == "host":
             return
-        here.begin_move(Swap(goal=tier, cause=cause, items=items_of(session, self.blobs)))
+        here.begin_move(Swap(goal=tier, cause=cause, items=items_of(session, self.storage_table)))
         self.advance(session)
         session.cache.drop_working()  # while its pages are copied
 
@@ -104,7 +101,7 @@ class Swapping:
         if here.state in ("resident", "loading"):
             return
         wanted = items_of if here.inherited else own_items_of  # from an earlier process: all, to check them
-        items = wanted(session, self.blobs)
+        items = wanted(session, self.storage_table)
         here.move("come", session.name)
         from_disk = any(not item.resident and "host" not in item.copies for item in items)
         here.begin_move(Swap(goal=None, cause=cause, items=items, from_disk=from_disk))
@@ -119,9 +116,8 @@ class Swapping:
 
     def push_out(self, need: int) -> int:
         """Evict older stops from the device. Return the bytes that have left or are on their way."""
-        before = self.blobs.bytes_held
-        coming = self.older_stops.push_out(need)
-        if self.blobs.bytes_held < before:
+        coming, left = self.older_stops.push_out(need)
+        if left:  # the bytes held do not tell: looking for older stops may have found new storages
             self.changes, self.gives_back = self.changes + 1, True
         return coming
 
@@ -133,7 +129,7 @@ class Swapping:
             return
         session.cache.flush()
         try:
-            self.tiers.store([item for item in items_of(session, self.blobs) if item.resident], "host")
+            self.tiers.store([item for item in items_of(session, self.storage_table) if item.resident], "host")
         except TierFull as full:
             log.info("Session %r is not written through: %s", session.name, full)
 
@@ -154,7 +150,7 @@ class Swapping:
             moving = session.residence.moving
             if moving is None or moved.batch not in moving.batches:
                 continue
-            moving.settle(moved.batch, size)
+            moving.settle(moved.batch, size, moved.seconds)
             if moved.error is not None:
                 self._fail(session, moved.error)
         self.advance_all()
@@ -171,9 +167,11 @@ class Swapping:
     def sweep(self) -> int:
         """Free device copies referenced only by swapped-out sessions (a fork may have held them). Return the bytes
         freed."""
-        self.blobs.purge()
+        self.storage_table.purge()
         away = [s for s in self._sessions.values() if s.residence.state in ("host", "disk")]
-        found = {id(i): i for s in away for i in items_of(s, self.blobs) if i.resident and i.copies and not i.moving}
+        found = {
+            id(i): i for s in away for i in items_of(s, self.storage_table) if i.resident and i.copies and not i.moving
+        }
         needed = self._needed(away) if found else set()
         going = [item for key, item in found.items() if key not in needed]
         self._leave(going)
@@ -277,7 +275,7 @@ class Swapping:
         dropped = False
         for session in self._sessions.values():
             if session.residence.state == "resident":
-                for item in items_of(session, self.blobs):
+                for item in items_of(session, self.storage_table):
                     if "host" in item.copies and item.resident and not item.moving:
                         item.drop_copy("host")
                         dropped = True
@@ -339,7 +337,7 @@ class Swapping:
         here = session.residence
         log.warning("Session %r is made again from its tokens: %s", session.name, str(here.error))
         session.lose_rows()
-        moving.take_items(storages_of(session, self.blobs).own)
+        moving.take_items(storages_of(session, self.storage_table).own)
         here.go_on_with(moving)
         self.note_change()
         self.advance(session)
@@ -349,7 +347,7 @@ class Swapping:
     def _needed(self, leaving: Sequence[Session]) -> set[int]:
         """Return the identities of the items of sessions that are on the device and not in `leaving`."""
         others = [s for s in self._sessions.values() if s not in leaving and s.residence.state not in ("host", "disk")]
-        return {id(item) for session in others for item in items_of(session, self.blobs)}
+        return {id(item) for session in others for item in items_of(session, self.storage_table)}
 
     def _leave(self, items: Sequence[Item]) -> None:
         self.gives_back = self.gives_back or bool(items)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine.desk import Desk
-from tests.engine.residency.evicting import made
+from tests.engine.residency.evicting import made, room_for_two
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +20,8 @@ def desk(shared: Desk) -> Iterator[Desk]:
     yield shared
     shared.engine.tiers.mover = shared.engine.mover
     shared.close_all()
+
+
+@pytest.fixture(scope="module")
+def tight() -> Desk:
+    return room_for_two()

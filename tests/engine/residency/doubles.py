@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from djinn_jupyter.engine.memory.offload.mover import Batch, Moved, perform
+from djinn_jupyter.engine.memory.offload.mover import Moved, MoverBatch, perform
 from djinn_jupyter.errors import StorageFailed
 from tests.device import DEVICE
 
@@ -18,10 +18,10 @@ class HeldMover:
 
     def __init__(self, post: Callable[[Moved], None]) -> None:
         self.post = post
-        self.batches: list[Batch] = []
+        self.batches: list[MoverBatch] = []
         self._stream = torch.cuda.Stream(DEVICE) if DEVICE.type == "cuda" else None
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: MoverBatch) -> None:
         self.batches.append(batch)
 
     def go_on(self, which: int = 0, *, fail: bool = False) -> None:
@@ -31,7 +31,7 @@ class HeldMover:
             Moved(batch=batch, error=StorageFailed("The copy was made to fail.")) if fail else self._perform(batch)
         )
 
-    def _perform(self, batch: Batch) -> Moved:
+    def _perform(self, batch: MoverBatch) -> Moved:
         """Perform the copies as the mover's thread does; on CUDA they are over when this returns."""
         return perform(batch, None if batch.ready is None else self._stream)
 

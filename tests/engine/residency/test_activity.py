@@ -16,19 +16,8 @@ from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics
 from djinn_jupyter.wire.replies import Inspected, Noted
-from tests.engine.desk import Desk, build_desk
-from tests.engine.residency.evicting import PROMPT, held, post, until_idle
-from tests.families import build
-
-
-class Clock:
-    """A clock that starts now and advances as the test tells it."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def __call__(self) -> float:
-        return self.now
+from tests.engine.desk import Desk
+from tests.engine.residency.evicting import PROMPT, Clock, held, post, until_idle
 
 
 @pytest.fixture
@@ -40,22 +29,14 @@ def desk(shared: Desk) -> Iterator[Desk]:
     yield from anew(shared)
 
 
-@pytest.fixture(scope="module")
-def tight() -> Desk:
-    """Room for two prompts of three."""
-    model = build("llama")
-    page = 8 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes
-    return build_desk(model, device_memory=sum(p.nbytes for p in model.parameters()) + 12 * page)
-
-
 @pytest.fixture
 def small(tight: Desk) -> Iterator[Desk]:
     yield from anew(tight)
 
 
 def anew(desk: Desk) -> Iterator[Desk]:
-    books = desk.engine.residency.activity
-    books._idle_times, books._prefetching, books._clock = IdleTimes(), Prefetching(), time.monotonic
+    activity = desk.engine.residency.activity
+    activity._idle_times, activity._prefetching, activity._clock = IdleTimes(), Prefetching(), time.monotonic
     yield desk
     desk.engine.tiers.mover = desk.engine.mover
     desk.close_all()
@@ -72,12 +53,12 @@ def settle(desk: Desk) -> None:
     desk.settle()
 
 
-def books(desk: Desk) -> PrefetchStatistics:
+def prefetches(desk: Desk) -> PrefetchStatistics:
     return desk.engine.residency.activity.statistics()
 
 
 def counted(desk: Desk) -> tuple[int, int, int, int]:
-    found = books(desk)
+    found = prefetches(desk)
     return found.begun, found.hits, found.late, found.wasted
 
 
@@ -92,7 +73,7 @@ def test_a_session_is_back_before_it_is_asked_for(desk: Desk, activity: Activity
     assert counted(desk) == (1, 0, 0, 0)
     assert torch.equal(desk.value(), before)
     assert counted(desk) == (1, 1, 0, 0)
-    assert desk.engine.reading.statistics.prefetches == books(desk)
+    assert desk.engine.reading.statistics.prefetches == prefetches(desk)
 
 
 def test_who_asks_while_it_is_on_its_way_waits_for_the_rest_of_it(desk: Desk) -> None:
@@ -154,12 +135,12 @@ def test_what_is_fetched_and_not_used_is_wasted(desk: Desk) -> None:
 
 def test_glances_teach_to_distrust_the_focus(desk: Desk) -> None:
     clock = desk.engine.residency.activity._clock = Clock()
-    before = books(desk).trust_in_focus
+    before = prefetches(desk).trust_in_focus
     for _ in range(30):
         note(desk, "focused")
         clock.now += PATIENCE + 1.0
         note(desk, "blurred")
-    assert books(desk).trust_in_focus < before / 2
+    assert prefetches(desk).trust_in_focus < before / 2
 
 
 def test_a_note_to_nobody_is_refused(desk: Desk) -> None:

@@ -41,7 +41,7 @@ def test_a_load_that_fails_answers_those_who_wait_and_can_be_tried_again(desk: D
     until_idle(desk)
     assert looks[0].code == others[0].code == "StorageFailed"
     assert desk.describe().residency == "host"
-    desk.engine.check_books()
+    desk.engine.check_invariants()
     desk.engine.tiers.mover = desk.engine.mover
     assert torch.equal(desk.value(), before)
 
@@ -106,7 +106,7 @@ def test_a_full_host_sends_on_who_has_rested_there_the_longest() -> None:
     for name in "bacd":
         desk.swap_out(name)
         where = {each: desk.describe(each).residency for each in "abcd"}
-        desk.engine.check_books()
+        desk.engine.check_invariants()
     assert where == {"a": "disk", "b": "disk", "c": "host", "d": "host"}
     for name in "abcd":
         assert torch.equal(desk.logits(name), expected[name])

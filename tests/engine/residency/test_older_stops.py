@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.errors import SlabFull, StorageFailed, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -60,7 +62,7 @@ def away(desk: Desk, name: str = "a") -> list[int]:
     """The stops of which something is not on the device."""
     session = desk.session(name)
     of = desk.engine.residency.older_stops.of
-    return [n for n, stop in enumerate(session.history.stops) if any(not blob.resident for blob in of(stop))]
+    return [n for n, stop in enumerate(session.history.stops) if any(not storage.resident for storage in of(stop))]
 
 
 def test_the_limit_holds_for_kept_stops_and_the_session_stays(roomy: Any) -> None:
@@ -74,9 +76,9 @@ def test_the_limit_holds_for_kept_stops_and_the_session_stays(roomy: Any) -> Non
     described = desk.describe()
     assert (described.residency, described.stops_kept) == ("resident", desk.layers - 1)
     assert described.host_bytes > 0
-    books = desk.engine.reading.statistics.budget
-    assert books is not None
-    assert {one.kind: one.bytes_held for one in books.holdings}["stops and states"] > 0
+    budget = desk.engine.reading.statistics.budget
+    assert budget is not None
+    assert {one.kind: one.bytes_held for one in budget.holdings}["stops and states"] > 0
     desk.close_all()
     assert nothing_left(desk)
 
@@ -198,6 +200,34 @@ def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_
     assert nothing_left(desk)
 
 
+def test_stops_that_leave_at_once_are_a_change_also_where_new_storages_are_found_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that waits for the next change would wait until the engine is idle."""
+    desk = desk_of("llama")
+    stopped_everywhere(desk)
+    swapping, found = desk.engine.residency.swapping, [torch.zeros(1 << 20)]
+    swapping.write_through(desk.session())
+    while desk.engine.tiers.moving:
+        desk.engine.mailbox.wait()
+        desk.engine.tick()
+    leaving = list(swapping.older_stops._may_leave())
+    assert leaving
+    assert all(storage.copies for storage in leaving)
+
+    def found_meanwhile() -> Iterator[Storage]:
+        swapping.storage_table.note(found)
+        yield from leaving
+
+    monkeypatch.setattr(swapping.older_stops, "_may_leave", found_meanwhile)
+    before = swapping.changes
+    assert swapping.push_out(1) == leaving[0].nbytes
+    assert not leaving[0].resident
+    assert swapping.changes > before
+    leaving.clear()
+    desk.close_all()
+
+
 def test_the_stop_that_a_session_stands_at_is_not_dropped_for_newer_ones(roomy: Any) -> None:
     desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
     mover, total = held(desk), desk.layers - 1
@@ -310,7 +340,7 @@ def test_what_a_checkpoint_of_stops_that_are_away_copied_is_freed_with_the_sessi
         desk.ask(ask.SaveCheckpoint(session="a", name="kept"))
         desk.close_all()
         assert nothing_left(desk)
-        assert list(desk.engine.blobs) == []
+        assert list(desk.engine.storage_table) == []
     finally:
         gc.enable()
 

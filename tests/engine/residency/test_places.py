@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from djinn_jupyter.engine.memory.offload.disk import GROWTH_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.host import SEGMENT_BYTES, HostTier
-from djinn_jupyter.engine.memory.offload.mover import Batch, Copy, Moved, Write, perform
+from djinn_jupyter.engine.memory.offload.mover import Copy, Moved, MoverBatch, Write, perform
 from djinn_jupyter.engine.memory.offload.page_file import BLOCK, DirectFile
 from djinn_jupyter.engine.memory.offload.spans import Span, coalesced
-from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import StorageFailed, TierFull
 from tests.engine.residency.doubles import FileInMemory
 
@@ -49,9 +49,9 @@ def test_what_is_free_cannot_be_freed_and_what_is_taken_not_taken():
     extents = Extents(10)
     extents.take_at(2, 4)
     for wrong in (lambda: extents.free(0, 1), lambda: extents.free(5, 2), lambda: extents.take_at(5, 1)):
-        with pytest.raises(BooksBroken):
+        with pytest.raises(InvariantError):
             wrong()
-    with pytest.raises(BooksBroken, match="too short"):
+    with pytest.raises(InvariantError, match="too short"):
         extents.resize(5)
     extents.resize(6)
     extents.check([(2, 4)])
@@ -159,7 +159,7 @@ def test_a_file_that_is_kept_is_found_again(tmp_path: Path):
         target = span(place.nbytes, seed=9)
         second.read(place, sums[seed], target)
         assert torch.equal(target.memory, span(place.nbytes, seed).memory)
-    with pytest.raises(BooksBroken):
+    with pytest.raises(InvariantError):
         second.adopt(places[0])
     second.check(places[:2])
     assert second.allocate([100])[0].start == places[2].start
@@ -203,7 +203,7 @@ def test_bytes_are_copied_wherever_they_begin(source, target, nbytes):
     """Copies go by words where both sides are aligned, by bytes elsewhere, and not one byte beyond the end."""
     bytes_out, bytes_in = torch.arange(1, 97, dtype=torch.uint8), torch.zeros(96, dtype=torch.uint8)
     spans = [Span(memory=memory, start=at, nbytes=nbytes) for memory, at in ((bytes_out, source), (bytes_in, target))]
-    perform(Batch(moves=(Copy(source=spans[0], target=spans[1]),), urgent=False))
+    perform(MoverBatch(moves=(Copy(source=spans[0], target=spans[1]),), urgent=False))
     expected = torch.zeros(96, dtype=torch.uint8)
     expected[target : target + nbytes] = bytes_out[source : source + nbytes]
     assert torch.equal(bytes_in, expected)
@@ -218,7 +218,7 @@ def test_a_batch_that_has_ended_holds_no_memory(fails: bool) -> None:
     source = span(BLOCK)
     storage = weakref.ref(source.memory)
     file.full = fails
-    batch = Batch(moves=(Write(source=source, disk=tier, place=place),), urgent=False)
+    batch = MoverBatch(moves=(Write(source=source, disk=tier, place=place),), urgent=False)
     del source
     moved: Moved = perform(batch)
     assert (moved.error is not None) == fails

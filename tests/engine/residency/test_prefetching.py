@@ -76,15 +76,15 @@ class Betting(RuleBasedStateMachine):
 
     @invariant()
     def the_books_add_up(self) -> None:
-        books = self.prefetching.books
-        assert 0 <= books.begun - books.hits - books.late - books.wasted <= 3
+        counts = self.prefetching.counts
+        assert 0 <= counts.begun - counts.hits - counts.late - counts.wasted <= 3
         assert 0.0 < self.prefetching.trust("focused") < 1.0
         assert 0.0 < self.prefetching.trust("expected") < 1.0
 
     def teardown(self) -> None:
         self.prefetching.expire(self.now + 2 * PATIENCE)
-        books = self.prefetching.books
-        assert books.begun == books.hits + books.late + books.wasted
+        counts = self.prefetching.counts
+        assert counts.begun == counts.hits + counts.late + counts.wasted
 
 
 TestBetting = Betting.TestCase

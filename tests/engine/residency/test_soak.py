@@ -117,7 +117,7 @@ def test_after_long_mixed_work_nothing_has_grown(tmp_path: Path, record_property
     early: Usage | None = None
     while (lasted := time.monotonic() - begun) < SECONDS:
         office.move()
-        desk.engine.check_books()
+        desk.engine.check_invariants()
         if early is None and lasted > SECONDS / 3:
             early = office.usage()
     late = office.usage()

@@ -13,7 +13,7 @@ from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.nouns import Residency
 
 STATES = typing.get_args(Residency)
-MOVES = typing.get_args(residence_states.Move)
+MOVES = typing.get_args(residence_states.ResidenceMove)
 
 
 @pytest.mark.parametrize("state", STATES)

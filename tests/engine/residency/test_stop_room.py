@@ -88,7 +88,7 @@ def test_a_pass_that_finds_no_room_for_its_stop_is_entered_again_and_recorded_on
     before = desk.engine.counters.layers_run
     told = desk.run(PROMPT, 2)
     assert isinstance(told, Paused)
-    assert desk.engine.counters.layers_run - before < desk.engine.forward.layers, "the books count what led to the stop"
+    assert desk.engine.counters.layers_run - before < desk.engine.forward.layers, "counters count what led to the stop"
     assert desk.ask(ask.ReadWatch(session="a", site="resid_post.2")).watch.passes == 1
     assert desk.session().rules[number].passes_met == 1
     budget: Any = desk.engine.budget

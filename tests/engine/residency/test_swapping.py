@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -30,8 +31,15 @@ def family(each: Desk) -> Iterator[Desk]:
 # --- bit for bit -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tiers", [("host",), ("disk",), ("host", "disk")])
-@pytest.mark.parametrize("where", ["resid_post.4", "attn_out.5", "resid_pre.0"])
+WHERE, TIERS = ("resid_post.4", "attn_out.5", "resid_pre.0"), (("host",), ("disk",), ("host", "disk"))
+# Each stop and each way of leaving is in the usual run, the other pairs of them in the slow one.
+PAIRS = [
+    pytest.param(where, tiers, marks=() if n == m else pytest.mark.slow)
+    for (n, where), (m, tiers) in itertools.product(enumerate(WHERE), enumerate(TIERS))
+]
+
+
+@pytest.mark.parametrize(("where", "tiers"), PAIRS)
 def test_stopped_swapped_resumed_is_as_never_left(family: Desk, where: str, tiers: tuple[str, ...]) -> None:
     """Of two equal sessions one leaves at every stop: in the prompt, in a decode step, edited, and when it is over."""
     if family.engine.description.architecture.startswith("Mamba2") and where == "attn_out.5":
@@ -42,7 +50,7 @@ def test_stopped_swapped_resumed_is_as_never_left(family: Desk, where: str, tier
             swapped = family.swap_out("x", tier)
             assert swapped.session.residency == tier
             assert swapped.session.device_bytes == 0
-        family.engine.check_books()
+        family.engine.check_invariants()
 
     for name in "xy":
         family.open(name)

@@ -94,10 +94,10 @@ def test_a_session_closed_on_its_way_leaves_nothing(desk: Desk, moment: str) -> 
     replies = post(desk, ask.SwapOut(session="a") if moment == "storing" else ask.Inspect(session="a"))
     assert isinstance(post(desk, ask.Close(session="a"))[0], Closed)
     assert isinstance(replies[0], Failed)
-    desk.engine.check_books()
+    desk.engine.check_invariants()
     mover.finish()
     assert nothing_left(desk)
-    desk.engine.check_books()
+    desk.engine.check_invariants()
 
 
 def test_a_running_session_does_not_leave(desk: Desk) -> None:
@@ -138,3 +138,32 @@ def test_the_answer_comes_once_for_each_letter(desk: Desk) -> None:
             desk.engine.tick() or desk.engine.mailbox.wait(0.01)
         assert len(replies) == 1
     desk.settle()
+
+
+@pytest.mark.parametrize("asked", [ask.RevertEdits(session="a"), ask.Back(session="a", count=99, by="token")])
+def test_the_end_of_a_queue_is_a_change_for_those_that_wait_for_room(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, asked: ask.Request
+) -> None:
+    """Its session may be evicted from then on: no job begins or ends that would say so."""
+    desk.stop_at(4)
+    desk.run(PROMPT, 3)
+    desk.swap_out()
+    desk.open("b")
+    mover, residency, turns = held(desk), desk.engine.residency, desk.engine.parts.turns
+    replies, blocked, advance = post(desk, asked), list[Any](), turns.advance_next
+
+    def advance_next() -> bool:
+        if desk.session().residence.present and not replies:
+            blocked.append(residency.wait_for(desk.session("b"), 1))
+            assert blocked[0](), "the queue of the other is a reason to wait"
+        return advance()
+
+    monkeypatch.setattr(turns, "advance_next", advance_next)
+    advanced, advance_all = list[int](), residency.swapping.advance_all
+    monkeypatch.setattr(residency.swapping, "advance_all", lambda: advanced.append(len(blocked)) or advance_all())
+    mover.finish()
+    until_idle(desk)
+    assert replies
+    assert len(blocked) == 1
+    assert not blocked[0]()
+    assert advanced[-1] == 1, "moves that wait for room look again too"
