@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Stored
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.persistence.adopted_states import (
@@ -25,8 +25,8 @@ from djinn_jupyter.engine.persistence.adopted_states import (
     name_states,
 )
 from djinn_jupyter.engine.persistence.image import GroupPlaces, PlacesImage, SessionImage
-from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.fsync import force_names
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import CheckpointRefused, MemoryShortage, StorageFailed, TierFull
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ class KeptPages:
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
         """Return where all rows and states of a session lie, given its image; None where some of them are not in the
         file, or there are none."""
-        if session.needs_recompute or session.work is not None or session.blobs is None:
+        if session.needs_recompute or session.work is not None or session.storage_table is None:
             return None
         try:
             groups = tuple(_places(group, self._tier) for group in session.cache.groups)
-            named = name_states(session, image, session.blobs, self._tier, self._names)
+            named = name_states(session, image, session.storage_table, self._tier, self._names)
         except NotThere:
             return None
         if not named.storages and not any(group.pages for group in groups):
@@ -95,7 +95,7 @@ class KeptPages:
         ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
         self._tier.begin_with(max(ends, default=0))
 
-    def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage) -> bool:
+    def adopt(self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage) -> bool:
         """Give a session that was rebuilt without rows and states those that the image names, all of them still on
         disk. True where it has them now."""
         places = image.places
@@ -103,22 +103,24 @@ class KeptPages:
             return False
         if places.file != self.file or not _fits(runtime, image, places):
             return False
-        cache = runtime.new_cache()
-        if not self._fill(cache, runtime, blobs, session, image):
-            blobs.purge()  # states adopted before one was refused
+        cache = runtime.space.new_cache()
+        if not self._fill(cache, runtime, storage_table, session, image):
+            storage_table.purge()  # states adopted before one was refused
             return False
         cache.stand_at(image.committed)
         session.inherit_rows(cache, image.exactness)
         return True
 
-    def _fill(self, cache: PagedCache, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage) -> bool:
+    def _fill(
+        self, cache: PagedCache, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage
+    ) -> bool:
         assert image.places is not None
         try:
             for number, (group, kept) in enumerate(zip(cache.groups, image.places.groups, strict=True)):
                 self._adopt_group(number, group, kept)
             cache.check()
-            self._states.adopt(runtime, blobs, session, image, cache)
-        except (BooksBroken, MemoryShortage, CheckpointRefused) as broken:
+            self._states.adopt(runtime, storage_table, session, image, cache)
+        except (InvariantError, MemoryShortage, CheckpointRefused) as broken:
             cache.free()
             log.info("Session %r is made again: not all that it had on disk is its own: %s", session.name, broken)
             return False
@@ -129,7 +131,7 @@ class KeptPages:
         try:
             for start, checksum in kept.pages:
                 pages.append(self._adopt_page(number, group, start, checksum))
-        except (BooksBroken, TierFull):
+        except (InvariantError, TierFull):
             group.slab.free(pages)
             raise
         group.adopt(pages, behind=kept.behind, written=kept.written, known_from=kept.known_from)
@@ -148,13 +150,17 @@ class KeptPages:
 
 
 def keep_pages(
-    tiers: Tiers, blobs: Blobs, open_file: Callable[[Path], DiskTier | None], folder: Path, there: Sequence[Path]
+    tiers: Tiers,
+    storage_table: StorageTable,
+    open_file: Callable[[Path], DiskTier | None],
+    folder: Path,
+    there: Sequence[Path],
 ) -> KeptPages | None:
     """Make the disk tier a file in `folder`: the first of the paths `there` (the others are deleted) or a new one. None
     where there is no disk tier. Raises StorageFailed."""
     if tiers.disk is None:
         return None
-    blobs.purge()
+    storage_table.purge()
     path = there[0] if there else folder / f"{secrets.token_hex(8)}{SUFFIX}"
     for other in there[1:]:
         with suppress(OSError):

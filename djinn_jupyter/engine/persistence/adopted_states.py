@@ -17,7 +17,7 @@ from djinn_jupyter.engine.forward.frame import States
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
-from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Stored
 from djinn_jupyter.engine.persistence.dump import STATES
 from djinn_jupyter.engine.persistence.image import PlacesImage, SessionImage, StatesImage
@@ -29,7 +29,7 @@ from djinn_jupyter.engine.persistence.values import (
     dtype_of,
     keep,
 )
-from djinn_jupyter.engine.session.footprint import blobs_of
+from djinn_jupyter.engine.session.footprint import all_storages_of
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.errors import CheckpointRefused
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.engine.session.session import Session
 
 Fetch = Callable[[KeptStored], Tensor]
-Spot = tuple[int, int, int]
+DiskSpot = tuple[int, int, int]
 """First byte, bytes, checksum."""
 
 
@@ -53,29 +53,31 @@ class NotThere(Exception):
 class NamedStates:
     """The states' part of a `PlacesImage`."""
 
-    storages: dict[int, Spot]
+    storages: dict[int, DiskSpot]
     states: StatesImage
     lines: dict[int, dict[int, StatesImage]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A state that is never written again, as images store it: views of the storages of these blobs, numbered by their
+    """A state that is never written again, as images store it: views of the storages, numbered by their
     identities."""
 
     kept: Kept
-    blobs: tuple[Blob, ...]
+    storages: tuple[Storage, ...]
 
 
 Names = MutableMapping[LayerState, Named]
 """A long line has thousands of states, each the same in every image, so each is named once."""
 
 
-def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskTier, names: Names) -> NamedStates:
+def name_states(
+    session: Session, image: SessionImage, storage_table: StorageTable, tier: DiskTier, names: Names
+) -> NamedStates:
     """Return where the states of a session without work under way lie. Raises NotThere unless all of them are in the
     file. `names` are kept from image to image."""
-    blobs_of(session, blobs)  # drops the copies of storages that passes have written since
-    naming = _Naming(blobs, tier)
+    all_storages_of(session, storage_table)  # drops the copies of storages that passes have written since
+    naming = _Naming(storage_table, tier)
     try:
         states = naming.states(session.cache.live_states(), {})
         generations = {
@@ -91,9 +93,9 @@ def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskT
 class _Naming:
     """Names the states of one image. `storages` are those met so far."""
 
-    def __init__(self, blobs: Blobs, tier: DiskTier) -> None:
-        self._blobs, self._tier = blobs, tier
-        self.storages: dict[int, Spot] = {}
+    def __init__(self, storage_table: StorageTable, tier: DiskTier) -> None:
+        self._storage_table, self._tier = storage_table, tier
+        self.storages: dict[int, DiskSpot] = {}
 
     def states(self, states: Mapping[int, LayerState], names: Names) -> StatesImage:
         return {layer: self._state(state, names) for layer, state in states.items()}
@@ -102,39 +104,39 @@ class _Naming:
         named = names.get(state)
         if named is None:
             named = names[state] = self._named(state)
-        for blob in named.blobs:
-            if blob.identity not in self.storages:
-                self.storages[blob.identity] = self._spot(blob)
+        for storage in named.storages:
+            if storage.identity not in self.storages:
+                self.storages[storage.identity] = self._spot(storage)
         return named.kept
 
     def _named(self, state: LayerState) -> Named:
-        met: list[Blob] = []
+        met: list[Storage] = []
 
         def stored(tensor: Tensor) -> Kept:
             if not tensor.numel():
                 return by_value(tensor)
-            met.append(self._blob(tensor))
+            met.append(self._storage(tensor))
             return _view(tensor, met[-1])
 
-        return Named(kept=keep(dict(state.fields), STATES, stored), blobs=tuple(met))
+        return Named(kept=keep(dict(state.fields), STATES, stored), storages=tuple(met))
 
-    def _blob(self, tensor: Tensor) -> Blob:
-        blob = self._blobs.of(tensor)
-        if blob is None:
+    def _storage(self, tensor: Tensor) -> Storage:
+        storage = self._storage_table.of(tensor)
+        if storage is None:
             raise NotThere
-        return blob
+        return storage
 
-    def _spot(self, blob: Blob) -> Spot:
-        stored = blob.copies.get("disk")
+    def _spot(self, storage: Storage) -> DiskSpot:
+        stored = storage.copies.get("disk")
         if stored is None or stored.keeper is not self._tier or stored.checksum is None:
             raise NotThere
         assert isinstance(stored.place, DiskPlace)
-        return stored.place.start, blob.nbytes, stored.checksum
+        return stored.place.start, storage.nbytes, stored.checksum
 
 
-def _view(tensor: Tensor, blob: Blob) -> Kept:
+def _view(tensor: Tensor, storage: Storage) -> Kept:
     return KeptStored(
-        storage=blob.identity,
+        storage=storage.identity,
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
         strides=tensor.stride(),
@@ -155,24 +157,26 @@ def generations_of(session: Session, image: SessionImage) -> dict[int, Generatio
 
 # ----------------------------------------------------------------------------------------------- out of an image
 
-Held = tuple[Blob, UntypedStorage]
+Held = tuple[Storage, UntypedStorage]
 
 
 class AdoptedStates:
-    """Adopts the states of session after session. Invariant: a place belongs to one blob; a blob that passes write, to
-    one session."""
+    """Adopts the states of session after session. Invariant: a place belongs to one storage; a storage that passes
+    write, to one session."""
 
     def __init__(self, tier: DiskTier) -> None:
         self._tier = tier
-        self._common: dict[Spot, Blob] = {}
+        self._common: dict[DiskSpot, Storage] = {}
 
-    def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage, cache: PagedCache) -> None:
+    def adopt(
+        self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage, cache: PagedCache
+    ) -> None:
         """Give an empty cache the states that the image names, and the session's generations those they had kept; all
-        are swapped out. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing:
-        purging the blobs frees what it had adopted by then."""
+        are swapped out. Raises InvariantError, TierFull, SlabFull and CheckpointRefused, and then has given nothing:
+        purging the storage table frees what it had adopted by then."""
         places = image.places
         assert places is not None
-        adopting = _Adopting(self, blobs, places, session.residence.version)
+        adopting = _Adopting(self, storage_table, places, session.residence.version)
         now = states_of(runtime, places.states, adopting.own)
         generations = generations_of(session, image)
         kept = {
@@ -184,21 +188,21 @@ class AdoptedStates:
         for number, generation in generations.items():
             generation.states = kept[number]
 
-    def own(self, blobs: Blobs, spot: Spot, epoch: int | None) -> Held:
+    def own(self, storage_table: StorageTable, spot: DiskSpot, epoch: int | None) -> Held:
         start, nbytes, checksum = spot
         if start < 0 or nbytes <= 0:
             raise CheckpointRefused("It names a storage that can be nowhere.")
         place = DiskPlace(start=start, nbytes=nbytes)
         self._tier.adopt(place)
-        return blobs.adopt(Stored(keeper=self._tier, place=place, version=0, checksum=checksum), epoch)
+        return storage_table.adopt(Stored(keeper=self._tier, place=place, version=0, checksum=checksum), epoch)
 
-    def common(self, blobs: Blobs, spot: Spot) -> Held:
+    def common(self, storage_table: StorageTable, spot: DiskSpot) -> Held:
         known = self._common.get(spot)
         if known is not None and not known.expired:
-            return known, known.storage()
-        blob, storage = self.own(blobs, spot, None)
-        self._common[spot] = blob
-        return blob, storage
+            return known, known.untyped()
+        storage, raw = self.own(storage_table, spot, None)
+        self._common[spot] = storage
+        return storage, raw
 
 
 def _generation_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
@@ -208,22 +212,27 @@ def _generation_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch
 class _Adopting:
     """Holds one session's storages until all of its tensors are made."""
 
-    def __init__(self, adopted: AdoptedStates, blobs: Blobs, places: PlacesImage, version: int) -> None:
-        self._adopted, self._blobs, self._spots, self._version = adopted, blobs, places.storages, version
+    def __init__(self, adopted: AdoptedStates, storage_table: StorageTable, places: PlacesImage, version: int) -> None:
+        self._adopted, self._storage_table, self._spots, self._version = (
+            adopted,
+            storage_table,
+            places.storages,
+            version,
+        )
         self._held: dict[int, Held] = {}
 
     def own(self, stored: KeptStored) -> Tensor:
         """Return a tensor that passes write."""
-        return self._tensor(stored, lambda spot: self._adopted.own(self._blobs, spot, self._version))
+        return self._tensor(stored, lambda spot: self._adopted.own(self._storage_table, spot, self._version))
 
     def common(self, stored: KeptStored) -> Tensor:
-        return self._tensor(stored, lambda spot: self._adopted.common(self._blobs, spot))
+        return self._tensor(stored, lambda spot: self._adopted.common(self._storage_table, spot))
 
-    def _tensor(self, stored: KeptStored, take: Callable[[Spot], Held]) -> Tensor:
+    def _tensor(self, stored: KeptStored, take: Callable[[DiskSpot], Held]) -> Tensor:
         number = stored.storage
         if number not in self._spots or len(stored.shape) != len(stored.strides):
             raise CheckpointRefused("A state in it is of no storage or shape.")
         if number not in self._held:
             self._held[number] = take(self._spots[number])
-        blob, _ = self._held[number]
-        return blob.tensor(dtype_of(stored.dtype), stored.shape, stored.strides, stored.offset)
+        storage, _ = self._held[number]
+        return storage.tensor(dtype_of(stored.dtype), stored.shape, stored.strides, stored.offset)

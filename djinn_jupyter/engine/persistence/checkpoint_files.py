@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,21 +24,21 @@ from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.image_arrays import Arrays
-from djinn_jupyter.engine.persistence.locked_folder import PART
 from djinn_jupyter.engine.persistence.plain_files import open_plain
 from djinn_jupyter.engine.persistence.records import (
     ARRAY,
     LABEL,
     SESSION,
     Damaged,
-    Found,
+    FoundRecord,
     NotOurs,
     OtherFormat,
-    Reader,
+    RecordReader,
     Torn,
     Writer,
 )
 from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable, decode
+from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, written_aside
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
@@ -68,10 +67,6 @@ class Kept:
 
     label: Label
     image: SessionImage
-
-
-class Abandoned(Exception):
-    """No job waits for the file any more."""
 
 
 class CheckpointFolder:
@@ -142,7 +137,7 @@ class CheckpointFolder:
         with _storage(f"The checkpoint {in_quotes(name)} could not be written to {self.folder}"):
             make_folder(self.folder)
             self._clear()
-            with _aside(path) as (file, aside):
+            with written_aside(path) as (file, aside):
                 writer = Writer(file)
                 writer.begin()
                 writer.record(LABEL, label)
@@ -169,10 +164,10 @@ class CheckpointFolder:
 
     def _read(self, file: BinaryIO) -> Kept:
         with _sentences():
-            reader = Reader(file)
+            reader = RecordReader(file)
             label = _label(reader)
             check_identity(label.model, self.identity)
-            found: dict[int, Found] = {}
+            found: dict[int, FoundRecord] = {}
             while (record := _required(reader.next())).kind == ARRAY:
                 assert record.head is not None
                 found[record.head.number] = record
@@ -212,14 +207,14 @@ def describe(name: str, image: SessionImage, model: str, dtype: str) -> Checkpoi
     )
 
 
-def _label(reader: Reader) -> Label:
+def _label(reader: RecordReader) -> Label:
     found = _required(reader.next())
     if found.kind != LABEL:
         raise Damaged
     return decode(reader.body(found), Label, {})
 
 
-def _required(found: Found | None) -> Found:
+def _required(found: FoundRecord | None) -> FoundRecord:
     """Return `found`. Raises Torn where the file has ended."""
     if found is None:
         raise Torn
@@ -230,7 +225,7 @@ def _told(path: Path) -> CheckpointDescription | None:
     """Return a file's list entry under the file's own name, since it may have been renamed or come from elsewhere."""
     try:
         with open_plain(path) as file:
-            entry = _label(Reader(file)).checkpoint
+            entry = _label(RecordReader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
     except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
         return None
@@ -281,17 +276,6 @@ def _storage(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageFailed(f"{what}: {error.strerror or error}.") from error
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Yield a new file beside `path`, deleted at the end unless it was renamed."""
-    descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file, Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _write_arrays(writer: Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event) -> None:

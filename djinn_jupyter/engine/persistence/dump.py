@@ -18,16 +18,18 @@ from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.persistence.image import (
     BreakpointImage,
+    CachedEditImage,
     ChangeImage,
     EditImage,
     EntryImage,
     FrameImage,
+    GenerationImage,
     GroupRows,
     HeldRule,
     HistoryImage,
-    InlayImage,
-    LineImage,
+    OverrideImage,
     PassesImage,
+    PassLogImage,
     RuleImage,
     RunRows,
     SessionImage,
@@ -35,7 +37,6 @@ from djinn_jupyter.engine.persistence.image import (
     StopImage,
     TapImage,
     TokensImage,
-    TrailImage,
     WatchImage,
 )
 from djinn_jupyter.engine.persistence.values import keep
@@ -155,7 +156,7 @@ class _Dump:
         self._frames: dict[int, int] = {}
         self._generations: dict[int, int] = {}
         self._frame_images: list[FrameImage] = []
-        self._generation_images: list[LineImage] = []
+        self._generation_images: list[GenerationImage] = []
 
     def image(self, rows: tuple[GroupRows, ...] | None) -> SessionImage:
         session = self.session
@@ -177,7 +178,7 @@ class _Dump:
             rules=tuple(RuleImage.of(one, **_taps(one), sizes=one.sizes()) for one in session.rules.values()),
             watches=tuple(_watch(one) for one in session.watches.values()),
             logits=None if session.state == "running" else session.logits_1V,
-            journal=_states(session.journal) if self.paused else {},
+            journal=_states(session.saved_states) if self.paused else {},
             states=None if self.light else self._live_states(),
             trail=_pass_log(session.pass_log, self._dumped),
             rows=rows,
@@ -188,7 +189,7 @@ class _Dump:
     def _live_states(self) -> StatesImage:
         """Return the states at the committed length; where a pass is stopped, its present states."""
         live = self.session.cache.capture_all()
-        return _states(live if self.paused else {**live, **self.session.journal})
+        return _states(live if self.paused else {**live, **self.session.saved_states})
 
     def _history(self) -> HistoryImage:
         history = self.session.history
@@ -240,17 +241,17 @@ def _frame(frame: Frame) -> FrameImage:
     )
 
 
-def _override(override: Override) -> InlayImage:
+def _override(override: Override) -> OverrideImage:
     changes = (ChangeImage.of(change, size=float(change.size)) for change in override.changes)
-    return InlayImage.of(override, tap=TapImage.of(override.tap), changes=tuple(changes))
+    return OverrideImage.of(override, tap=TapImage.of(override.tap), changes=tuple(changes))
 
 
 def _states(states: Mapping[int, LayerState]) -> StatesImage:
     return {layer: keep(dict(state.fields), STATES) for layer, state in states.items()}
 
 
-def _generation(generation: Generation, generator: Tensor, *, light: bool) -> LineImage:
-    return LineImage.of(
+def _generation(generation: Generation, generator: Tensor, *, light: bool) -> GenerationImage:
+    return GenerationImage.of(
         generation,
         sampling=generation.sampler.sampling,
         prompt_length=generation.sampler.prompt_length,
@@ -262,6 +263,7 @@ def _generation(generation: Generation, generator: Tensor, *, light: bool) -> Li
         log_probabilities=tuple(generation.log_probabilities),
         mode=generation.mode,
         shared=generation.shared,
+        difference=generation.difference,
     )
 
 
@@ -285,7 +287,7 @@ def _tap(placed: Breakpoint | Watch) -> TapImage:
     return TapImage(site=placed.site, kind=placed.tap.kind)
 
 
-def _pass_log(log: PassLog, dumped: DumpedFrames) -> TrailImage:
+def _pass_log(log: PassLog, dumped: DumpedFrames) -> PassLogImage:
     sets: dict[tuple[int, ...], int] = {}
     kept: list[tuple[HeldRule, ...]] = []
     passes: list[PassesImage] = []
@@ -295,7 +297,9 @@ def _pass_log(log: PassLog, dumped: DumpedFrames) -> TrailImage:
             sets[key] = len(kept)
             kept.append(tuple(HeldRule.of(rule, **_taps(rule)) for rule in one.rules))
         passes.append(_passes(one, sets[key], dumped))
-    return TrailImage(rules=tuple(kept), passes=tuple(passes))
+    return PassLogImage(
+        rules=tuple(kept), passes=tuple(passes), edited=tuple(CachedEditImage.of(one) for one in log.edited)
+    )
 
 
 def _passes(one: Passes, rules: int, dumped: DumpedFrames) -> PassesImage:

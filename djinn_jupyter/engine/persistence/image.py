@@ -32,7 +32,7 @@ class OfFields(Protocol):
 
 
 Thing = TypeVar("Thing", bound=OfFields)
-Values = tuple[Any, ...]
+FieldValues = tuple[Any, ...]
 StatesImage = dict[int, Kept]
 """Convolution and recurrent states by cache layer."""
 
@@ -56,7 +56,7 @@ class ImagePart(Frozen):
 @cache
 def _plan(
     kind: type[ImagePart], made: tuple[str, ...]
-) -> tuple[Callable[[object], Values], Callable[[Values], Values]]:
+) -> tuple[Callable[[object], FieldValues], Callable[[FieldValues], FieldValues]]:
     """Return a reader of the fields that are not `made`, and a function that puts its values and then the made ones
     into the struct's order. By position a struct takes two thirds of the time that it takes by name; an image has
     hundreds and is made before a reply goes out."""
@@ -68,7 +68,7 @@ def _plan(
     return _each(attrgetter, plain), _each(itemgetter, tuple(map(found.index, names)))
 
 
-def _each(getter: Callable[..., Callable[[Any], Any]], keys: tuple[Any, ...]) -> Callable[[Any], Values]:
+def _each(getter: Callable[..., Callable[[Any], Any]], keys: tuple[Any, ...]) -> Callable[[Any], FieldValues]:
     """Return a getter of a tuple, for any number of keys: those of `operator` return one key's value bare."""
     if len(keys) > 1:
         return getter(*keys)
@@ -86,7 +86,7 @@ class ChangeImage(ImagePart, frozen=True):
     rule: int | None
 
 
-class InlayImage(ImagePart, frozen=True):
+class OverrideImage(ImagePart, frozen=True):
     """An override. `changes` are the edits and rules that made the value; empty in images of versions that did not
     record them."""
 
@@ -103,15 +103,15 @@ class FrameImage(ImagePart, frozen=True):
     hidden: Tensor | None
     tap: TapImage | None
     raw: Tensor | None
-    inlays: tuple[InlayImage, ...]
+    inlays: tuple[OverrideImage, ...]
     shared: Kept
     states: StatesImage | None
     start_states: StatesImage | None
 
 
-class LineImage(ImagePart, frozen=True):
-    """A line with its sampler. A light image (without rows) leaves `states` empty; `state_lengths` are the committed
-    lengths that had states, so that recomputing makes them again."""
+class GenerationImage(ImagePart, frozen=True):
+    """A generation with its sampler. A light image (without rows) leaves `states` empty; `state_lengths` are the
+    committed lengths that had states, so that recomputing makes them again."""
 
     begins: int
     fed_from: int
@@ -130,6 +130,7 @@ class LineImage(ImagePart, frozen=True):
     log_probabilities: tuple[float | None, ...] = ()
     mode: Mode = "exact"
     shared: int = 0
+    difference: float | None = None
 
 
 class TokensImage(ImagePart, frozen=True):
@@ -240,7 +241,7 @@ class EntryImage(ImagePart, frozen=True):
 
     boundary: int
     tap: TapImage | None
-    inlays: tuple[InlayImage, ...]
+    inlays: tuple[OverrideImage, ...]
 
 
 class PassesImage(ImagePart, frozen=True):
@@ -255,11 +256,23 @@ class PassesImage(ImagePart, frozen=True):
     entry: EntryImage | None
 
 
-class TrailImage(ImagePart, frozen=True):
-    """The pass log: the passes that produced the committed positions."""
+class CachedEditImage(ImagePart, frozen=True):
+    """Keys or values [n, H, D] that were put in place of committed ones when `at` positions were committed."""
+
+    at: int
+    site: Site
+    positions: tuple[int, ...]
+    rows_nHD: Tensor
+    what: str
+    size: float
+
+
+class PassLogImage(ImagePart, frozen=True):
+    """The pass log: the passes that produced the committed positions, and edits of these."""
 
     rules: tuple[tuple[HeldRule, ...], ...]
     passes: tuple[PassesImage, ...]
+    edited: tuple[CachedEditImage, ...] = ()
 
 
 class RunRows(ImagePart, frozen=True):
@@ -321,7 +334,7 @@ class SessionImage(ImagePart, frozen=True):
     committed: int
     exactness: Exactness
     frames: tuple[FrameImage, ...]
-    lines: tuple[LineImage, ...]
+    lines: tuple[GenerationImage, ...]
     frame: int | None
     line: int | None
     history: HistoryImage
@@ -333,7 +346,7 @@ class SessionImage(ImagePart, frozen=True):
     logits: Tensor | None
     journal: StatesImage
     states: StatesImage | None
-    trail: TrailImage
+    trail: PassLogImage
     rows: tuple[GroupRows, ...] | None
     places: PlacesImage | None = None
     lost: bool = False
@@ -343,3 +356,4 @@ class SessionImage(ImagePart, frozen=True):
     runs: int = 0
     forked_from: Origin | None = None
     edits_made: tuple[EditImage, ...] = ()  # empty in images of versions that recorded only `edits` in force
+    attention: str | None = None

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.persistence.records import Found, Reader
+from djinn_jupyter.engine.persistence.records import FoundRecord, RecordReader
 
 
 class Arrays(Mapping[int, Tensor]):
     """Arrays by their numbers in the file. `device` is the engine's; a tensor on it owns its memory, so that the tiers
     can free it. A look-up raises CheckpointRefused where memory is short."""
 
-    def __init__(self, reader: Reader, found: Mapping[int, Found], device: torch.device) -> None:
+    def __init__(self, reader: RecordReader, found: Mapping[int, FoundRecord], device: torch.device) -> None:
         self._reader, self._found, self._device = reader, found, device
         self._read: dict[int, Tensor] = {}
 
@@ -23,7 +23,7 @@ class Arrays(Mapping[int, Tensor]):
             self._read[number] = self._values(self._found[number])
         return self._read[number]
 
-    def _values(self, found: Found) -> Tensor:
+    def _values(self, found: FoundRecord) -> Tensor:
         assert found.head is not None
         tensor = self._reader.values(found)
         return tensor.to(self._device, copy=True) if found.head.at_home else tensor

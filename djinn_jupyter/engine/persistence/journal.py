@@ -82,7 +82,7 @@ class Journal:
         self._lingering: dict[str, JournalFiles] = {}
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
-        self.books = JournalStatistics()
+        self.statistics = JournalStatistics()
         self.pages: KeptPages | None = None
         self.trouble: str | None = None
 
@@ -114,7 +114,7 @@ class Journal:
         self.pages = pages
 
     def recover(self) -> list[LeftBehind]:
-        """Return what earlier processes left, oldest first. Unusable files are set aside and logged."""
+        """Return the files that earlier processes left, oldest first. Unusable files are set aside and logged."""
         return take_stock(self._locked, self._model, self._device)
 
     def set_aside(self, path: Path, why: Exception) -> None:
@@ -223,8 +223,8 @@ class Journal:
             account.force_due = begun + FORCE_SECONDS
             account.unforced = True
             self._unforced.add(session.name)
-        self.books.images += 1
-        self.books.seconds += time.monotonic() - begun
+        self.statistics.images += 1
+        self.statistics.seconds += time.monotonic() - begun
 
     def _image(self, session: Session, account: _Account) -> SessionImage:
         image = dump_session(session, None, account.frames)

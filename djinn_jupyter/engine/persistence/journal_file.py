@@ -30,7 +30,7 @@ SLACK_BYTES: Final = 4 << 20
 EXCESS_BYTES: Final = 64 << 20
 GATHERED_BYTES: Final = 1 << 16
 
-Values = Callable[[Tensor], Tensor]
+ReadValues = Callable[[Tensor], Tensor]
 
 
 class JournalLabel(Frozen, frozen=True):
@@ -122,7 +122,7 @@ class JournalFiles:
     """Invariant: `write` either returns and the image is the last of the session's files, or raises and the previous
     image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
 
-    def __init__(self, name: JournalName, model: ModelIdentity, device: torch.device, values: Values) -> None:
+    def __init__(self, name: JournalName, model: ModelIdentity, device: torch.device, values: ReadValues) -> None:
         self._name, self._device, self._values = name, device, values
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
         self._table = TensorTable(device)

@@ -18,10 +18,10 @@ from djinn_jupyter.engine.persistence.records import (
     PREFIX_BYTES,
     SESSION,
     Damaged,
-    Found,
+    FoundRecord,
     NotOurs,
     OtherFormat,
-    Reader,
+    RecordReader,
     Torn,
 )
 from djinn_jupyter.engine.persistence.tensor_table import decode
@@ -45,7 +45,7 @@ def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) ->
     another model or format; OSError."""
     with open_plain(path, linked=False) as file:
         try:
-            reader = Reader(file)
+            reader = RecordReader(file)
         except (NotOurs, OtherFormat) as error:
             refused = Unfinished if path.stat().st_size < PREFIX_BYTES else CheckpointRefused
             raise refused(f"{path.name} is no journal of this version of Djinn ({error!r}).") from None
@@ -57,10 +57,10 @@ def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) ->
     return ReadJournal(image=image, damaged=damaged)
 
 
-def _last(reader: Reader, model: ModelIdentity) -> tuple[Found | None, dict[int, Found], bool]:
+def _last(reader: RecordReader, model: ModelIdentity) -> tuple[FoundRecord | None, dict[int, FoundRecord], bool]:
     """Return the last image before a torn or damaged end, the arrays before it, and True where there was damage."""
-    last: Found | None = None
-    arrays: dict[int, Found] = {}
+    last: FoundRecord | None = None
+    arrays: dict[int, FoundRecord] = {}
     labelled = False
     try:
         while (found := reader.next()) is not None:

@@ -29,9 +29,10 @@ from djinn_jupyter.engine.persistence.values import (
     give_back,
     nowhere,
 )
+from djinn_jupyter.engine.session.cached_edits import fits_layer
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
-from djinn_jupyter.engine.session.pass_log import Passes, PassLog
+from djinn_jupyter.engine.session.pass_log import CachedEdit, Passes, PassLog
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import make_sampler
 from djinn_jupyter.engine.session.session import Session
@@ -50,7 +51,7 @@ def load_session(
     it does not fit this engine."""
     try:
         check(runtime, image)
-        return _Load(runtime, image, stops_kept).session(name, owner, holder)
+        return _Load(runtime.attending(image.attention), image, stops_kept).session(name, owner, holder)
     except CheckpointRefused:
         raise
     except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
@@ -110,11 +111,11 @@ class _Load:
             name=name,
             owner=owner,
             holder=holder,
-            cache=self.runtime.new_cache(),
+            cache=self.runtime.space.new_cache(),
             history=self._history(image.history),
             state="paused" if image.paused else "idle",
             tokens=list(image.tokens),
-            journal=states_of(self.runtime, image.journal),
+            saved_states=states_of(self.runtime, image.journal),
             pass_log=self._pass_log(image.trail),
             exactness=image.exactness if self.has_rows or image.lost else "recomputed",
             needs_recompute=not self.has_rows,
@@ -143,7 +144,7 @@ class _Load:
             left_as=None if image.left_as is None else self.frames[image.left_as],
         )
 
-    def _generation(self, image: kept.LineImage) -> Generation:
+    def _generation(self, image: kept.GenerationImage) -> Generation:
         sampler = make_sampler(self.runtime.forward.model, image.sampling, image.prompt_length, self.device)
         sampler.generator.set_state(image.generator)
         return image.like(
@@ -154,10 +155,11 @@ class _Load:
             log_probabilities=list(image.log_probabilities),
             mode=image.mode,
             shared=image.shared,
+            difference=image.difference,
             states={length: self._kept_states(image, length) for length in image.state_lengths},
         )
 
-    def _kept_states(self, image: kept.LineImage, length: int) -> dict[int, LayerState]:
+    def _kept_states(self, image: kept.GenerationImage, length: int) -> dict[int, LayerState]:
         """Return the states a line kept at `length`; empty where the image is light: they are on disk, or recomputed
         with the rows."""
         return {} if self.image.rows is None else states_of(self.runtime, image.states[length])
@@ -193,10 +195,10 @@ class _Load:
         ):
             raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
 
-    def _override(self, image: kept.InlayImage) -> Override:
+    def _override(self, image: kept.OverrideImage) -> Override:
         return replace(self._override_as_kept(image), raw=image.raw.to(self.device))
 
-    def _override_as_kept(self, image: kept.InlayImage) -> Override:
+    def _override_as_kept(self, image: kept.OverrideImage) -> Override:
         changes = tuple(change.like(Change) for change in image.changes)
         return image.like(Override, tap=self._tap(image.tap).at(image.tap.site.whole()), changes=changes)
 
@@ -261,9 +263,19 @@ class _Load:
             run=self.image.runs,
         )
 
-    def _pass_log(self, image: kept.TrailImage) -> PassLog:
+    def _pass_log(self, image: kept.PassLogImage) -> PassLog:
         rules = [tuple(self._held(rule) for rule in held) for held in image.rules]
-        return PassLog([self._passes(one, rules[one.rules]) for one in image.passes])
+        edited = [self._cached_edit(one) for one in image.edited]
+        return PassLog([self._passes(one, rules[one.rules]) for one in image.passes], edited)
+
+    def _cached_edit(self, image: kept.CachedEditImage) -> CachedEdit:
+        """Return an edit of committed rows. Raises CheckpointRefused where its rows are not those of the site."""
+        forward, layer = self.runtime.forward, image.site.layer
+        layers = () if layer is None else forward.anatomy.cache_layers_of(layer)
+        fits = len(layers) == 1 and fits_layer(forward.geometry.layers[layers[0]], image.site, image.rows_nHD)
+        if not fits or len(image.positions) != len(image.rows_nHD) or not 0 < image.at <= self.image.committed:
+            raise CheckpointRefused("An edit of its keys and values has not their shape in this model.")
+        return image.like(CachedEdit)
 
     def _passes(self, image: kept.PassesImage, rules: tuple[Rule, ...]) -> Passes:
         entry = None if image.entry is None else self._entry(image, image.entry)

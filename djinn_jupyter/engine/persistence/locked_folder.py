@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.engine.persistence.plain_files import is_plain
+from djinn_jupyter.engine.persistence.written_aside import PART
 from djinn_jupyter.engine.system.fsync import force_names, make_folder
 
 log = logging.getLogger(__name__)
 
 LOCK: Final = "lock"
-PART: Final = ".part"
 ASIDE: Final = "aside"
 _KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 

@@ -13,26 +13,25 @@ from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import (
     Completed,
     Halted,
-    Journal,
+    SavedStates,
     Yielded,
 )
 from djinn_jupyter.engine.forward.plan import Plan, Target, make_plan
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.session.cached_edits import put_back
 from djinn_jupyter.engine.session.entering import entered
 from djinn_jupyter.engine.session.pass_log import Passes
 from djinn_jupyter.engine.session.rewind import boundary_tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.errors import StorageFailed
 
-Steps = Generator[Blocked | None, None, None]
 
-
-def recompute(runtime: Runtime, session: Session) -> Steps:
+def recompute(runtime: Runtime, session: Session) -> Pieces:
     """Run the passes again, in steps that give way as a prefill does. An error leaves the session lost, as it was."""
-    cache = runtime.new_cache()
+    cache = runtime.space.new_cache()
     try:
         yield from _Recomputing(runtime, session, cache).run()
         if session.needs_recompute:
@@ -47,18 +46,23 @@ class _Recomputing:
 
     def __init__(self, runtime: Runtime, session: Session, cache: PagedCache) -> None:
         self.runtime, self.session, self.cache = runtime, session, cache
-        self.journal: Journal = {}
+        self.saved_states: SavedStates = {}
         self._prompt_end = 0  # the tokens after it were generated; a rule's condition may ask for the step
         self._oldest = session.history.oldest_position(session.committed)
 
-    def run(self) -> Steps:
+    def run(self) -> Pieces:
         self._keep_states()
+        edits = list(self.session.pass_log.edited)
         for passes in self.session.pass_log.passes:
             self._prompt_end = self._prompt_end if passes.decode else passes.end
             for frame in self._frames(passes):
                 yield from self._pass(frame, passes)
+                while edits and edits[0].at == self.cache.length:
+                    put_back(self.runtime, self.cache, edits.pop(0))
                 self.cache.release_behind(self._oldest)
                 self._keep_states()
+        if edits:
+            raise StorageFailed(f"An edit of keys and values was made at {edits[0].at} positions, where no pass ended.")
         stopped = self.session.frame
         if stopped is not None:
             yield from self._to_the_stop(stopped)
@@ -69,7 +73,7 @@ class _Recomputing:
             step = start + len(tokens) - self._prompt_end if passes.decode else 0
             yield Frame(tokens=tuple(tokens), committed=start, step=step)
 
-    def _pass(self, frame: Frame, passes: Passes) -> Steps:
+    def _pass(self, frame: Frame, passes: Passes) -> Pieces:
         if passes.entry is not None:
             entry = passes.entry
             tap = entry.tap or boundary_tap(self.runtime, entry.boundary)
@@ -79,7 +83,7 @@ class _Recomputing:
             frame = _halted(reached).frame
         yield from self._enter(frame, self._plan(rules=passes.rules))
 
-    def _to_the_stop(self, stopped: Frame) -> Steps:
+    def _to_the_stop(self, stopped: Frame) -> Pieces:
         """Recompute the in-flight rows below the present stop; the stop itself is as it was stored."""
         assert stopped.tap is not None
         target = Target(tap=stopped.tap, step=stopped.step)
@@ -94,7 +98,7 @@ class _Recomputing:
 
     def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
         while True:
-            outcome = yield from entered(self.runtime, self.session, frame, plan, self.cache, self.journal)
+            outcome = yield from entered(self.runtime, self.session, frame, plan, self.cache, self.saved_states)
             self.runtime.counters.count_layers(outcome.layers_run)
             yield None
             if not isinstance(outcome, Yielded):

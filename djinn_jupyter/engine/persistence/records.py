@@ -115,7 +115,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundRecord:
     """A whole record of a file: its kind, where its content begins and its length in bytes. `head` is set for
     arrays."""
 
@@ -125,7 +125,7 @@ class Found:
     head: ArrayHead | None = None
 
 
-class Reader:
+class RecordReader:
     """Finds the records of a binary file and checks each, piece by piece, without storing it; then reads those
     requested. The constructor raises NotOurs and OtherFormat.
 
@@ -143,7 +143,7 @@ class Reader:
             raise OtherFormat(self.format)
         self.good = _PREFIX.size
 
-    def next(self) -> Found | None:
+    def next(self) -> FoundRecord | None:
         """Return the next record; None at the end of the file. Raises Torn and Damaged."""
         self._file.seek(self.good)
         head = self._file.read(_RECORD.size)
@@ -158,15 +158,15 @@ class Reader:
         array, lead = self._array(length) if kind == ARRAY else (None, b"")
         self._check(head, lead, length)
         self.good = start + length + _DIGEST_BYTES
-        return Found(kind=kind, start=start + len(lead), nbytes=length - len(lead), head=array)
+        return FoundRecord(kind=kind, start=start + len(lead), nbytes=length - len(lead), head=array)
 
-    def body(self, found: Found) -> bytes:
+    def body(self, found: FoundRecord) -> bytes:
         """Return the content of a record that is no array. Raises CheckpointRefused where memory is short."""
         require_memory(found.nbytes)
         self._file.seek(found.start)
         return self._file.read(found.nbytes)
 
-    def values(self, found: Found) -> Tensor:
+    def values(self, found: FoundRecord) -> Tensor:
         """Return the values of an array, on the host. Raises Torn, and CheckpointRefused where memory is short."""
         assert found.head is not None
         dtype, shape = DTYPES[found.head.dtype], found.head.shape

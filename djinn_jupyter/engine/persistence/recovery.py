@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.persistence.adopted_pages import SUFFIX, KeptPages, keep_pages
 from djinn_jupyter.engine.persistence.image import SessionImage
@@ -39,11 +39,11 @@ class Recovery:
         persistence: Persistence,
         sessions: SessionTable,
         tiers: Tiers,
-        blobs: Blobs,
+        storage_table: StorageTable,
         wake: Callable[[], None],
     ) -> None:
         self._config, self._runtime, self._persistence, self._sessions = config, runtime, persistence, sessions
-        self._tiers, self._blobs, self._wake = tiers, blobs, wake
+        self._tiers, self._storage_table, self._wake = tiers, storage_table, wake
 
     @torch.inference_mode()
     def open_journal(self) -> tuple[str, ...]:
@@ -52,10 +52,10 @@ class Recovery:
         Sets aside what does not fit this engine. Raises StorageFailed.
         """
         journal = self._persistence.open_journal(self._config.identity.slug(), self._wake)
-        journal.read_values(partial(values_of, self._blobs))
+        journal.read_values(partial(values_of, self._storage_table))
         left = journal.recover()
         open_file = partial(open_disk, self._config, self._runtime.forward.device)
-        pages = keep_pages(self._tiers, self._blobs, open_file, journal.folder, journal.files(SUFFIX))
+        pages = keep_pages(self._tiers, self._storage_table, open_file, journal.folder, journal.files(SUFFIX))
         journal.name_places_in(pages)
         brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
         if pages is not None:
@@ -88,7 +88,7 @@ class Recovery:
             log.warning("Pages that are on disk are given up: %s", full)
             return
         for session, image in reversed(brought_back):
-            pages.adopt(self._runtime, self._blobs, session, image)
+            pages.adopt(self._runtime, self._storage_table, session, image)
 
 
 def _free_name(name: str, taken: Container[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.records import SESSION, Reader, Torn
+from djinn_jupyter.engine.persistence.records import SESSION, RecordReader, Torn
 from djinn_jupyter.engine.startup.build import open_journal
 from tests.engine.desk import Desk
 
@@ -41,7 +41,7 @@ def last_image(path: Path) -> dict[str, Any]:
     """The last whole image in a file of the journal, its arrays as numbers."""
     found: dict[str, Any] = {}
     with path.open("rb") as file:
-        reader = Reader(file)
+        reader = RecordReader(file)
         with suppress(Torn):
             while (record := reader.next()) is not None:
                 if record.kind == SESSION:

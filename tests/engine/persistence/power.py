@@ -282,8 +282,8 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """When the power goes (after so many deeds), how likely it is that something not forced is there (`kept`), and by
-    which draws. `lies`: of these the disk only says that they are forced; `pages` are the files of that name."""
+    """A power cut after so many deeds, with the chance that something not forced is there (`kept`) and the seed of its
+    draws. `lies`: of these the disk only says that they are forced; `pages` are the files of that name."""
 
     after: int
     kept: float = 0.0

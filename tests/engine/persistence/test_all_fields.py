@@ -41,8 +41,8 @@ from tests.engine.persistence.roundtrip import carry, pair_of
 OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     Session: {
         *("holder", "holder_notebook", "kept_for", "used_by", "temporary"),  # the kernels of another engine
-        *("work", "pause_requested", "plan_version", "last_used"),  # work that is under way
-        *("residence", "blobs", "cache"),  # where its bytes are; rows are compared in test_round_trip
+        *("work", "progress", "pause_requested", "plan_version", "last_used"),  # work that is under way
+        *("residence", "storage_table", "cache"),  # where its bytes are; rows are compared in test_round_trip
         *("texts", "needs_recompute", "exactness", "logits_1V"),  # made again
         *("stop", "edition", "last_edition"),  # it stands under new numbers: test_stop_numbers
     },
@@ -51,8 +51,15 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     Guard: {"text_of", "id_of"},
     Generation: {"states"},  # test_states_on_disk
     Rule: {
-        "_sizes",  # not read yet; with `_read` they are `sizes()`
-        *("announced", "_last", "_counted", "_arrays"),  # of the pass under way, and copies on the device
+        "_unread",  # with `_read` they are `sizes()`
+        *(
+            "announced",
+            "_last",
+            "_changed_in",
+            "_refused_in",
+            "_arrays",
+            "_made_for",
+        ),  # of the pass under way, and copies
         *("what", "places"),  # made of the others
     },
 }
@@ -60,14 +67,14 @@ UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[ImagePart]], dict[str, set[str
     (Session, image.SessionImage): {
         **{"state": {"paused"}, "edits": {"edits", "edits_made"}, "pass_log": {"trail"}, "logits_1V": {"logits"}},
         **{"cache": {"committed", "rows", "places", "states"}, "generation": {"line", "lines"}},
-        **{"frame": {"frame", "frames"}, "needs_recompute": {"lost"}},
+        **{"frame": {"frame", "frames"}, "saved_states": {"journal"}, "needs_recompute": {"lost"}},
     },
     (History, image.HistoryImage): {},
     (StopRecord, image.StopImage): {"generation": {"line"}},
     (Frame, image.FrameImage): {"overrides": {"inlays"}},
-    (Override, image.InlayImage): {},
+    (Override, image.OverrideImage): {},
     (Change, image.ChangeImage): {},
-    (Generation, image.LineImage): {
+    (Generation, image.GenerationImage): {
         "sampler": {"sampling", "prompt_length", "generator"},
         "states": {"states", "state_lengths"},
     },
@@ -77,7 +84,7 @@ UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[ImagePart]], dict[str, set[str
         **{"sites": {"tap", "more"}, "taps": {"tap", "more"}, "guard": {"when"}, "_read": {"sizes"}},
     },
     (Watch, image.WatchImage): {"site": {"tap"}, "run": {"runs"}},
-    (PassLog, image.TrailImage): {"passes": {"passes", "rules"}},
+    (PassLog, image.PassLogImage): {"passes": {"passes", "rules"}},
     (Passes, image.PassesImage): {},
 }
 """The kept classes, each with its image and the fields that have other names there."""
@@ -179,7 +186,7 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
         assert journal(other, crashed(tmp_path / "alive", tmp_path / "dead")) == ("a",)
     else:
         carry(one, other)
-    lost = [path for path in differing(before, other.session()) if not _is_book_of_the_pass_log(path)]
+    lost = [path for path in differing(before, other.session()) if not _is_count_of_a_rule(path)]
     assert lost == []
     if way == "journal":
         forget(other)
@@ -188,12 +195,12 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
     forget(one)
 
 
-def _is_book_of_the_pass_log(path: str) -> bool:
+def _is_count_of_a_rule(path: str) -> bool:
     """True for the count of a rule: it is the session's, and for the passes under the rule only its effect is kept."""
-    return path.startswith("session.pass_log.") and path.rpartition(".")[2] in BOOKS
+    return path.startswith("session.pass_log.") and path.rpartition(".")[2] in COUNTS
 
 
-BOOKS: Final = {"passes_met", "passes_changed", "passes_refused", "trouble", "met_at", "refused_at", "note", "_read"}
+COUNTS: Final = {"passes_met", "passes_changed", "passes_refused", "trouble", "met_at", "refused_at", "note", "_read"}
 
 
 def test_a_field_that_is_lost_is_found() -> None:

@@ -110,7 +110,7 @@ def _harm_nobody(left: Left, tmp_path: Path, count: int, seed: int) -> None:
         for name in others:
             handled(desk, name)
         assert len(desk.run((), 1, "b", extend=True, free=True).tokens) == 1
-        desk.engine.check_books()
+        desk.engine.check_invariants()
         forget(desk)
     assert 0 < came_back < count, "some are well enough, some are not"
 
@@ -138,7 +138,7 @@ def _restore_harms_nobody(left: Left, count: int, seed: int) -> None:
             continue
         restored += 1
         handled(desk, "a")
-        desk.engine.check_books()
+        desk.engine.check_invariants()
     assert 0 < restored < count
 
 

@@ -45,8 +45,8 @@ class CrashMachine(HistoryMachine):
         for file in self.saved:
             self.desk.ask(ask.DropCheckpoint(name=file))
         forget(self.desk)
-        self.desk.engine.blobs.purge()
-        self.desk.engine.check_books()
+        self.desk.engine.storage_table.purge()
+        self.desk.engine.check_invariants()
         assert self.desk.engine.tiers.disk.used == 0
         self.folder.cleanup()
 

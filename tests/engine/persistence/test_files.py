@@ -109,7 +109,7 @@ def test_a_cut_at_the_end_of_a_record_is_refused_too(written: tuple[CheckpointFo
     path.write_bytes(whole)
     ends = []
     with path.open("rb") as file:
-        reader = records.Reader(file)
+        reader = records.RecordReader(file)
         while reader.next() is not None:
             ends.append(reader.good)
     assert ends[-1] == len(whole)

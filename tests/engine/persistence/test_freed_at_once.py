@@ -71,7 +71,7 @@ def closed_and_freed(desk: Desk) -> None:
     assert tensors
     desk.close_all()
     assert [alive.shape for one in tensors if (alive := one()) is not None] == []
-    assert list(desk.engine.blobs) == []
+    assert list(desk.engine.storage_table) == []
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.persistence.dump import dump_session
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.journal_file import JournalFiles, Values
+from djinn_jupyter.engine.persistence.journal_file import JournalFiles, ReadValues
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
 from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
@@ -64,7 +64,7 @@ def images(count: int) -> list[SessionImage]:
     return taken
 
 
-def files_in(folder: Path, values: Values = torch.Tensor.cpu, device: torch.device = DEVICE) -> JournalFiles:
+def files_in(folder: Path, values: ReadValues = torch.Tensor.cpu, device: torch.device = DEVICE) -> JournalFiles:
     """A session's files, the first of which will be `x.0.session`."""
     return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values)
 
@@ -73,11 +73,11 @@ def files_in(folder: Path, values: Values = torch.Tensor.cpu, device: torch.devi
 def four_images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
     """A session's file with four images, and where each of them ends."""
     folder = tmp_path_factory.mktemp("journal")
-    book, taken, ends = files_in(folder), images(4), []
+    session_files, taken, ends = files_in(folder), images(4), []
     for image in taken:
-        book.write(image)
+        session_files.write(image)
         ends.append((folder / f"x.0{SUFFIX}").stat().st_size)
-    book.close()
+    session_files.close()
     return folder / f"y{SUFFIX}", (folder / f"x.0{SUFFIX}").read_bytes(), ends, taken
 
 
@@ -127,26 +127,26 @@ def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_files, "SLACK_BYTES", 0)
-    book, taken = files_in(tmp_path), images(4)
+    session_files, taken = files_in(tmp_path), images(4)
     sizes = []
     for image in taken:
-        book.write(image)
+        session_files.write(image)
         sizes.append(sum(path.stat().st_size for path in files(tmp_path)))
     frame = taken[-1].frames[0].hidden
     assert frame is not None
     (first,) = files(tmp_path)
     assert first.read_bytes().count(frame.cpu().numpy().tobytes()) == 1
     for _ in range(30):
-        book.write(taken[-1], compact=book.wasteful)
+        session_files.write(taken[-1], compact=session_files.wasteful)
         assert len(files(tmp_path)) <= 2, "the one before stays until the new one is on the disk"
-        book.force()
+        session_files.force()
         (there,) = files(tmp_path)
         sizes.append(there.stat().st_size)
     assert min(b - a for a, b in pairwise(sizes)) < 0
     assert max(sizes) < 4 * sizes[3]
     assert there != first
     assert read_journal_file(there, MODEL, DEVICE).image.tokens == taken[-1].tokens
-    book.close()
+    session_files.close()
 
 
 class OnAGpu(torch.Tensor):
@@ -170,11 +170,11 @@ def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there
     (frame,) = image.frames
     assert frame.hidden is not None
     on_gpu = msgspec.structs.replace(frame, hidden=frame.hidden.as_subclass(OnAGpu))
-    book = files_in(tmp_path, lambda tensor: tensor.to("cpu", copy=True), torch.device("cuda"))
-    book.write(msgspec.structs.replace(image, frames=(on_gpu,)))
-    book.close()
+    session_files = files_in(tmp_path, lambda tensor: tensor.to("cpu", copy=True), torch.device("cuda"))
+    session_files.write(msgspec.structs.replace(image, frames=(on_gpu,)))
+    session_files.close()
     with files(tmp_path)[0].open("rb") as opened:
-        reader = records.Reader(opened)
+        reader = records.RecordReader(opened)
         found = [record for record in iter(reader.next, None) if record.head is not None]
         at_home = [reader.values(record) for record in found if record.head.at_home]
     assert len(found) > len(at_home) == 1
@@ -305,8 +305,8 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full at the write's start, after 1 byte, or after 700."""
-    book, taken = files_in(tmp_path), images(3)
-    book.write(taken[0])
+    session_files, taken = files_in(tmp_path), images(3)
+    session_files.write(taken[0])
     (path,) = files(tmp_path)
     whole = path.read_bytes()
     real = os.pwrite
@@ -314,11 +314,11 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it
         with monkeypatch.context() as full:
             full.setattr(os, "pwrite", filling(room, real))
             with pytest.raises(OSError, match="No space"):
-                book.write(taken[1])
+                session_files.write(taken[1])
         assert path.read_bytes() == whole
-    book.write(taken[1])
-    book.write(taken[2])
-    book.close()
+    session_files.write(taken[1])
+    session_files.write(taken[2])
+    session_files.close()
     assert files(tmp_path) == [path]
     assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[2])
 

@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     for desk in made:
         if desk.engine.persistence.journal is not None:
             forget(desk)
-        desk.engine.check_books()
+        desk.engine.check_invariants()
 
 
 def after(one: Desk, tmp_path: Path, make: Make, **config: Any) -> Desk:
@@ -111,7 +111,7 @@ def test_forks_share_what_they_shared(tmp_path: Path, make: Make) -> None:
     held = one.engine.slabs[0].pages_in_use
     other = after(one, tmp_path, make)
     assert other.engine.slabs[0].pages_in_use == held
-    other.engine.check_books()
+    other.engine.check_invariants()
     for name in "ab":
         other.ask(ask.Open(session=name))
         assert same(future(one, name), future(other, name))

@@ -27,8 +27,8 @@ from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, 
 from djinn_jupyter.engine.persistence.image import (
     FrameImage,
     HistoryImage,
+    PassLogImage,
     SessionImage,
-    TrailImage,
 )
 from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.persistence.journal_file import JournalFiles
@@ -87,7 +87,7 @@ def image_of(name: str, uid: str, version: int, frames: tuple[FrameImage, ...]) 
         frames=frames, lines=(), frame=None, line=None,
         history=HistoryImage(kept=8, stops=(), present=None, dropped=0),
         edits=(), breakpoints=(), rules=(), watches=(), numbers_given=0, logits=None, journal={}, states=None,
-        trail=TrailImage(rules=(), passes=()), rows=None,
+        trail=PassLogImage(rules=(), passes=()), rows=None,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import torch
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
-from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Stored
 from djinn_jupyter.engine.persistence import adopted_states
 from djinn_jupyter.engine.persistence.dump import dump_session
@@ -25,7 +25,7 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.persistence.values import dtype_of
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.memory.kv.runs import CPU
@@ -37,8 +37,8 @@ from tests.engine.residency.doubles import FileInMemory
 from tests.families import build
 
 PROMPT = tokens(40)
-FAMILIES = ("mamba2", "jamba")
-SLOW = ("bamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "mamba")
+FAMILIES = ("jamba",)
+SLOW = ("mamba2", "bamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "mamba")
 every_family = pytest.mark.parametrize(
     "engines", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)], indirect=True
 )
@@ -58,8 +58,8 @@ def pair(engines: tuple[Desk, Desk], tmp_path: Path) -> Iterator[tuple[Desk, Des
     for desk in (one, other):
         if desk.engine.persistence.journal is not None:
             forget(desk)
-        desk.engine.blobs.purge()  # images held some of their tensors until the journal ended
-        desk.engine.check_books()
+        desk.engine.storage_table.purge()  # images held some of their tensors until the journal ended
+        desk.engine.check_invariants()
         assert desk.engine.tiers.disk.used == 0
 
 
@@ -85,16 +85,16 @@ def states(desk: Desk, name: str) -> list[Any]:
         for state in states.values()
     ]
     now = list(session.cache.live_states().values())
-    every = [[list(state.tensors()) for state in states] for states in (now, session.journal.values(), kept)]
-    return [[[values_of(engine.blobs, t).clone() for t in state] for state in states] for states in every]
+    every = [[list(state.tensors()) for state in states] for states in (now, session.saved_states.values(), kept)]
+    return [[[values_of(engine.storage_table, t).clone() for t in state] for state in states] for states in every]
 
 
-def spots(desk: Desk, name: str) -> dict[str, list[Blob]]:
+def spots(desk: Desk, name: str) -> dict[str, list[Storage]]:
     """Copies of one session's states in the file."""
-    session, blobs = desk.session(name), desk.engine.blobs
-    now = [blobs.of(t) for state in session.cache.live_states().values() for t in state.tensors()]
+    session, storage_table = desk.session(name), desk.engine.storage_table
+    now = [storage_table.of(t) for state in session.cache.live_states().values() for t in state.tensors()]
     marks = [s for generation in session.generations for states in generation.states.values() for s in states.values()]
-    return {"now": now, "kept on the way": [blobs.of(t) for state in marks for t in state.tensors()]}
+    return {"now": now, "kept on the way": [storage_table.of(t) for state in marks for t in state.tensors()]}
 
 
 @every_family
@@ -115,7 +115,7 @@ def test_a_session_on_disk_is_found_with_all_its_states(pair: tuple[Desk, Desk],
     before = other.engine.counters.layers_run
     come(one, *names)
     come(other, *names)
-    other.engine.check_books(contents=True)
+    other.engine.check_invariants(contents=True)
     for name in names:
         assert same(seen[name], [reading(other, name), states(other, name)]), name
     assert other.engine.counters.layers_run == before, "nothing was made again"
@@ -241,22 +241,22 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
 def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     file, whole = FileInMemory(), torch.arange(24.0).reshape(4, 6)
     views = [whole.t()[1:], whole[2:, ::2], whole[3, 5]]
-    before, tier = Blobs(CPU, Budget(1 << 30)), DiskTier(file, 1 << 30)
-    blob = before.of(whole)
-    assert blob is not None
-    (place,) = tier.allocate([blob.nbytes])
-    checksum = tier.write(place, blob.span())
-    blob.keep("disk", Stored(keeper=tier, place=place, version=0, checksum=checksum))
+    before, tier = StorageTable(CPU, Budget(1 << 30)), DiskTier(file, 1 << 30)
+    storage = before.of(whole)
+    assert storage is not None
+    (place,) = tier.allocate([storage.nbytes])
+    checksum = tier.write(place, storage.span())
+    storage.keep("disk", Stored(keeper=tier, place=place, version=0, checksum=checksum))
     naming = adopted_states._Naming(before, tier)
     state = LayerState(fields=(("views", dict(enumerate(views))),))
     (image,) = naming.states({0: state}, {}).values()
     named: list[Any] = [view for _, view in image.entries[0][1].entries]
-    assert naming.storages == {blob.identity: (place.start, whole.nbytes, checksum)}
+    assert naming.storages == {storage.identity: (place.start, whole.nbytes, checksum)}
     stored = Stored(keeper=tier, place=place, version=0, checksum=checksum)
-    adopted, storage = Blobs(CPU, Budget(1 << 30)).adopt(stored, None)
+    adopted, untyped = StorageTable(CPU, Budget(1 << 30)).adopt(stored, None)
     made = [adopted.tensor(dtype_of(one.dtype), one.shape, one.strides, one.offset) for one in named]
-    assert storage.nbytes() == 0
-    with pytest.raises(BooksBroken):
+    assert untyped.nbytes() == 0
+    with pytest.raises(InvariantError):
         adopted.tensor(torch.float32, (5, 6), (6, 1), 0)
     adopted.make_place()
     tier.read(place, checksum, adopted.span())
@@ -264,7 +264,7 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     for view, back in zip(views, made, strict=True):
         assert torch.equal(view, back)
         assert view.stride() == back.stride()
-        assert back.untyped_storage().data_ptr() == storage.data_ptr()
+        assert back.untyped_storage().data_ptr() == untyped.data_ptr()
 
 
 def test_one_place_is_never_what_two_sessions_write(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_one_place_is_never_what_two_sessions_write(pair: tuple[Desk, Desk], tmp
         if name == "a":
             crashed(tmp_path / "alive", tmp_path / "before")
             one.close("a")
-            one.engine.blobs.purge()
+            one.engine.storage_table.purge()
     dead = killed(pair, tmp_path)
     (stale,) = (tmp_path / "before").rglob(f"*{SUFFIX}")
     (there,) = dead.rglob(f"*{SUFFIX}")
@@ -289,7 +289,7 @@ def test_one_place_is_never_what_two_sessions_write(pair: tuple[Desk, Desk], tmp
     os.utime(there.parent / stale.name, (later - 10, later - 10))
     journal(other, dead)
     assert {name: other.session(name).exactness for name in "ab"} == {"a": "recomputed", "b": "exact"}
-    other.engine.check_books()
+    other.engine.check_invariants()
     come(other, "a", "b")
     come(one, "b")
     ends = future(one, "b")

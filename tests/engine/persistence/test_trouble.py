@@ -163,19 +163,19 @@ def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     """The system itself refuses, in the midst of a record."""
-    book, taken = files_in(tmp_path), images(3)
+    session_files, taken = files_in(tmp_path), images(3)
     with room_for(4096), pytest.raises(OSError, match="File too large"):
-        book.write(taken[0])
+        session_files.write(taken[0])
     assert files(tmp_path) == []
-    book.write(taken[0])
+    session_files.write(taken[0])
     (path,) = files(tmp_path)
     with room_for(path.stat().st_size + 2000), pytest.raises(OSError, match="File too large"):
-        book.write(taken[1])
+        session_files.write(taken[1])
     assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[0])
-    book.write(taken[2])
+    session_files.write(taken[2])
     assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[2])
     assert list(tmp_path.iterdir()) == [path]
-    book.close()
+    session_files.close()
 
 
 def test_an_engine_that_ends_while_its_journal_cannot_be_written_says_what_is_lost(

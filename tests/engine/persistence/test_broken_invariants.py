@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens
@@ -20,7 +20,7 @@ from tests.engine.persistence.test_parting import office
 PROMPT = tokens(12)
 
 
-def break_books(desk: Desk) -> None:
+def break_the_accounting(desk: Desk) -> None:
     """Allocate one page that no session has."""
     desk.engine.slabs[0].allocate(1)
 
@@ -28,7 +28,7 @@ def break_books(desk: Desk) -> None:
 def kept(desk: Desk) -> int:
     journal = desk.engine.persistence.journal
     assert journal is not None
-    return journal.books.images
+    return journal.statistics.images
 
 
 def test_nothing_of_a_broken_engine_is_answered_or_written_and_the_next_one_goes_on(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_nothing_of_a_broken_engine_is_answered_or_written_and_the_next_one_goes
         desk.settle()
     expected = twin.outcome(twin.run((), 4, extend=True))
     before = kept(one)
-    break_books(one)
+    break_the_accounting(one)
     replies: list[object] = []
     one.post(ask.Run(session="a", tokens=(), max_new_tokens=1, extend=True, ignore_eos=True), replies)
     one.engine.faults.suspected = True  # as after any unforeseen error
@@ -59,7 +59,7 @@ def test_books_that_are_found_broken_at_rest_are_not_kept_in_silence(tmp_path: P
     one = office(tmp_path)
     one.open()
     one.run(PROMPT, 1)
-    break_books(one)
+    break_the_accounting(one)
     with pytest.raises(EngineBroken, match="tables"):
         one.settle()
     one.engine.abandon()
@@ -78,7 +78,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
         (engine.persistence, "attend"),
         (engine.residency.eviction, "attend"),
     ]
-    parts += [(engine.state_publisher, "heed_journal"), (engine.blobs, "tidy"), (engine.blobs, "purge")]
+    parts += [(engine.state_publisher, "heed_journal"), (engine.storage_table, "tidy"), (engine.storage_table, "purge")]
     parts += [
         (engine.residency.swapping, "advance_all"),
         (engine.residency.activity, "left_alone"),
@@ -110,7 +110,7 @@ def test_who_waits_for_a_move_that_meets_an_error_is_told_and_others_move(
         desk.run(PROMPT, 2, session)
     with monkeypatch.context() as patch:
         patch.setattr(attrgetter(part)(desk.engine), name, _fails)
-        with pytest.raises(DjinnError, match=r"does not know .BooksBroken: It is not as it should be"):
+        with pytest.raises(DjinnError, match=r"does not know .InvariantError: It is not as it should be"):
             desk.swap_out("a")
     assert desk.swap_out("b").transfer is not None
     assert desk.run((), 2, "b", extend=True).tokens
@@ -118,7 +118,7 @@ def test_who_waits_for_a_move_that_meets_an_error_is_told_and_others_move(
 
 
 def _fails(*_: object, **__: object) -> None:
-    raise BooksBroken("It is not as it should be.")
+    raise InvariantError("It is not as it should be.")
 
 
 def test_an_engine_that_may_open_no_file_goes_on_with_its_last_measurement(
