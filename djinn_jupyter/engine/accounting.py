@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.device import require_alive
@@ -19,16 +19,16 @@ CHECKS_TAKE_ONE_IN: Final = 50  # parts of the engine's time: thousands of pages
 
 class Accounting:
     def __init__(
-        self, sessions: SessionTable, slabs: Sequence[Slab], tiers: Tiers, blobs: Blobs, faults: Faults
+        self, sessions: SessionTable, slabs: Sequence[Slab], tiers: Tiers, storage_table: StorageTable, faults: Faults
     ) -> None:
         self._sessions, self._slabs, self._tiers = sessions, slabs, tiers
-        self._blobs, self._faults = blobs, faults
+        self._storage_table, self._faults = storage_table, faults
         self._due = 0.0
 
     def check(self, contents: bool = False) -> None:
-        """Raise BooksBroken unless all agree; with `contents`, compare working copies too."""
+        """Raise InvariantError unless all agree; with `contents`, compare working copies too."""
         caches = [session.cache for session in self._sessions.values()]
-        check_books(self._slabs, caches, contents, tiers=self._tiers, blobs=self._blobs)
+        check_invariants(self._slabs, caches, contents, tiers=self._tiers, storages=self._storage_table)
 
     def require_sound(self) -> None:
         """Raise EngineBroken where an error has left inconsistent accounting or a device that does no more work, before
@@ -40,7 +40,7 @@ class Accounting:
         except Exception as error:
             raise broken(error) from error
         try:
-            require_alive(self._blobs.device)
+            require_alive(self._storage_table.device)
         except RuntimeError as error:
             raise lost(error) from error
         self._faults.clear_suspicion()
@@ -50,6 +50,6 @@ class Accounting:
         begun = time.monotonic()
         if begun < self._due:
             return
-        with self._faults.during("it checked the books"):
+        with self._faults.during("it checked the accounting"):
             self.check()
         self._due = begun + CHECKS_TAKE_ONE_IN * (time.monotonic() - begun)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
 from djinn_jupyter.engine.session.table import SessionTable
@@ -19,13 +19,13 @@ class Delivery:
         dispatcher: Dispatcher,
         *,
         sessions: SessionTable,
-        life: Lifecycle,
+        life: SessionLifecycle,
         residency: Residency,
-        blobs: Blobs,
+        storage_table: StorageTable,
         faults: Faults,
     ) -> None:
         self._mailbox, self._dispatcher, self._sessions, self._life = mailbox, dispatcher, sessions, life
-        self._residency, self._blobs, self._faults = residency, blobs, faults
+        self._residency, self._storage_table, self._faults = residency, storage_table, faults
 
     def read_mail(self) -> bool:
         """Deliver the mail that is there; mail that comes meanwhile waits until a job has had its slice. Return False
@@ -34,7 +34,7 @@ class Delivery:
         for piece in mail:
             self._deliver(piece)
         with self._faults.during("it tidied up"):
-            self._blobs.tidy()
+            self._storage_table.tidy()
         return bool(mail)
 
     def hear(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ class Engine:
         self.weights = self.forward.weights
         self.model, self.anatomy, self.geometry = self.forward.model, self.forward.anatomy, self.forward.geometry
         self.budget, self.slabs, self.mover, self.tiers = parts.budget, parts.slabs, parts.mover, parts.tiers
-        self.sessions, self.blobs, self.residency = parts.sessions, parts.blobs, parts.residency
+        self.sessions, self.storage_table, self.residency = parts.sessions, parts.storage_table, parts.residency
         self.persistence, self.state_publisher = parts.persistence, parts.state_publisher
 
     # --- from any thread -------------------------------------------------------------------------------------------
@@ -81,6 +81,7 @@ class Engine:
         busy = moved or advanced or took_up
         if not busy:
             parts.upkeep.rest()
+        parts.upkeep.fetch_returning()
         parts.upkeep.relieve()
         busy = busy or self.residency.changes != changes  # jobs that wait for room look again now
         self._reply(let_out, idle=not busy)
@@ -98,8 +99,14 @@ class Engine:
         """True while work may come due without mail, so that the engine has to be ticked more often."""
         return self.parts.upkeep.watchful
 
-    def check_books(self, contents: bool = False) -> None:
-        """Raise BooksBroken unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
+    @property
+    def due_in(self) -> float:
+        """The seconds after which the engine has to be ticked again, if no mail comes before; infinite where there is
+        no such moment."""
+        return self.parts.upkeep.due_in
+
+    def check_invariants(self, contents: bool = False) -> None:
+        """Raise InvariantError unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
         self.parts.accounting.check(contents)
 
     def ask(self, request: ask.Request, holder: Holder | None = None) -> Reply:

@@ -10,15 +10,15 @@ from djinn_jupyter.engine.delivery import Delivery
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Mover
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
-from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.intake import Intake
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
@@ -44,7 +44,7 @@ class Parts:
     slabs: tuple[Slab, ...]
     mover: Mover
     tiers: Tiers
-    blobs: Blobs
+    storage_table: StorageTable
     accounting: Accounting
 
     # the sessions
@@ -57,7 +57,7 @@ class Parts:
     tokenizing: Tokenizing
     intake: Intake
     waiting: Waiting
-    handlers: Handlers
+    handlers: RequestHandlers
     dispatcher: Dispatcher
     delivery: Delivery
     promises: Promises
@@ -69,6 +69,6 @@ class Parts:
     turns: Turns
 
     # beside requests
-    lifecycle: Lifecycle
+    lifecycle: SessionLifecycle
     upkeep: Upkeep
     orderly_shutdown: OrderlyShutdown

@@ -23,7 +23,7 @@ from djinn_jupyter.wire.nouns import WeightsStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class ProcessFootprint:
     """The parts of the process's own main memory. `runtime` are the bytes it had before a model was loaded, `weights`
     the bytes of resident weights; both None where the system does not tell."""
 
@@ -32,21 +32,21 @@ class Footprint:
     weights: int | None
 
     def reading(self, usage: Usage, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> ProcessMemory:
-        booked = self._booked(weights, budget, tiers)
+        accounted = self._accounted(weights, budget, tiers)
         beyond = None
         if usage.anonymous_bytes is not None and self.runtime is not None:
-            beyond = max(0, usage.anonymous_bytes - self.runtime - booked)
+            beyond = max(0, usage.anonymous_bytes - self.runtime - accounted)
         reserved = usage.reserved_bytes
         return ProcessMemory(
             anonymous_bytes=usage.anonymous_bytes,
             mapped_bytes=usage.mapped_bytes,
-            booked_bytes=booked,
+            accounted_bytes=accounted,
             runtime_bytes=self.runtime,
             beyond_bytes=beyond,
             device_beyond_bytes=None if reserved is None else max(0, reserved - weights.bytes_on_device - budget.taken),
         )
 
-    def _booked(self, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> int:
+    def _accounted(self, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> int:
         """Return the accounted bytes in main memory that are not mapped from a file."""
         in_tiers = tiers.host_bytes
         held = weights.bytes_held_on_host or 0
@@ -56,8 +56,8 @@ class Footprint:
         return in_tiers + budget.taken + held + (weights.bytes_on_device if streamed else self.weights or 0)
 
 
-def footprint_of(model: nn.Module, device: torch.device, runtime: int | None) -> Footprint:
+def footprint_of(model: nn.Module, device: torch.device, runtime: int | None) -> ProcessFootprint:
     """Return the footprint of a model whose weights are in place. Which of them are mapped from a file is asked
     once."""
     own = bytes_in_memory(raw_bytes(weight.tensor) for weight in weights_of(model) if weight.tensor.is_contiguous())
-    return Footprint(device=device, runtime=runtime, weights=own)
+    return ProcessFootprint(device=device, runtime=runtime, weights=own)

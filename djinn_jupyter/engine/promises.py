@@ -19,7 +19,7 @@ from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
-Ready = list[tuple[QueuedRequest, Reply]]
+ReadyReplies = list[tuple[QueuedRequest, Reply]]
 
 
 class Promises:
@@ -60,7 +60,7 @@ class Promises:
             if self._state_publisher.behind or self._state_publisher.due:
                 self._state_publisher.publish(all_sessions=idle)
 
-    def _kept(self, ready: Ready) -> Ready:
+    def _kept(self, ready: ReadyReplies) -> ReadyReplies:
         """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`
         where that failed."""
         self._persistence.write(

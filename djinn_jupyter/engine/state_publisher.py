@@ -21,7 +21,7 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.residence import Weights
-from djinn_jupyter.engine.process_memory import Footprint
+from djinn_jupyter.engine.process_memory import ProcessFootprint
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session import reports
@@ -71,7 +71,7 @@ class StatePublisher:
         faults: Faults,
         budget: Budget,
         counters: Counters,
-        footprint: Footprint | None,
+        footprint: ProcessFootprint | None,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
         self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
@@ -181,6 +181,7 @@ class StatePublisher:
             recovered_exact=self._counters.recovered_exact,
             recovered_recomputed=self._counters.recovered_recomputed,
             layers_replayed=self._counters.layers_replayed,
+            graphs_postponed=self._counters.graphs_postponed,
             budget=self._budget.statistics(),
             process=None if self._footprint is None else self._process(weights),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.jobs import Job
@@ -24,12 +24,13 @@ class Turns:
         *,
         giving_way: GivingWay,
         sessions: SessionTable,
-        life: Lifecycle,
+        life: SessionLifecycle,
         scheduler: Scheduler,
         residency: Residency,
         faults: Faults,
     ) -> None:
         self._dispatcher, self._publish, self._giving_way = dispatcher, runtime.publish, giving_way
+        self._weights = runtime.forward.weights
         self._sessions, self._life, self._scheduler = sessions, life, scheduler
         self._residency, self._faults = residency, faults
 
@@ -80,6 +81,9 @@ class Turns:
 
     def _conclude(self, job: Job, reply: Reply | None) -> None:
         self._scheduler.remove(job)
+        if not len(self._scheduler) and job.session.frame is None:
+            with self._faults.during("it fetched layers ahead"):
+                self._weights.prefetch()
         with self._faults.during("it concluded a job"):
             if reply is not None:
                 self._dispatcher.answer_job(job, reply)

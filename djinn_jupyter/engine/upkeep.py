@@ -38,12 +38,21 @@ class Upkeep:
         the journal; the daemon then ticks every second instead of every five."""
         return bool(self._persistence.unkept) or self._residency.has_to_look
 
+    @property
+    def due_in(self) -> float:
+        """The seconds until work comes due that cannot wait for the next tick; infinite where there is none."""
+        return self._residency.due_in
+
     def rest(self) -> None:
         """Do what an idle engine does."""
         if not self._checked and not len(self._scheduler):
             self._accounting.check_in_turn()
         with self._faults.during("it rested"):
             self._residency.rest()
+
+    def fetch_returning(self) -> None:
+        with self._faults.during("it brought back sessions that are expected"):
+            self._residency.fetch_returning()
 
     def relieve(self) -> None:
         with self._faults.during("it made room for stops"):

@@ -99,7 +99,7 @@ class Desk:
         while self.engine.tick() or self.engine.tiers.moving:
             if self.engine.tiers.moving:
                 self.engine.mailbox.wait(1.0)
-        self.engine.check_books(contents=True)
+        self.engine.check_invariants(contents=True)
 
     def fork(self, name: str, parent: str = "a") -> str:
         self.ask(ask.Fork(session=parent, name=name))
@@ -206,7 +206,7 @@ def engine_like(desk: Desk, *, description: ModelDescription, tokenizer: TokenTe
     return assemble(given)
 
 
-@functools.lru_cache(maxsize=6)
+@functools.lru_cache(maxsize=24)
 def desk_of(family: str, dtype: torch.dtype = torch.float32, attention: str | None = None, layers: int = 8) -> Desk:
     """The engine of a tiny family, shared by the tests of one worker."""
     return build_desk(build(family, dtype=dtype, attention=attention, layers=layers))

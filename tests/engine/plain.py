@@ -12,7 +12,7 @@ from tests.engine.desk import Outcome
 from tests.families import build
 
 
-@functools.lru_cache(maxsize=6)
+@functools.lru_cache(maxsize=24)
 def plain_of(family: str, dtype: torch.dtype = torch.float32, attention: str | None = None, layers: int = 8) -> Any:
     """A model of its own, with the same weights."""
     return build(family, dtype=dtype, attention=attention, layers=layers).to(DEVICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.forward import decode_graphs
 from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
+from djinn_jupyter.engine.model.hooks.layer_graph import LayerGraph, record
 from djinn_jupyter.engine.startup import build as startup
 from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.startup.graphs import notes_on
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, Outcome, build_desk, desk_of, tokens
@@ -121,6 +125,21 @@ def alike(pair: tuple[Desk, Desk], act: Callable[[Desk], Any]) -> None:
 def test_the_self_test_records_every_layer_and_the_description_says_so(graphed: Desk) -> None:
     assert graphed.engine.description.notes == ("Decode steps run 8 of 8 layers by CUDA graphs.",)
     assert all(check.passed for check in graphed.engine.description.checks)
+    (long,) = [check.name for check in graphed.engine.description.checks if "graphs" in check.name]
+    assert re.fullmatch(r"steps by CUDA graphs after [1-9]\d\d positions", long)
+
+
+def test_graphs_that_are_wrong_over_many_positions_alone_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "recorder_on", lambda device: RecordedGraphs())
+    replay = LayerGraph.replay
+
+    def wrong(graph: LayerGraph, cache: Any) -> Any:
+        found = replay(graph, cache)
+        return found * 1.5 if cache.get_seq_length() > 100 else found
+
+    monkeypatch.setattr(LayerGraph, "replay", wrong)
+    with pytest.raises(ModelRefused, match=r"failed at 'steps by CUDA graphs after .* load it without --cuda-graphs"):
+        build_desk(build("llama"), cuda_graphs=True)
 
 
 def test_every_layer_of_every_step_is_replayed_and_counted(pair: tuple[Desk, Desk]) -> None:
@@ -129,6 +148,17 @@ def test_every_layer_of_every_step_is_replayed_and_counted(pair: tuple[Desk, Des
     assert outcome(desk) == outcome(plain)
     assert replayed(desk) - before == PASSES * LAYERS
     assert desk.engine.state_publisher.reading.statistics.layers_replayed == replayed(desk)
+
+
+def test_a_session_of_eager_attention_runs_without_and_leaves_the_count(pair: tuple[Desk, Desk]) -> None:
+    desk, _ = pair
+    outcome(desk)
+    before = replayed(desk)
+    desk.open("maps")
+    desk.ask(ask.SetAttention(session="maps", attention="eager"))
+    desk.run(tokens(9), 4, "maps")
+    assert before
+    assert desk.engine.state_publisher.reading.statistics.layers_replayed == replayed(desk) == before
 
 
 def test_a_layer_with_a_breakpoint_inside_runs_without_and_the_others_are_replayed(pair: tuple[Desk, Desk]) -> None:
@@ -224,6 +254,40 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(
             old.fill_(float("nan"))
     assert outcome(desk) == outcome(plain)
     assert recorder.begun == before + 2
+
+
+def without_memory(layers: Callable[[int], bool]) -> Callable[..., Any]:
+    """Return `record` for a device that has no memory for the graphs of these layers (counted by records)."""
+    asked = iter(range(1 << 30))
+
+    def recorded(*args: Any) -> Any:
+        if layers(next(asked)):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
+        return record(*args)
+
+    return recorded
+
+
+def test_a_layer_whose_graphs_find_no_memory_is_told_and_recorded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama")
+    plain = outcome(desk, new=3 * NEW)
+    monkeypatch.setattr(decode_graphs, "PASSES_BETWEEN", 4)
+    monkeypatch.setattr(decode_graphs, "record", without_memory(lambda number: number in (2, 5, 8)))
+    with by_graphs(desk) as graphs:
+        assert outcome(desk, new=2) == desk.outcome(desk.run(tokens(9), 2))
+        assert (sorted(graphs.postponed), graphs.recorded, graphs.plain) == ([2, 5], LAYERS - 2, {})
+        assert any("layers 2, 5 (no memory for its graphs so far" in note for note in notes_on(graphs, "tiny"))
+        assert outcome(desk, new=3 * NEW) == plain
+        assert (graphs.postponed, graphs.recorded) == ({}, LAYERS)
+        assert desk.engine.state_publisher.reading.statistics.graphs_postponed == 0
+
+
+def test_the_statistics_count_layers_that_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama")
+    monkeypatch.setattr(decode_graphs, "record", without_memory(lambda number: number == 1))
+    with by_graphs(desk):
+        outcome(desk)
+        assert desk.engine.state_publisher.reading.statistics.graphs_postponed == 1
 
 
 # --- where there are none -------------------------------------------------------------------------------------------

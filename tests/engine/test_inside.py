@@ -16,8 +16,14 @@ from tests.engine.plain import generate, plain_of
 
 KINDS = [(family, None) for family in ("llama", "gpt2", "gemma3_text", "gpt_neox", "mixtral", "jamba")]
 KINDS += [("llama", "eager"), ("gpt_neox", "eager"), ("gemma3_text", "eager")]
+# What eager attention changes: in the usual run these points alone are walked again under it, and no modules.
+OF_ATTENTION = ("q", "k", "v", "q_rot", "k_rot", "attn_scores", "pattern", "z", "attn_out")
 PROMPT = tokens(13)
 NEW = 4
+every_step = pytest.mark.parametrize("step", [0, 1])
+usual_and_whole = pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["usual", "whole"]
+)
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(filter(None, kind)))
@@ -38,15 +44,23 @@ def nothing_left(desk: Desk) -> Iterator[None]:
     desk.close_all()
 
 
-def point_sites(desk: Desk, layers: tuple[int, ...]) -> list[str]:
-    """Every point of these layers, and those of the whole model, as far as the anatomy says they are there."""
+def point_sites(desk: Desk, layers: tuple[int, ...], *, whole: bool) -> list[str]:
+    """Every point of these layers, and those of the whole model, as far as the anatomy says they are there; under
+    eager attention those of attention, unless it is the `whole` of them."""
     found = []
     for one in desk.engine.description.points:
+        if by_hand(desk) and not whole and one.point not in OF_ATTENTION:
+            continue
         if one.layers is None:
             found.append(one.point)
         else:
             found += [f"{one.point}.{layer}" for layer in layers if layer in one.layers]
     return found
+
+
+def by_hand(desk: Desk) -> bool:
+    """True for a second engine of a family, which computes its attention step by step."""
+    return desk.engine.model.config._attn_implementation == "eager"
 
 
 def module_sites(desk: Desk, layers: tuple[int | None, ...]) -> list[str]:
@@ -80,9 +94,13 @@ def walk(desk: Desk, sites: list[str], step: int) -> list[str]:
     return met
 
 
-@pytest.mark.parametrize("step", [0, 1])
-def test_a_walk_through_every_point_meets_each_once_and_changes_no_bit(desk: Desk, plain: Outcome, step: int) -> None:
-    sites = point_sites(desk, (0, 1, 4, desk.layers - 1)) + module_sites(desk, (None, 4, 5))
+@every_step
+@usual_and_whole
+def test_a_walk_through_every_point_meets_each_once_and_changes_no_bit(
+    desk: Desk, plain: Outcome, step: int, whole: bool
+) -> None:
+    sites = point_sites(desk, (0, 1, 4, desk.layers - 1), whole=whole)
+    sites += module_sites(desk, (None, 4, 5) if whole or not by_hand(desk) else ())
     met = walk(desk, sites, step)
     assert sorted(met) == sorted(str(parse_site(site)) for site in sites)
     assert tuple(desk.session().tokens[len(PROMPT) :]) == plain.tokens
@@ -92,9 +110,10 @@ def test_a_walk_through_every_point_meets_each_once_and_changes_no_bit(desk: Des
     assert order == sorted(order), "stops come in the order in which the model computes"
 
 
-@pytest.mark.parametrize("step", [0, 1])
-def test_back_to_each_of_several_stops_within_a_layer(desk: Desk, plain: Outcome, step: int) -> None:
-    met = walk(desk, point_sites(desk, (5,)), step)  # 5: one of Jamba's with attention
+@every_step
+@usual_and_whole
+def test_back_to_each_of_several_stops_within_a_layer(desk: Desk, plain: Outcome, step: int, whole: bool) -> None:
+    met = walk(desk, point_sites(desk, (5,), whole=whole), step)  # 5: one of Jamba's with attention
     stops = len(desk.session().history.stops)
     for count in range(1, stops + 1):
         desk.fork("b")
@@ -109,9 +128,13 @@ def test_back_to_each_of_several_stops_within_a_layer(desk: Desk, plain: Outcome
         desk.close("b")
 
 
-@pytest.mark.parametrize("step", [0, 1])
-def test_an_edit_at_each_point_moves_the_logits_and_can_be_taken_back(desk: Desk, plain: Outcome, step: int) -> None:
-    for site in point_sites(desk, (1, 4, 5, desk.layers - 1)):
+@every_step
+@usual_and_whole
+def test_an_edit_at_each_point_moves_the_logits_and_can_be_taken_back(
+    desk: Desk, plain: Outcome, step: int, whole: bool
+) -> None:
+    layers = (1, 4, 5, desk.layers - 1) if whole else (1, 4, desk.layers - 1)
+    for site in point_sites(desk, layers, whole=whole):
         desk.clear()
         desk.stop_at(site, f"step == {step}")
         paused = desk.run(PROMPT, NEW)

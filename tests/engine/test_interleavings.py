@@ -17,7 +17,7 @@ from tests.engine.desk import desk_of
 
 HOLDERS = [Holder(name=f"kernel {number}", user="tester") for number in range(CLIENTS)]
 SLOW = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-FEW = settings(SLOW, max_examples=40)
+FEW = settings(SLOW, max_examples=20)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def _interleave(crowd: Crowd, steps: list[Step]) -> None:
         assert len(replies) == 1, request
         if isinstance(replies[0], Failed):
             assert is_refusal(replies[0]), (request, replies[0])
-    engine.check_books(contents=True)
+    engine.check_invariants(contents=True)
     assert engine.faults.count == 0, engine.faults.last
     crowd.alone()
 

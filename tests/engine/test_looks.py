@@ -137,8 +137,8 @@ def test_looks_in_plenty_leave_no_trace(desk: Desk) -> None:
         desk.settle()
         reply = desk.resume()
     assert desk.outcome(reply) == plain(desk)
-    books = desk.ask(ask.Describe(session="a")).session
-    assert [b.hits for b in books.breakpoints] == [1, 1]
+    counts = desk.ask(ask.Describe(session="a")).session
+    assert [b.hits for b in counts.breakpoints] == [1, 1]
 
 
 def test_the_effect_of_an_edit_is_what_its_resume_brings(desk: Desk) -> None:

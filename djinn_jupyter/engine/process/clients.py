@@ -50,7 +50,7 @@ class Served(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Client:
+class ConnectedClient:
     """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one."""
 
     holder: Holder
@@ -72,7 +72,7 @@ class ClientTable:
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
         self._silence_seconds = silence_seconds
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, ConnectedClient] = {}
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
 
     @property
@@ -129,7 +129,7 @@ class ClientTable:
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
         holder = Holder(name=hello.holder, user=hello.user, notebook=hello.notebook)
-        self._clients[peer] = Client(holder=holder, observer=hello.observer, last_heard=self._clock())
+        self._clients[peer] = ConnectedClient(holder=holder, observer=hello.observer, last_heard=self._clock())
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
         return Welcome(version=__version__, model=self._engine.description, attached=attached)
@@ -182,7 +182,7 @@ class ClientTable:
         for name in self._left_behind.pop(holder, ()):
             self._engine.accept(Open(session=name), holder, _log_failure)
 
-    def _present(self, client: Client) -> bool:
+    def _present(self, client: ConnectedClient) -> bool:
         return self._clock() - client.last_heard <= self._silence_seconds
 
     def _absent_holders(self) -> set[Holder]:

@@ -44,6 +44,8 @@ class Movable(Served, Protocol):
     @property
     def watchful(self) -> bool: ...
     @property
+    def due_in(self) -> float: ...
+    @property
     def faults(self) -> Faults: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
@@ -159,7 +161,7 @@ class Daemon:
                 last_used = time.monotonic()
             idle = time.monotonic() - last_used
             if idle >= self._daemon.idle_seconds:
-                log.info("Nobody attached and no session for %.0f s", idle)
+                log.info("No client and no session for %.0f s", idle)
                 return
             engine.mailbox.wait(min(longest_wait(engine), self._daemon.idle_seconds - idle))
 
@@ -170,7 +172,7 @@ class Daemon:
 
 def longest_wait(engine: Movable) -> float:
     """Return the seconds after which an engine without mail is ticked again."""
-    return WATCHFUL_WAIT_SECONDS if engine.watchful else LONGEST_WAIT_SECONDS
+    return min(WATCHFUL_WAIT_SECONDS if engine.watchful else LONGEST_WAIT_SECONDS, engine.due_in)
 
 
 def _next_port(listen: str) -> str:

@@ -58,7 +58,7 @@ class Restarts:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    log.warning("Somebody is loading the model just now; a second engine of it may start")
+                    log.warning("Another process is loading the model just now; a second engine of it may start")
                     os.close(lock)
                     return
             time.sleep(_LOOK_SECONDS)

@@ -204,18 +204,18 @@ class Service:
                 return
             self._accept(peer, frames)
 
-    def _read_message(self) -> tuple[bytes, list[codec.Frame]]:
+    def _read_message(self) -> tuple[bytes, list[codec.WireFrame]]:
         """Return the next message and whose it is. Of one with too many frames the rest is dropped, one by one: so many
         are kept that it is refused. Raises zmq.Again."""
         peer = self._router.recv(zmq.NOBLOCK)
-        frames: list[codec.Frame] = []
+        frames: list[codec.WireFrame] = []
         while self._router.rcvmore:
             frame = self._router.recv(copy=False)
             if len(frames) <= codec.MAX_FRAMES:
                 frames.append(frame.buffer)
         return peer, frames
 
-    def _accept(self, peer: bytes, frames: list[codec.Frame]) -> None:
+    def _accept(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
         try:
             envelope = codec.decode_request(frames)
         except (WireError, UsageError) as error:

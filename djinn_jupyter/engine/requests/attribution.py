@@ -14,7 +14,7 @@ from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import Halted
 from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import token_id
@@ -50,11 +50,11 @@ class RowObserver:
         """Return a no-op: a value seen again replaces the earlier one."""
         return lambda: None
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, site_value: SiteValue) -> None:
         if self.by_head:
-            self.values, self.bias = _projected(self.tap, moment.raw, self.row)
+            self.values, self.bias = _projected(self.tap, site_value.raw, self.row)
         else:
-            self.values = [moment.value[self.row].detach().clone()]
+            self.values = [site_value.value[self.row].detach().clone()]
 
 
 class AttributionRequests:
@@ -63,7 +63,8 @@ class AttributionRequests:
 
     @handles(ask.Attribute, changes=False)
     def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
-        session, runtime = self._sessions.find(request.session), self._runtime
+        session = self._sessions.find(request.session)
+        runtime = self._runtime.of(session)
         frame = queries.stopped_frame(session)
         if frame.hidden is None or frame.boundary == 0:
             raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")

@@ -11,13 +11,13 @@ from typing import Any
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.persistence import checkpoint_files, dump, load
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.sessions import require_free
 from djinn_jupyter.engine.residency.residency import Residency
@@ -31,6 +31,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SlabFull, UsageError
+from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, require_showable
 from djinn_jupyter.wire.nouns import CheckpointDescription
@@ -46,18 +47,23 @@ class CheckpointRequests:
     def __init__(
         self,
         sessions: SessionTable,
-        life: Lifecycle,
+        life: SessionLifecycle,
         owners: Owners,
         runtime: Runtime,
         persistence: Persistence,
         residency: Residency,
-        blobs: Blobs,
+        storage_table: StorageTable,
         until_done: UntilDone,
-        stops_kept: int,
+        options: SettledOptions,
     ) -> None:
         self._sessions, self._life, self._owners = sessions, life, owners
         self._runtime, self._residency = runtime, residency
-        self._persistence, self._blobs, self._until_done, self._stops_kept = persistence, blobs, until_done, stops_kept
+        self._persistence, self._storage_table, self._until_done, self._options = (
+            persistence,
+            storage_table,
+            until_done,
+            options,
+        )
         self._forward, self._description = runtime.forward, runtime.description
 
     @handles(ask.SaveCheckpoint, changes=False)
@@ -75,8 +81,8 @@ class CheckpointRequests:
         with self._residency.pinned((*own_tensors(session), *past_tensors(session))):
             image = dump.with_values(
                 image,
-                self._blobs.is_away,
-                lambda tensor: values_of(self._blobs, tensor).clone(),
+                self._storage_table.is_away,
+                lambda tensor: values_of(self._storage_table, tensor).clone(),
             )
             saved, path = yield from self._write(request, image, told)
         return CheckpointSaved(checkpoint=saved, path=str(path))
@@ -109,8 +115,8 @@ class CheckpointRequests:
             name=request.session,
             owner=holder.user,
             holder=holder.name,
-            cache=self._runtime.new_cache(),
-            history=History(kept=self._stops_kept),
+            cache=self._runtime.space.new_cache(),
+            history=History(kept=self._options.stops_kept),
         )
         return Underway(session=empty, steps=self._restore(request, holder, path, empty))
 
@@ -123,7 +129,7 @@ class CheckpointRequests:
             name=request.session,
             owner=holder.user,
             holder=holder.name,
-            stops_kept=self._stops_kept,
+            stops_kept=self._options.stops_kept,
         )
         try:
             rows = load.rows_of(self._runtime, kept.image)

@@ -8,27 +8,32 @@ from typing import Final
 import msgspec
 import torch
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.collecting.batches import Batches
-from djinn_jupyter.engine.collecting.collection import Asked, Collecting, UntilDone
-from djinn_jupyter.engine.collecting.places import Places, rows_of
+from djinn_jupyter.engine.collecting.collection import CheckedCollection, Collecting, UntilDone
+from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of
 from djinn_jupyter.engine.collecting.scoring import logits_of, loss_of
 from djinn_jupyter.engine.collecting.shard_file import Note, shard_path
+from djinn_jupyter.engine.collecting.shared_losses import SharedLosses
+from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lines import fed_tokens, require_empty, require_prompt, under_rules_of
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.steps import Pieces, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.progress import Doing, Progress
 from djinn_jupyter.wire.replies import Scored
-from djinn_jupyter.wire.texts import in_quotes
 
 FORMAT: Final = 1
+ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -49,24 +54,25 @@ class CollectionRequests:
 
     @handles(ask.Collect, wakes_weights=True, changes=False)
     def collect(self, request: ask.Collect, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "collect")
+        session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
         asked = self._checked(request)
         files = self._persistence.file_worker
         work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
         return work.steps(self._workspace)
 
-    def _checked(self, request: ask.Collect) -> Asked:
-        places = Places.of(self._runtime, request.sites)
+    def _checked(self, request: ask.Collect) -> CheckedCollection:
+        places = CollectedSites.of(self._runtime, request.sites)
         folder = Path(request.folder)
         if not folder.is_absolute():
             raise UsageError(f"A collection's folder is given by its full path, which {request.folder!r} is not.")
         for index, tokens in enumerate(request.prompts):
-            require_line(self._runtime, tokens, request.first + index)
+            require_prompt(self._runtime.description, tokens, request.first + index)
             rows_of(request.positions, len(tokens), request.first + index)
-        return Asked(
+        return CheckedCollection(
             path=shard_path(folder, request.shard),
             shard=request.shard,
             first=request.first,
+            last=request.last,
             prompts=request.prompts,
             places=places,
             positions=request.positions,
@@ -76,7 +82,7 @@ class CollectionRequests:
             note=self._note(request, places),
         )
 
-    def _note(self, request: ask.Collect, places: Places) -> Note:
+    def _note(self, request: ask.Collect, places: CollectedSites) -> Note:
         """Return the note by which this shard is told from others. It is compared before a shard that is there is left
         as it is."""
         return {
@@ -95,66 +101,78 @@ class CollectionRequests:
 
 
 class ScoreRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._runtime = sessions, runtime
+    def __init__(self, sessions: SessionTable, runtime: Runtime, workspace: Workspace) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._batches = Batches(runtime)
 
     @handles(ask.Score, wakes_weights=True, changes=False)
     def score(self, request: ask.Score, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "score")
+        session = require_empty(self._sessions.find(request.session), "score", "engine.loss")
         prompts = [self._tokens(line, request.first + index) for index, line in enumerate(request.prompts)]
-        rules = () if request.rules_of is None else self._sessions.find(request.rules_of).rules_in_force
-        return self._steps(session, prompts, rules, request.what)
+        if request.what == "logits":
+            _require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
+        ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
+        rules = under_rules_of(ruling, session)
+        return self._steps(session, prompts, rules, request)
 
     def _tokens(self, line: tuple[int, ...] | str, number: int) -> tuple[int, ...]:
         if isinstance(line, str):
             line = fed_tokens(self._sessions.find(line))
-        require_line(self._runtime, line, number)
+        require_prompt(self._runtime.description, line, number)
         return line
 
-    def _steps(self, session: Session, prompts: list[tuple[int, ...]], rules: tuple[Rule, ...], what: str) -> Steps:
+    def _steps(
+        self, session: Session, prompts: list[tuple[int, ...]], rules: tuple[Rule, ...], request: ask.Score
+    ) -> Steps:
+        shared = SharedLosses(self._runtime, session, self._batches, first=request.first)
+        if request.mode == "fast":
+            yield from self._together(shared, session, prompts, rules, request)
         found = []
-        for tokens in prompts:
+        doing: Doing = "computing losses" if request.what == "loss" else "computing logits"
+        for index, tokens in enumerate(prompts):
+            if index in shared.losses:
+                found.append(shared.losses[index])
+                continue
+            session.note_progress(Progress(doing=doing, done=request.first + index, total=None))
             logits_TV = yield from logits_of(self._runtime, session, tokens, rules)
-            found.append(logits_TV.float().to("cpu") if what == "logits" else loss_of(logits_TV, tokens))
+            found.append(logits_TV.float().to("cpu") if request.what == "logits" else loss_of(logits_TV, tokens))
             yield None
-        return Scored(tokens=tuple(prompts), values=to_array(torch.cat(found)))
+        return Scored(
+            tokens=tuple(prompts),
+            values=to_array(found[0] if len(found) == 1 else torch.cat(found)),
+            mode="fast" if shared.losses else "exact",
+            largest_difference=shared.largest,
+            notes=() if shared.why_not is None else (f"Each prompt was computed alone, for {shared.why_not}.",),
+        )
+
+    def _together(
+        self,
+        shared: SharedLosses,
+        session: Session,
+        prompts: list[tuple[int, ...]],
+        rules: tuple[Rule, ...],
+        request: ask.Score,
+    ) -> Pieces:
+        """Compute losses in shared passes, where nothing stands against that."""
+        if request.what == "logits":
+            raise UsageError("Logits of all positions are computed one prompt at a time; leave fast out.")
+        if rules or session.attention is not None:
+            shared.refuse("passes with steering rules, or of an attention of their own, are not shared")
+            return
+        session.note_progress(Progress(doing="computing losses", done=request.first, total=None))
+        with (
+            device_memory_for("a batch of these prompts", "Close sessions, or run each prompt alone."),
+            self._workspace.opened(self._runtime.space, session) as room,
+        ):
+            yield from shared.compute(room, prompts, request.seed)
 
 
-def fed_tokens(session: Session) -> tuple[int, ...]:
-    """Return the tokens of a session's line that have been fed. Raises UsageError where a pass of their own is not what
-    the session computed."""
-    if session.edits_in_force:
+def _require_answerable(positions: int, vocabulary: int) -> None:
+    """Raise UsageError for more logits than one answer may have: it lies whole in main memory, here and there."""
+    row = vocabulary * torch.float32.itemsize
+    if positions * row > ANSWERED_LOGITS:
         raise UsageError(
-            f"Session {in_quotes(session.name)} has edits made at stops, which are no part of a pass over its tokens; "
-            "give the text itself, or make the edit a rule (steer)."
-        )
-    if not session.committed:
-        raise UsageError(
-            f"Session {in_quotes(session.name)} has finished no pass yet; run a prompt in it, or give the text."
-        )
-    return tuple(session.tokens[: session.committed])
-
-
-def require_empty(session: Session, verb: str) -> Session:
-    """Return the session. Raises IllegalMove where it has a line of its own, which a pass here would overwrite."""
-    if session.state != "idle" or session.tokens or session.rules or session.watches:
-        raise IllegalMove(
-            f"Session {in_quotes(session.name)} has a line of its own; {verb} in an empty one, as engine.{verb} opens."
-        )
-    return session
-
-
-def require_line(runtime: Runtime, tokens: tuple[int, ...], number: int) -> None:
-    """Raise the error for which a prompt cannot be run."""
-    vocabulary, context = runtime.description.vocab_size, runtime.description.context_length
-    strange = next((token for token in tokens if token >= vocabulary), None)
-    if strange is not None:
-        raise UsageError(
-            f"Prompt {number} (counted from 0) has the token id {strange}, which is not in the vocabulary: its ids are "
-            f"0 to {vocabulary - 1}."
-        )
-    if context is not None and len(tokens) > context:
-        raise PromptTooLong(
-            f"Prompt {number} (counted from 0) has {len(tokens)} tokens and the model {context} positions; shorten it "
-            f"by {len(tokens) - context}, or leave it out."
+            f"The logits of all {positions:,} positions are {spell_bytes(positions * row)}, more than the "
+            f"{spell_bytes(ANSWERED_LOGITS)} of one answer: ask for those of at most {ANSWERED_LOGITS // row:,} "
+            "positions, or for the loss, which is a number for each."
         )

@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.answers import Answers
-from djinn_jupyter.engine.requests.handles import Answered, Handlers
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.handles import Answered, RequestHandlers
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
@@ -33,14 +33,14 @@ class Dispatcher:
 
     def __init__(
         self,
-        handlers: Handlers,
+        handlers: RequestHandlers,
         needs: RequestNeeds,
         owners: Owners,
         stateless: StatelessRequests,
         runtime: Runtime,
         *,
         sessions: SessionTable,
-        life: Lifecycle,
+        life: SessionLifecycle,
         scheduler: Scheduler,
         residency: Residency,
         waiting: Waiting,
@@ -90,7 +90,7 @@ class Dispatcher:
             self._waiting.remove(session, queued)
         if session is not None and session.state == "running" and session.work is None:
             self._life.break_off(session)
-        self._residency.changed()  # its session may be evicted now
+        self._residency.room_changed()  # its session may be evicted now
         failure = self._faults.reply_to(error)
         if queued.answered:
             self._faults.note(f"it finished with a {type(queued.request).__name__} that was answered", error)
@@ -122,7 +122,7 @@ class Dispatcher:
 
     def _recompute(self, session: Session) -> None:
         """Recompute rows and states that an earlier process had in memory, for the queued requests."""
-        steps = recompute(self._runtime, session)
+        steps = recompute(self._runtime.of(session), session)
         self._scheduler.add(Job(kind="look", session=session, steps=steps, for_request=None))
 
     def _dispatch_now(self, queued: QueuedRequest, session: Session | None) -> bool:
@@ -206,6 +206,7 @@ class Dispatcher:
             try:
                 if not self._take_up_first(session):
                     return
+                self._residency.room_changed()  # unless it is at work now, the session may be evicted
             except Exception as error:  # noqa: BLE001  the request's edge
                 self._fail(queued, session, error)
 

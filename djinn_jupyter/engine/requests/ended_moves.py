@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from djinn_jupyter.engine.requests.answers import Answers
@@ -12,6 +13,8 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Event, Failed, SessionSwapped
+
+log = logging.getLogger(__name__)
 
 
 class EndedMoves:
@@ -30,6 +33,7 @@ class EndedMoves:
         """Tell of a move. `transfer` is None where it failed; its error is in the session's residence."""
         self._sessions.touch(session.name)
         if transfer is not None:
+            _log(session.name, transfer)
             self._publish(SessionSwapped(session=session.name, transfer=transfer))
             if session.residence.state == "disk":
                 self._sessions.changed(session.name)  # the journal says from now on where its pages are
@@ -40,3 +44,12 @@ class EndedMoves:
         """Give the queued requests that needed the failed move its error, up to the first that did not."""
         while session in self._waiting and self._needs.lacks_bytes(session, self._waiting.first(session).request):
             self._answers.add(self._waiting.take(session), Failed(code=error.code, message=str(error)))
+
+
+def _log(session: str, moved: Transfer) -> None:
+    """Log the end of a move, in the words that the original's users look for."""
+    if moved.direction == "out":
+        line = "evicted: session %r, %d bytes to the %s in %.6f s (%s)"
+    else:
+        line = "restored: session %r, %d bytes from the %s in %.6f s (%s)"
+    log.info(line, session, moved.bytes_moved, moved.tier, moved.seconds, moved.cause)

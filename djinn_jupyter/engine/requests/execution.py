@@ -9,12 +9,13 @@ from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lines import require_fit
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.footprint import tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.rewind import to_layer, to_token
+from djinn_jupyter.engine.session.rewind import recount, to_layer, to_token
 from djinn_jupyter.engine.session.run import draw_and_run
 from djinn_jupyter.engine.session.run import run as run_line
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -64,7 +65,7 @@ class ExecutionRequests:
             session.begin_anew()
         session.take_generation(generation, tokens, token_by_token=self._runtime.token_by_token)
         self._set_off(session, "run")
-        return run_line(self._runtime, session, free=request.free)
+        return run_line(self._runtime.of(session), session, free=request.free)
 
     def _draw_on(self, session: Session, generation: Generation, *, free: bool) -> Steps:
         """Go on from the logits in which a prompt ended that was run for no new token: nothing is fed before a draw."""
@@ -73,24 +74,14 @@ class ExecutionRequests:
         session.take_generation(generation, session.tokens, token_by_token=self._runtime.token_by_token)
         session.keep_logits(logits_1V)
         self._set_off(session, "run")
-        return draw_and_run(self._runtime, session, free=free)
+        return draw_and_run(self._runtime.of(session), session, free=free)
 
     def _check_prompt(self, tokens: list[int], committed: int, extends: bool) -> None:
         if len(tokens) <= committed:
             raise UsageError(
                 "There is nothing to extend; run a prompt first." if extends else "The prompt has no tokens."
             )
-        vocabulary, context = self._description.vocab_size, self._description.context_length
-        strange = next((token for token in tokens if token >= vocabulary), None)
-        if strange is not None:
-            raise UsageError(
-                f"Token id {strange} is not in the vocabulary, which has {vocabulary} ids: 0 to {vocabulary - 1}."
-            )
-        if context is not None and len(tokens) > context:
-            raise PromptTooLong(
-                f"The prompt has {len(tokens)} tokens and the model {context} positions; "
-                f"shorten it by {len(tokens) - context}."
-            )
+        require_fit(self._description, tokens, "The prompt")
         if self._forward.crosses(committed, len(tokens)):
             raise PromptTooLong(
                 f"The model changes its rotary frequencies at {self._forward.switches_at} positions, and the "
@@ -100,7 +91,7 @@ class ExecutionRequests:
     def _fresh_cache(self, session: Session, positions: int) -> None:
         """Give the session an empty cache with room for the prompt. Frees the old line only when the new one has, or
         can take, its pages."""
-        fresh = self._runtime.new_cache()
+        fresh = self._runtime.space.new_cache()
         try:
             fresh.reserve(0, positions)
         except SlabFull:
@@ -133,47 +124,26 @@ class ExecutionRequests:
         self._go_on(session)
         if request.mode is not None and session.generation is not None:
             session.generation.share(request.mode)
-        return run_line(self._runtime, session, free=request.free)
+        return run_line(self._runtime.of(session), session, free=request.free)
 
     @handles(ask.Step, wakes_weights=True)
     def step(self, request: ask.Step, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         session.check_move("go_on")
-        frame = queries.stopped_frame(session)
+        frame, runtime = queries.stopped_frame(session), self._runtime.of(session)
         assert frame.tap is not None
         match request.by:
             case "point":
-                targets = self._next_points(frame, request.count)
+                targets = _next_points(runtime, frame, request.count)
             case "token":
                 targets = (Target(tap=frame.tap, step=frame.step + request.count),)
             case "layer":
                 passes, layer = divmod(frame.boundary + request.count - 1, self._forward.layers)
                 targets = (
-                    Target(tap=self._runtime.resolve(Site(point="resid_post", layer=layer)), step=frame.step + passes),
+                    Target(tap=runtime.resolve(Site(point="resid_post", layer=layer)), step=frame.step + passes),
                 )
         self._go_on(session)
-        return run_line(self._runtime, session, targets=targets)
-
-    def _next_points(self, frame: Frame, count: int) -> tuple[Target, ...]:
-        """Return all points of the stage in which the pass goes on, and the border after it. Only the pass itself knows
-        their order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor
-        does not count as a step."""
-        assert frame.tap is not None
-        if count != 1:
-            raise UsageError("Points are stepped to one at a time; step by layers to go further.")
-        taps = [
-            tap
-            for tap in self._forward.anatomy.taps.values()
-            if isinstance(tap, Tap) and not tap.same_tensor(frame.tap)
-        ]
-        stage, last = frame.tap.stage if frame.inside else frame.boundary, self._forward.layers
-        here = [Target(tap=tap, step=frame.step) for tap in taps if tap.boundary is None and tap.stage == stage]
-        if stage == last:
-            return (
-                *here,
-                *(Target(tap=tap, step=frame.step + 1) for tap in taps if tap.stage == -1 or tap.boundary == 0),
-            )
-        return (*here, *(Target(tap=tap, step=frame.step) for tap in taps if tap.boundary == stage + 1))
+        return run_line(self._runtime.of(session), session, targets=targets)
 
     def _go_on(self, session: Session) -> None:
         """Leave the present stop with its edits; drop later stops of the line."""
@@ -198,9 +168,9 @@ class ExecutionRequests:
         session.check_move("go_back")
         match request.by:
             case "layer":
-                return self._told(to_layer(self._runtime, session, request.count))
+                return self._told(to_layer(self._runtime.of(session), session, request.count))
             case "token":
-                return self._told(to_token(self._runtime, session, request.count))
+                return self._told(to_token(self._runtime.of(session), session, request.count))
         if self._residency.away(tensors_of_stop(session.history.before(request.count))):
             return self._fetch_and_stand(session, request.count)
         return self._stand_back(session, request.count)
@@ -213,7 +183,7 @@ class ExecutionRequests:
 
     def _stand_back(self, session: Session, count: int) -> Paused:
         session.stand_at(session.history.go_back(count))
-        session.recount(self._forward.layers)
+        recount(session, self._forward.layers)
         session.move("go_back")
         reply = reports.paused(self._runtime, session)
         self._publish(reply)
@@ -230,6 +200,26 @@ class ExecutionRequests:
         self._runtime.publish(
             SessionPaused(session=reply.session, stop=reply.stop, site=reply.site, step=reply.step, reason="back")
         )
+
+
+def _next_points(runtime: Runtime, frame: Frame, count: int) -> tuple[Target, ...]:
+    """Return all points of the stage in which the pass goes on, and the border after it. Only the pass itself knows
+    their order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor
+    does not count as a step."""
+    assert frame.tap is not None
+    if count != 1:
+        raise UsageError("Points are stepped to one at a time; step by layers to go further.")
+    taps = [
+        tap for tap in runtime.forward.anatomy.taps.values() if isinstance(tap, Tap) and not tap.same_tensor(frame.tap)
+    ]
+    stage, last = frame.tap.stage if frame.inside else frame.boundary, runtime.forward.layers
+    here = [Target(tap=tap, step=frame.step) for tap in taps if tap.boundary is None and tap.stage == stage]
+    if stage == last:
+        return (
+            *here,
+            *(Target(tap=tap, step=frame.step + 1) for tap in taps if tap.stage == -1 or tap.boundary == 0),
+        )
+    return (*here, *(Target(tap=tap, step=frame.step) for tap in taps if tap.boundary == stage + 1))
 
 
 def _run_so_far(session: Session) -> Generation | None:

@@ -69,7 +69,7 @@ def handles(
     return mark
 
 
-class Handlers:
+class RequestHandlers:
     """The handlers of all `parts`: objects with methods that are marked."""
 
     def __init__(self, *parts: object) -> None:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.moment_scope import evaluate
-from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.site_scope import evaluate
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests import interventions
 from djinn_jupyter.engine.requests.handles import handles
@@ -43,10 +43,10 @@ class InspectionRequests:
         stop = session.history.here
         assert stop is not None
         asked = [token_id(self._runtime, token) for token in request.tokens]
-        before = yield from queries.next_logits(self._runtime, session, stop.frame)
+        before = yield from queries.next_logits(self._runtime.of(session), session, stop.frame)
         after = before
         if frame is not stop.frame:
-            after = yield from queries.next_logits(self._runtime, session, frame)
+            after = yield from queries.next_logits(self._runtime.of(session), session, frame)
         assert frame.tap is not None
         return Effect(
             stop=reports.standing(session),
@@ -59,7 +59,7 @@ class InspectionRequests:
     @handles(ask.Inspect, changes=False)
     def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
         session, frame, site, tap = self._looked_at(request)
-        seen = yield from queries.value_at(self._runtime, session, tap, request.ahead)
+        seen = yield from queries.value_at(self._runtime.of(session), session, tap, request.ahead)
         value = tap.read(seen.raw)
         available = frame.positions[len(frame.positions) - value.shape[0] :]
         rows = edits.rows_of(request.positions, available)
@@ -88,7 +88,7 @@ class InspectionRequests:
             )
         asked = [token_id(self._runtime, token) for token in request.tokens]
         unspaced = Unspaced(self._tokenizer, request.tokens)
-        seen = yield from queries.value_at(self._runtime, session, tap, ahead=False)
+        seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
         value = tap.read(seen.raw)[rows]
         found = []
@@ -106,8 +106,8 @@ class InspectionRequests:
     def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
         session, frame, site, tap = self._looked_at(request)
         condition = checked_condition(self._runtime, request.expression, tap)
-        seen = yield from queries.value_at(self._runtime, session, tap, ahead=False)
-        moment = Moment(
+        seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
+        site_value = SiteValue(
             tap=tap,
             raw=seen.raw,
             tokens=frame.tokens,
@@ -115,11 +115,11 @@ class InspectionRequests:
             step=frame.step,
             lens=self._forward.lens_at(tap),
         )
-        rows = edits.rows_of((request.position,), moment.row_positions())
+        rows = edits.rows_of((request.position,), site_value.row_positions())
         assert rows is not None
-        value = evaluate(condition, moment, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id)
+        value = evaluate(condition, site_value, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id)
         _require_tellable(value, request.expression)
-        position = moment.row_positions()[rows[0]]
+        position = site_value.row_positions()[rows[0]]
         return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
     def _looked_at(self, request: ask.Inspect | ask.Lens | ask.Evaluate) -> tuple[Session, Frame, Site, Tap]:
@@ -127,7 +127,7 @@ class InspectionRequests:
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
         site = _site(request.site, session)
-        return session, frame, site, self._runtime.resolve(site)
+        return session, frame, site, self._runtime.of(session).resolve(site)
 
     @handles(ask.ReadWatch, while_running=True, changes=False)
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
@@ -150,7 +150,7 @@ class InspectionRequests:
     @handles(ask.ReadLogits, without_rows=True, changes=False)
     def read_logits(self, request: ask.ReadLogits, holder: Holder) -> Logits:
         session = self._sessions.find(request.session)
-        return Logits(logits=to_array(_last_logits(session)), stop=reports.standing(session))
+        return Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
 
     @handles(ask.ReadHistory, while_running=True, changes=False)
     def read_history(self, request: ask.ReadHistory, holder: Holder) -> History:
@@ -183,7 +183,8 @@ def _site(spelling: str | None, session: Session) -> Site:
     return frame.tap.site if stop.breakpoint is None else parse_site(stop.breakpoint.site)
 
 
-def _last_logits(session: Session) -> Tensor:
+def last_logits(session: Session) -> Tensor:
+    """Return the logits [V] in which the last finished pass ended. Raises UsageError and IllegalMove where none are."""
     if session.logits_1V is None:
         raise UsageError(
             f"Session {in_quotes(session.name)} has finished no pass yet, so there are no logits; run a prompt."

@@ -51,7 +51,7 @@ class BreakpointRequests:
         """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
         session = self._sessions.find(request.session)
         site = parse_site(request.site)
-        tap = self._runtime.resolve(site)
+        tap = self._runtime.of(session).resolve(site)
         condition = None if request.when is None else checked_condition(self._runtime, request.when, tap)
         if condition is not None:
             condition.require_truth()
@@ -149,12 +149,13 @@ class EditRequests:
         frame = queries.stopped_frame(source)
         while source.needs_recompute:
             if source.work is None:
-                yield from recompute(self._runtime, source)
+                yield from recompute(self._runtime.of(source), source)
             else:
                 yield None
         there = parse_site(edit.site) if edit.site is not None else site
-        tap = self._runtime.resolve(there)
-        seen = yield from queries.value_at(self._runtime, source, tap, ahead=False)
+        runtime = self._runtime.of(source)
+        tap = runtime.resolve(there)
+        seen = yield from queries.value_at(runtime, source, tap, ahead=False)
         value = tap.read(seen.raw)
         available = frame.positions[len(frame.positions) - value.shape[0] :]
         wanted = edit.positions if edit.positions is not None else positions
@@ -183,7 +184,7 @@ class RuleRequests:
     def steer(self, request: ask.Steer, holder: Holder) -> Steered:
         """Set a rule. The same rule twice is one; setting it again turns it on."""
         session = self._sessions.find(request.session)
-        made = made_rule(self._runtime, request, session.rule_numbers_given + 1)
+        made = made_rule(self._runtime.of(session), request, session.rule_numbers_given + 1)
         for rule in session.rules.values():
             if rule.says(made):
                 session.enable_rule(rule, True)
@@ -203,7 +204,7 @@ class RuleRequests:
     def watch(self, request: ask.Watch, holder: Holder) -> Watching:
         session = self._sessions.find(request.session)
         site = parse_site(request.site)
-        tap = self._runtime.resolve(site)
+        tap = self._runtime.of(session).resolve(site)
         made = _watch(request, site, tap, session)
         made.limit(request.byte_cap)
         if request.fresh:

@@ -15,7 +15,7 @@ from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionClosed, Sess
 from djinn_jupyter.wire.texts import in_quotes
 
 
-class Lifecycle:
+class SessionLifecycle:
     def __init__(
         self,
         sessions: SessionTable,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.cached_edits import edit_cached
 from djinn_jupyter.engine.session.generation import GenerationCopies
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.ownership import whose
@@ -17,21 +19,28 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
 from djinn_jupyter.wire.nouns import Origin
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
+from djinn_jupyter.wire.rules import dosed
+from djinn_jupyter.wire.sites import parse_site
 from djinn_jupyter.wire.texts import in_quotes
 
 
 class SessionRequests:
-    """`stops_kept`: stops of a session kept in memory."""
-
     def __init__(
-        self, sessions: SessionTable, life: Lifecycle, runtime: Runtime, residency: Residency, stops_kept: int
+        self,
+        sessions: SessionTable,
+        life: SessionLifecycle,
+        runtime: Runtime,
+        residency: Residency,
+        options: SettledOptions,
     ) -> None:
         self._sessions, self._life, self._runtime = sessions, life, runtime
-        self._residency, self._stops_kept = residency, stops_kept
+        self._residency, self._options = residency, options
 
     @handles(
         ask.Open,
@@ -70,8 +79,8 @@ class SessionRequests:
             holder=holder,
             holder_notebook=notebook,
             temporary=temporary,
-            cache=self._runtime.new_cache(),
-            history=History(kept=self._stops_kept),
+            cache=self._runtime.space.new_cache(),
+            history=History(kept=self._options.stops_kept),
         )
 
     def _forget(self, session: Session) -> Session:
@@ -87,6 +96,25 @@ class SessionRequests:
     @handles(ask.Describe, while_running=True, at_once=True, changes=False)
     def describe(self, request: ask.Describe, holder: Holder) -> Described:
         return Described(session=reports.describe(self._sessions.find(request.session)))
+
+    @handles(ask.SetAttention)
+    def set_attention(self, request: ask.SetAttention, holder: Holder) -> Described:
+        """Choose how a session that holds nothing yet computes attention; its points are those of that attention."""
+        session, own = self._sessions.find(request.session), self._runtime.forward.attention
+        if request.attention != (session.attention or own):
+            if session.tokens or session.breakpoints or session.rules or session.watches:
+                raise IllegalMove(
+                    f"Session {in_quotes(session.name)} has a line, breakpoints, rules or watches, which are of "
+                    f"{session.attention or own} attention; choose another in a new session."
+                )
+            if request.attention != own and request.attention != "eager":
+                raise UsageError(
+                    f"This engine computes {own} attention, and sessions of it that or eager; load the model with "
+                    f"--attention {request.attention}."
+                )
+            self._runtime.forward.attending(request.attention)
+            session.attend(None if request.attention == own else request.attention)
+        return Described(session=reports.describe(session))
 
     @handles(ask.Detach, while_running=True, at_once=True, changes=False)
     def detach(self, request: ask.Detach, holder: Holder) -> Detached:
@@ -108,6 +136,7 @@ class SessionRequests:
             raise UsageError(
                 f"Session {in_quotes(parent.name)} has run nothing that could go on with a seed; run a prompt first."
             )
+        changed = _dosed(parent, request)
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
         child = Session(
@@ -120,7 +149,7 @@ class SessionRequests:
             state=parent.state,
             tokens=list(parent.tokens),
             texts=list(parent.texts),
-            journal=dict(parent.journal),
+            saved_states=dict(parent.saved_states),
             pass_log=parent.pass_log.copy(),
             exactness=parent.exactness,
             frame=parent.frame,
@@ -128,17 +157,40 @@ class SessionRequests:
             generation=None if parent.generation is None else generations(parent.generation),
             logits_1V=parent.logits_1V,
             breakpoints={number: replace(b) for number, b in parent.breakpoints.items()},
-            rules={number: rule.copy() for number, rule in parent.rules.items()},
+            rules={**{number: rule.copy() for number, rule in parent.rules.items()}, **changed},
             numbers_given=parent.numbers_given,
             runs=parent.runs,
+            attention=parent.attention,
             forked_from=_origin(parent),
             rule_numbers_given=parent.rule_numbers_given,
         )
         if request.seed is not None and child.generation is not None:
             child.history.draw_with(child.generation.reseed(request.seed))
+        if request.edit is not None:
+            self._edit_cached(parent, child, request, request.edit)
         self._life.begin(child)
         self._residency.accounted(child)
         return Opened(session=reports.describe(child), created=True)
+
+    def _edit_cached(self, parent: Session, child: Session, request: ask.Fork, edit: Edit) -> None:
+        """Edit committed keys or values of a fork that is not there yet; it begins at this place."""
+        try:
+            if request.site is None:
+                raise UsageError("An edit of committed keys or values needs their site, such as k_rot.5[0] or v.5.")
+            site = parse_site(request.site)
+            edit_cached(self._runtime.of(child), child, edit, site, request.positions, request.words)
+        except BaseException:
+            child.cache.free()
+            raise
+        child.history.keep_present(f"Those are stops of {in_quotes(label(parent.name))}, before the edit of this fork.")
+
+
+def _dosed(parent: Session, request: ask.Fork) -> dict[int, Rule]:
+    """Return the rule that has another coefficient in the fork, by its number. Raises UsageError."""
+    if request.coef is None:
+        return {}
+    rule = dosed(parent.rules.values(), request.rule)
+    return {rule.number: rule.with_coefficient(request.coef)}
 
 
 def require_free(name: str, names: Collection[str]) -> None:

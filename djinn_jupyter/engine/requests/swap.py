@@ -12,7 +12,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Transfer
-from djinn_jupyter.wire.replies import Noted, Swapped
+from djinn_jupyter.wire.replies import Described, Noted, Swapped
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -41,6 +41,12 @@ class SwapRequests:
         self._residency.swap_in(session)
         yield from self._residency.settled(session)
         return _swapped(session, before)
+
+    @handles(ask.Rest, while_away=True, without_rows=True, changes=False)
+    def rest(self, request: ask.Rest, holder: Holder) -> Described:
+        session = self._sessions.find(request.session)
+        self._residency.announce_rest(session, request.expected_seconds)
+        return Described(session=reports.describe(session))
 
     @handles(ask.Note, while_running=True, at_once=True, changes=False)
     def note(self, request: ask.Note, holder: Holder) -> Noted:

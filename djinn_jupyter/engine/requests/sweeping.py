@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.engine.interventions.edit_kinds import LARGEST
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.inspection import last_logits
+from djinn_jupyter.engine.requests.lines import require_empty, require_fit
 from djinn_jupyter.engine.requests.making_rules import require_known_tokens
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -13,60 +15,109 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps import swept_edits
-from djinn_jupyter.engine.sweeps.metric import Metric
-from djinn_jupyter.engine.sweeps.places import Places
-from djinn_jupyter.engine.sweeps.sweep import Asked, Sweeping
+from djinn_jupyter.engine.sweeps.alignment import Alignment, SweptLine, aligned, chosen_positions
+from djinn_jupyter.engine.sweeps.continuing import finished_before, recipe_of
+from djinn_jupyter.engine.sweeps.metric import Metrics
+from djinn_jupyter.engine.sweeps.path_sweep import PathSweeping
+from djinn_jupyter.engine.sweeps.places import SweptPlaces, places_of
+from djinn_jupyter.engine.sweeps.receivers import Receivers
+from djinn_jupyter.engine.sweeps.sweep import CheckedSweep, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Workspace
-from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.sweeps import Line
+from djinn_jupyter.wire.replies import MetricsRead
+from djinn_jupyter.wire.sweeps import LineSource, source_of
 from djinn_jupyter.wire.texts import in_quotes
 
 
 class SweepRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, workspace: Workspace) -> None:
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence = persistence
         self._together = Together(runtime)
 
     @handles(ask.Sweep, wakes_weights=True, changes=False)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
-        if session.state != "idle" or session.tokens or session.rules or session.watches:
-            raise IllegalMove(
-                f"Session {in_quotes(session.name)} has a line of its own; sweep in an empty one, as dj.sweep opens."
-            )
-        asked = self._checked(request)
-        return Sweeping(self._runtime, session, asked, self._together).steps(self._workspace)
+        session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
+        session.attend(self._attention(request))
+        runtime = self._runtime.of(session)
+        asked = self._checked(request, runtime)
+        kind = Sweeping if asked.receivers is None else PathSweeping
+        return kind(runtime, session, asked, self._together).steps(self._workspace)
 
-    def _checked(self, request: ask.Sweep) -> Asked:
+    @handles(ask.ReadMetrics, without_rows=True, changes=False)
+    def read_metrics(self, request: ask.ReadMetrics, holder: Holder) -> MetricsRead:
+        metrics = self._metrics(request.metrics)
+        return MetricsRead(values=metrics.of(last_logits(self._sessions.find(request.session))))
+
+    def _metrics(self, texts: Sequence[str]) -> Metrics:
+        """Return the metrics in these texts. Raises InvalidCondition."""
+        metrics = Metrics.parse(texts, self._runtime.tokenizer)
+        for metric in metrics.each:
+            require_known_tokens(self._runtime, metric.condition)
+        return metrics
+
+    def _attention(self, request: ask.Sweep) -> str | None:
+        """Return the attention of the sweep: that of the sessions whose lines are swept. Raises UsageError."""
+        named = (line for line in (request.corrupted, request.clean) if isinstance(line, str))
+        found = {self._sessions.find(name).attention for name in named}
+        if len(found) > 1:
+            raise UsageError(
+                "The sessions of the two lines compute attention in different ways; give one of them by its text."
+            )
+        return next(iter(found), None)
+
+    def _checked(self, request: ask.Sweep, runtime: Runtime) -> CheckedSweep:
         corrupted, notes = self._tokens(request.corrupted)
         clean, more = (None, ()) if request.clean is None else self._tokens(request.clean)
-        metric = Metric.parse(request.metric, self._runtime.tokenizer)
-        require_known_tokens(self._runtime, metric.condition)
-        places = Places.of(self._runtime, request.site, request.over, len(corrupted), request.coefs)
-        self._check_edit(request, places, len(corrupted), None if clean is None else len(clean))
-        return Asked(
+        line, source = (corrupted, clean) if request.into == "corrupted" else (clean, corrupted)
+        if line is None:
+            raise UsageError("A sweep into the clean line needs that line.")
+        metrics = self._metrics(request.metrics)
+        places = places_of(
+            runtime,
+            request.site,
+            request.over,
+            len(line),
+            alignment=self._alignment(request, line, source),
+            coefs=request.coefs,
+            windows=dict(request.windows),
+            in_pairs=request.in_pairs,
+        )
+        self._check_edit(request, places, len(line), None if source is None else len(source))
+        receivers = _receivers(runtime, request, places)
+        identity, attention = self._persistence.identity, self._attention(request)
+        recipe = recipe_of(request, corrupted, clean, runtime.description, identity, attention)
+        return CheckedSweep(
             places=places,
-            corrupted=corrupted,
-            clean=clean,
+            line=line,
+            source=source,
             edit=request.edit,
             noise=request.noise,
-            metric=metric,
+            metrics=metrics,
             mode=request.mode,
             seed=request.seed,
             notes=(*notes, *more),
+            receivers=receivers,
+            into=request.into,
+            pair=request.pair,
+            finished=finished_before(request.continued, recipe, places.shape, len(request.metrics)),
+            recipe=recipe,
         )
 
-    def _check_edit(self, request: ask.Sweep, places: Places, corrupted: int, clean: int | None) -> None:
+    def _check_edit(self, request: ask.Sweep, places: SweptPlaces, corrupted: int, clean: int | None) -> None:
         scales = () if request.noise is None else (request.noise.scale,)
-        strange = next((number for number in (*request.coefs, *scales) if not abs(number) <= LARGEST), None)
+        strange = next((number for number in (*request.coefs, *scales) if not abs(number) <= LARGEST_SINGLE), None)
         if strange is not None:
             raise UsageError(f"A sweep takes numbers that are finite in float32, and {strange} is none.")
         if request.edit is not None:
-            width = next(iter(places.taps.values())).width
-            swept_edits.check(request.edit, width if width is not None else corrupted, coefs=bool(request.coefs))
+            for width in dict.fromkeys(tap.width for tap in places.taps.values()):
+                swept_edits.check(request.edit, corrupted if width is None else width, coefs=bool(request.coefs))
         elif request.coefs:
             raise UsageError("A sweep over coef needs an edit with a coefficient, such as scale; patching has none.")
         if request.noise is not None:
@@ -74,10 +125,31 @@ class SweepRequests:
         if request.edit is None and clean is None:
             raise UsageError("A sweep needs a clean line to patch from, or an edit such as zero or scale.")
         if clean is not None and clean != corrupted and (request.noise or swept_edits.reads_a_line(request.edit)):
+            self._check_unequal(request, places, corrupted, clean)
+
+    def _check_unequal(self, request: ask.Sweep, places: SweptPlaces, line: int, source: int) -> None:
+        counts = f"The {source_of(request.into)} line has {source} tokens and the {request.into} one {line}"
+        if not request.align:
             raise UsageError(
-                f"The clean line has {clean} tokens and the corrupted one {corrupted}, so their positions do not "
-                "correspond; choose texts of equally many tokens."
+                f"{counts}, so their positions do not correspond; choose texts of equally many tokens, or name those "
+                "that do correspond, with align."
             )
+        maps = next((tap for tap in places.taps.values() if tap.width is None), None)
+        if maps is not None:
+            raise UsageError(f"{counts}, so {maps.site.point}, which has a column for each, cannot be patched.")
+
+    def _alignment(self, request: ask.Sweep, tokens: tuple[int, ...], others: tuple[int, ...] | None) -> Alignment:
+        tokenizer = self._runtime.tokenizer
+        line = SweptLine(name=f"{request.into} line", tokens=tokens, tokenizer=tokenizer)
+        if not request.align:
+            return chosen_positions(line, request.positions)
+        if request.positions or request.noise or others is None:
+            raise UsageError(
+                "align names the positions of a clean and a corrupted line that correspond, and no others are edited; "
+                "leave positions and noise out."
+            )
+        source = SweptLine(name=f"{source_of(request.into)} line", tokens=others, tokenizer=tokenizer)
+        return aligned(line, source, request.align)
 
     def _check_noise(self, positions: Sequence[int], length: int, clean: int | None) -> None:
         if clean is None:
@@ -86,7 +158,7 @@ class SweepRequests:
         if strange is not None:
             raise UsageError(f"Position {strange} is not in the line, which has {length} tokens.")
 
-    def _tokens(self, line: Line) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    def _tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return a line's tokens, and a note where its session would not have run them as a sweep does."""
         if not isinstance(line, str):
             return self._checked_tokens(line), ()
@@ -96,17 +168,22 @@ class SweepRequests:
         return self._checked_tokens(tuple(session.tokens)), _notes_on(session)
 
     def _checked_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        vocabulary, context = self._runtime.description.vocab_size, self._runtime.description.context_length
-        strange = next((token for token in tokens if token >= vocabulary), None)
-        if strange is not None:
-            raise UsageError(f"Token id {strange} is not in the vocabulary: its ids are 0 to {vocabulary - 1}.")
-        if context is not None and len(tokens) > context:
-            raise PromptTooLong(f"A line has {len(tokens)} tokens and the model {context} positions; shorten it.")
+        require_fit(self._runtime.description, tokens, "A line")
         return tokens
 
 
+def _receivers(runtime: Runtime, request: ask.Sweep, places: SweptPlaces) -> Receivers | None:
+    if not request.receivers:
+        if not request.over:
+            raise UsageError("A sweep goes over one axis at least, such as layer.")
+        return None
+    if request.windows or request.in_pairs:
+        raise UsageError("A path has one sender a cell; leave windows and pairs of cells out.")
+    return Receivers.of(runtime, request.receivers, places.taps.values())
+
+
 def _notes_on(session: Session) -> tuple[str, ...]:
-    if not session.rules_in_force and not session.edits_in_force:
+    if not session.rules_in_force and not session.edits_in_force and not session.pass_log.edited:
         return ()
     return (
         f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.mover import ThreadMover
-from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
@@ -27,7 +27,7 @@ from djinn_jupyter.engine.parts import Parts
 from djinn_jupyter.engine.persistence.file_worker import until_done
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
-from djinn_jupyter.engine.process_memory import Footprint
+from djinn_jupyter.engine.process_memory import ProcessFootprint
 from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
@@ -36,11 +36,12 @@ from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRe
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
-from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.requests.handles import RequestHandlers
+from djinn_jupyter.engine.requests.heads import HeadRequests
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
-from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.sessions import SessionRequests
@@ -50,6 +51,7 @@ from djinn_jupyter.engine.requests.sweeping import SweepRequests
 from djinn_jupyter.engine.requests.switching import SwitchingRequests
 from djinn_jupyter.engine.requests.tree import TreeRequests
 from djinn_jupyter.engine.requests.weights import WeightRequests
+from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.lockstep import Lockstep
@@ -83,6 +85,7 @@ HANDLED_BY: Final = (
     SweepRequests,
     CollectionRequests,
     ScoreRequests,
+    HeadRequests,
     TreeRequests,
     SwapRequests,
     WeightRequests,
@@ -92,7 +95,7 @@ HANDLED_BY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """The basis of an engine: a studied model, and its memory and folders."""
+    """The basis of an engine: a model whose points are known, and its memory and folders."""
 
     config: EngineConfig
     forward: Forward
@@ -105,7 +108,7 @@ class Foundation:
     host: HostTier | None = None
     disk: DiskTier | None = None
     tokenizer_process: TokenizerProcess | None = None
-    footprint: Footprint | None = None
+    footprint: ProcessFootprint | None = None
 
 
 def assemble(given: Foundation) -> Engine:
@@ -119,7 +122,7 @@ def assemble(given: Foundation) -> Engine:
         slabs=tied.slabs,
         mover=tied.mover,
         tiers=tied.tiers,
-        blobs=tied.blobs,
+        storage_table=tied.storage_table,
         accounting=tied.accounting,
         sessions=tied.sessions,
         residency=tied.residency,
@@ -165,18 +168,18 @@ class _Assembly:
         return Tiers(self.given.host, self.given.disk, self.mover, self.device)
 
     @cached_property
-    def blobs(self) -> Blobs:
-        return Blobs(self.device, self.budget)
+    def storage_table(self) -> StorageTable:
+        return StorageTable(self.device, self.budget)
 
     @cached_property
     def accounting(self) -> Accounting:
-        return Accounting(self.sessions, self.slabs, self.tiers, self.blobs, self.faults)
+        return Accounting(self.sessions, self.slabs, self.tiers, self.storage_table, self.faults)
 
     # --- the sessions ----------------------------------------------------------------------------------------------
 
     @cached_property
     def sessions(self) -> SessionTable:
-        return SessionTable(self.blobs, changed=self.persistence.touch, forgotten=self.persistence.forget)
+        return SessionTable(self.storage_table, changed=self.persistence.touch, forgotten=self.persistence.forget)
 
     @cached_property
     def residency(self) -> Residency:
@@ -186,18 +189,21 @@ class _Assembly:
             self.slabs,
             self.budget,
             self.tiers,
-            self.blobs,
-            idle_seconds=self.config.idle_swap_seconds,
+            self.storage_table,
+            options=self.config,
             begun=Usage.read(self.device),
             faults=self.faults,
             waiting=self.waiting,
             others_go_on=self.scheduler.others_go_on,
             swapped=ended.ended,
+            new_cache=self._new_cache,
+            order=by_rest if self.config.evict_by_last_use else in_order,
+            prefetches=not self.config.no_prefetch,
         )
 
     @cached_property
-    def lifecycle(self) -> Lifecycle:
-        return Lifecycle(
+    def lifecycle(self) -> SessionLifecycle:
+        return SessionLifecycle(
             self.sessions,
             self.scheduler,
             self.residency,
@@ -241,12 +247,12 @@ class _Assembly:
         return Intake(self.mailbox, self.stateless, self.faults)
 
     @cached_property
-    def handlers(self) -> Handlers:
+    def handlers(self) -> RequestHandlers:
         """One handler for each kind of request, given the parts that it works with."""
-        sessions, runtime, residency, kept = self.sessions, self.runtime, self.residency, self.config.stops_kept
+        sessions, runtime, residency, options = self.sessions, self.runtime, self.residency, self.config
         until = partial(until_done, self.mailbox, self.scheduler)
-        return Handlers(
-            SessionRequests(sessions, self.lifecycle, runtime, residency, kept),
+        return RequestHandlers(
+            SessionRequests(sessions, self.lifecycle, runtime, residency, options),
             ExecutionRequests(sessions, runtime, residency),
             BreakpointRequests(sessions, runtime),
             EditRequests(sessions, runtime, residency),
@@ -254,14 +260,23 @@ class _Assembly:
             SwitchingRequests(sessions, runtime, residency),
             InspectionRequests(sessions, runtime),
             AttributionRequests(sessions, runtime),
-            SweepRequests(sessions, runtime, Workspace(self.budget, "sweeps")),
+            SweepRequests(sessions, runtime, Workspace(self.budget, "sweeps"), self.persistence),
             CollectionRequests(sessions, runtime, Workspace(self.budget, "collections"), self.persistence, until),
-            ScoreRequests(sessions, runtime),
+            ScoreRequests(sessions, runtime, Workspace(self.budget, "losses")),
+            HeadRequests(sessions, runtime, Workspace(self.budget, "heads")),
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),
             CheckpointRequests(
-                sessions, self.lifecycle, self.owners, runtime, self.persistence, residency, self.blobs, until, kept
+                sessions,
+                self.lifecycle,
+                self.owners,
+                runtime,
+                self.persistence,
+                residency,
+                self.storage_table,
+                until,
+                options,
             ),
         )
 
@@ -290,7 +305,7 @@ class _Assembly:
             sessions=self.sessions,
             life=self.lifecycle,
             residency=self.residency,
-            blobs=self.blobs,
+            storage_table=self.storage_table,
             faults=self.faults,
         )
 
@@ -347,7 +362,6 @@ class _Assembly:
             counters=self.counters,
             should_yield=self.giving_way.asked,
             publish=self.given.publish,
-            new_cache=self._new_cache,
             sharing=SharedPasses(forward, self._new_cache, self.giving_way.asked, self.budget),
         )
 
@@ -368,7 +382,7 @@ class _Assembly:
     def upkeep(self) -> Upkeep:
         return Upkeep(
             self.accounting,
-            IdleSleep(self.weights, self.config.sleep_seconds, self.device),
+            IdleSleep(self.weights, self.config, self.device),
             self.state_publisher,
             sessions=self.sessions,
             persistence=self.persistence,

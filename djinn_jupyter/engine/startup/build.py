@@ -1,4 +1,5 @@
-"""From a configuration to an engine that may serve: load and study the model, build the engine, run the self-test."""
+"""From a configuration to an engine that may serve: load the model and discover its points, build the engine, run the
+self-test."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.weights.flat import return_freed
-from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, load_model
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.recovery import Recovery
-from djinn_jupyter.engine.process_memory import Footprint, footprint_of
+from djinn_jupyter.engine.process_memory import ProcessFootprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
 from djinn_jupyter.engine.startup.assemble import Foundation, assemble
-from djinn_jupyter.engine.startup.describe import describe, positions_of
+from djinn_jupyter.engine.startup.describe import describe, position_limit
 from djinn_jupyter.engine.startup.graphs import graphs_for, notes_on, recorder_on
 from djinn_jupyter.engine.startup.selftest import LEAST_POSITIONS, Proof, prove
 from djinn_jupyter.engine.startup.weight_plan import (
@@ -82,7 +83,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         persistence=engine.persistence,
         sessions=engine.sessions,
         tiers=engine.tiers,
-        blobs=engine.blobs,
+        storage_table=engine.storage_table,
         wake=engine.mailbox.wake,
     )
     brought_back = recovery.open_journal()
@@ -108,13 +109,15 @@ def build_engine(
     progress("finding the layers and the points")
     geometry = probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
-    anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
+    anatomy = discover(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
     graphs = graphs_for(config, anatomy, weights, recorder_on(where)) if config.cuda_graphs else None
     forward = Forward(loaded.model, anatomy, geometry, weights, graphs)
     tokenizer = TokenText(loaded.tokenizer)
     process = TokenizerProcess(config, loaded.source) if loaded.source is not None else None
 
-    def engine(description: ModelDescription, publish: Callable[[Event], None], footprint: Footprint | None) -> Engine:
+    def engine(
+        description: ModelDescription, publish: Callable[[Event], None], footprint: ProcessFootprint | None
+    ) -> Engine:
         """Return an engine with an empty session table: one runs the self-test, then another serves."""
         growth = Growth()
         budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
@@ -159,12 +162,12 @@ def _require_tellable(model: ModelDescription) -> None:
     try:
         encode(0, Welcome(version=__version__, model=model, attached=()))
     except WireError as error:
-        raise ModelRefused(f"{model.name} cannot be described to anybody: {error}") from None
+        raise ModelRefused(f"{model.name} cannot be described in a message: {error}") from None
 
 
 def _require_positions(loaded: LoadedModel) -> None:
     """Raise ModelRefused where the model has fewer positions than the self-test takes."""
-    have = positions_of(loaded.model.config.get_text_config())
+    have = position_limit(loaded.model.config.get_text_config())
     if have is not None and have < LEAST_POSITIONS:
         raise ModelRefused.inexact(
             type(loaded.model).__name__,

@@ -61,7 +61,7 @@ def describe(
         layers=len(anatomy.layers),
         hidden_size=anatomy.hidden_size,
         vocab_size=logits.width or 0,
-        context_length=positions_of(text),
+        context_length=position_limit(text),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         weight_bytes=weight_bytes,
         has_tokenizer=loaded.tokenizer is not None,
@@ -99,7 +99,7 @@ def generation_defaults(model: PreTrainedModel) -> dict[str, str]:
     return {name: sendable(str(given[name])) for name in _SAMPLING if given.get(name) is not None}
 
 
-def positions_of(configuration: Any) -> int | None:
+def position_limit(configuration: Any) -> int | None:
     """Return how many positions the model has; None where it has no limit of its own (state-space models). Dynamic
     rotary frequencies stretch beyond the trained length, by their factor."""
     found = getattr(configuration, "max_position_embeddings", None)

@@ -1,4 +1,4 @@
-"""Whether an engine decodes by CUDA graphs, and what it tells about them."""
+"""The decision at start-up to decode by CUDA graphs or not, and the note that says which."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.system.cuda_graphs import CudaGraphs, GraphRecorder
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 
+NO_MEMORY = "no memory for its graphs so far; it is recorded when there is some"
 WITHOUT = "load it without --cuda-graphs"
 
 
@@ -34,20 +35,21 @@ def graphs_for(config: EngineConfig, anatomy: Anatomy, weights: Weights, recorde
 
 
 def notes_on(graphs: DecodeGraphs | None, name: str) -> tuple[str, ...]:
-    """Return what is told about the graphs that the self-test recorded. Raises ModelRefused where it recorded none."""
+    """Return notes on the graphs that the self-test recorded. Raises ModelRefused where it recorded none."""
     if graphs is None:
         return ()
     graphs.count_anew()
     reasons = tuple(_reasons(graphs))
     if not graphs.recorded:
         raise ModelRefused(f"No layer of {name} can run by CUDA graphs: {'; '.join(reasons)}. {WITHOUT.capitalize()}.")
-    layers = graphs.recorded + len(graphs.plain)
+    layers = graphs.recorded + len(graphs.plain) + len(graphs.postponed)
     others = f"; not {'; nor '.join(reasons)}" if reasons else ""
     return (f"Decode steps run {graphs.recorded} of {layers} layers by CUDA graphs{others}.",)
 
 
 def _reasons(graphs: DecodeGraphs) -> Iterator[str]:
-    for reason in dict.fromkeys(graphs.plain.values()):
-        layers = [str(index) for index, why in graphs.plain.items() if why == reason]
+    told = {**graphs.plain, **dict.fromkeys(graphs.postponed, NO_MEMORY)}
+    for reason in dict.fromkeys(told.values()):
+        layers = [str(index) for index, why in told.items() if why == reason]
         shown = ", ".join(layers[:8]) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
         yield f"layer{'s' if len(layers) > 1 else ''} {shown} ({reason})"

@@ -1,7 +1,7 @@
 """The load-time self-test: the engine checks on the loaded model that stopping, going on and sharing change no bit.
 
 It sends the engine requests, as a client would, and compares with the model's own `generate`. A failed check refuses
-the model by name. Short prompts: about thirty passes of a dozen tokens.
+the model by name. Short prompts: about thirty passes of a dozen tokens; with CUDA graphs, steps after a long one too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers import GenerationConfig
 
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.startup.describe import position_limit
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import requests as ask
@@ -40,6 +41,7 @@ SessionAsk = TypeVar(
 )
 LENGTH: Final = 11
 STEPS: Final = 3
+LONG: Final = 512  # positions; a GPU's attention over so many splits them among its blocks, over a dozen it does not
 LEAST_POSITIONS: Final = LENGTH + STEPS - 1
 ALIGNED: Final = 16  # bytes
 _SEED: Final = 20260925
@@ -144,24 +146,41 @@ class _Trial:
         yield "stop in a decode step", self.stopped_in_decode
         yield "fork of a stopped prefill", self.forked
         yield "two interleaved sessions", self.interleaved
+        if self.engine.forward.graphs is not None:
+            length = self._long_length()
+            yield f"steps by CUDA graphs after {length} positions", partial(self.after_a_long_prompt, length)
 
-    def _plain(self) -> Outcome:
+    def _drawn(self, length: int) -> tuple[int, ...]:
+        size, generator = self.engine.description.vocab_size, torch.Generator().manual_seed(_SEED + length)
+        return tuple(torch.randint(size, (length,), generator=generator).tolist())
+
+    def _long_length(self) -> int:
+        """Return the length of a long prompt: as far as the model's positions and a quarter of the pages allow."""
+        groups, room = self.engine.description.cache_groups, LONG
+        if groups:
+            pages = self.engine.slabs[0].budget.limit // sum(group.page_bytes for group in groups)
+            room = pages * min(group.page_positions for group in groups) // 4
+        have = position_limit(cast(Any, self.engine.model).config.get_text_config()) or LONG
+        return max(LENGTH, min(LONG, room, have) - STEPS)
+
+    def _plain(self, prompt: tuple[int, ...] | None = None) -> Outcome:
         """Return the tokens and last logits of the model's own greedy `generate`, cache in use."""
         model: Any = self.engine.model
+        prompt = prompt or self.prompt
         try:
             with _plain_settings(model):
-                made = self._generated(model)
+                made = self._generated(model, prompt)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             reason = f"its own generate fails on a text ({error})"
             raise ModelRefused.inexact(type(model).__name__, reason) from error
         return Outcome(
-            tokens=tuple(made.sequences[0, LENGTH:].tolist()), logits=made.logits[-1][0].to("cpu", torch.float32)
+            tokens=tuple(made.sequences[0, len(prompt) :].tolist()), logits=made.logits[-1][0].to("cpu", torch.float32)
         )
 
-    def _generated(self, model: Any) -> Any:
+    def _generated(self, model: Any, prompt: tuple[int, ...]) -> Any:
         return model.generate(
-            torch.tensor([self.prompt], device=self.engine.forward.device),
-            attention_mask=torch.ones((1, LENGTH), dtype=torch.long, device=self.engine.forward.device),
+            torch.tensor([prompt], device=self.engine.forward.device),
+            attention_mask=torch.ones((1, len(prompt)), dtype=torch.long, device=self.engine.forward.device),
             max_new_tokens=STEPS,
             use_cache=True,  # MPT's own configuration leaves it out, and recomputing all rows is another arithmetic
             do_sample=False,
@@ -229,6 +248,12 @@ class _Trial:
             pass
         first, second = (self.outcome(name, cast(Finished, replies[name])) for name in ("a", "b"))
         return first.same(self.plain) and second.same(alone)
+
+    def after_a_long_prompt(self, length: int) -> bool:
+        """Run the same layers that short prompts recorded over many more rows."""
+        prompt = self._drawn(length)
+        self.open("a")
+        return self.outcome("a", self.say(self.run_request("a", prompt), Finished)).same(self._plain(prompt))
 
     def chunks_match(self) -> bool:
         """True where two chunks give the logits of one shot, within what other matrix shapes may change."""

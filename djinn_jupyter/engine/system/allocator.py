@@ -1,4 +1,4 @@
-"""How much freed memory glibc keeps for the next allocation. A system without glibc is left as it is.
+"""The amount of freed memory that glibc keeps for the next allocation. A system without glibc is left as it is.
 
 At first it maps blocks of 128 KiB and more one by one and unmaps them when they are freed, so that a pass over 256
 positions had up to 10,000 page faults for its activations. It raises both bounds as larger blocks are freed, up to

@@ -14,6 +14,7 @@ class Counters:
     passes: int = 0
     layers_run: int = 0
     layers_replayed: int = 0
+    graphs_postponed: int = 0
     tokens_sampled: int = 0
     requests_answered: int = 0
     preemptions: int = 0
@@ -26,9 +27,9 @@ class Counters:
     def count_layers(self, count: int) -> None:
         self.layers_run += count
 
-    def note_replayed(self, count: int) -> None:
-        """Note how many layers have been replayed in all."""
-        self.layers_replayed = count
+    def note_graphs(self, *, replayed: int, postponed: int) -> None:
+        """Note how many layers have been replayed in all, and how many wait for memory to be recorded."""
+        self.layers_replayed, self.graphs_postponed = replayed, postponed
 
     def count_token(self) -> None:
         self.tokens_sampled += 1

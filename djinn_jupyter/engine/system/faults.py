@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from types import TracebackType
 
-from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire.replies import Failed
 
@@ -25,7 +25,7 @@ class Faults:
 
     def reply_to(self, error: Exception) -> Failed:
         """Return the reply for a request that `error` ended. Logs an error that the engine does not know."""
-        if isinstance(error, DjinnError) and not isinstance(error, BooksBroken):
+        if isinstance(error, DjinnError) and not isinstance(error, InvariantError):
             return Failed(code=error.code, message=str(error))
         self.suspected = True
         log.error("A request met an error that the engine does not know", exc_info=error)

@@ -16,8 +16,8 @@ from tests.streams import CUDA
 
 @pytest.fixture
 def accounting(monkeypatch: pytest.MonkeyPatch) -> Accounting:
-    monkeypatch.setattr(Accounting, "check", lambda self: None)  # the books are of the host, and sound
-    parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "blobs": SimpleNamespace(device=CUDA)}
+    monkeypatch.setattr(Accounting, "check", lambda self: None)  # the accounting is of the host, and sound
+    parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "storage_table": SimpleNamespace(device=CUDA)}
     return Accounting(**parts, faults=Faults())
 
 

@@ -3,5 +3,5 @@
 from djinn_jupyter.errors import DjinnError
 
 
-class BooksBroken(DjinnError):
+class InvariantError(DjinnError):
     """The memory accounting contradicts itself, or a caller asked for what it excludes: a fault in the engine."""
