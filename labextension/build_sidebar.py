@@ -43,7 +43,7 @@ class SidebarHook(BuildHookInterface[Any]):
 
 
 def what_is_missing() -> str | None:
-    """Why the sidebar cannot be built here; None when it can."""
+    """Return the reason why the sidebar cannot be built here; None when it can."""
     if os.environ.get("DJINN_SIDEBAR") == "no":
         return "DJINN_SIDEBAR is set to `no`"
     node, npm = shutil.which("node"), shutil.which("npm")
@@ -57,7 +57,7 @@ def what_is_missing() -> str | None:
 
 
 def is_new_enough(major: int, minor: int) -> bool:
-    """What the bundler takes: ^20.19 or >= 22.12."""
+    """Return True for versions that the bundler takes: ^20.19 or >= 22.12."""
     return (major == 20 and minor >= 19) or (major, minor) >= (22, 12)
 
 
@@ -74,7 +74,7 @@ def build(home: Path, bundle: Path) -> None:
 
 
 def install_packages(home: Path) -> None:
-    """What the lockfile names, unless it is there already. No script of a package is run."""
+    """Install the packages that the lockfile names, unless they are there already. No script of a package is run."""
     stamp, wanted = home / "node_modules" / ".installed-from", digest(home, ("package.json", "package-lock.json"))
     if stamp.is_file() and stamp.read_text() == wanted:
         return

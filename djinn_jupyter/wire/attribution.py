@@ -8,7 +8,7 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 
 
 class Attributed(ReplyBase, frozen=True, tag="Attributed"):
-    """What each module adds to a logit at `position`, or to the difference of two (`tokens` has one or two, the second
+    """The parts of modules in a logit at `position`, or in the difference of two (`tokens` has one or two, the second
     subtracted), were the pass to end at the stop's boundary before layer `layer`: `logit` is what the model's own
     epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
     and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum

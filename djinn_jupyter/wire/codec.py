@@ -37,7 +37,7 @@ TOPIC_BYTES: Final = 16
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 _CHOICE = re.compile(r"Invalid enum value (?P<given>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 
-Frame = bytes | memoryview
+WireFrame = bytes | memoryview
 Body = TypeVar("Body")
 
 
@@ -61,7 +61,7 @@ class _Numbered(msgspec.Struct):
 class _FrameReader:
     """Hands out the array frames of one message, each exactly once."""
 
-    def __init__(self, frames: Sequence[Frame]) -> None:
+    def __init__(self, frames: Sequence[WireFrame]) -> None:
         self.frames = frames
         self.taken: set[int] = set()
 
@@ -75,9 +75,9 @@ class _FrameReader:
         return Array(dtype=header.dtype, shape=header.shape, data=self.frames[header.frame])
 
 
-def encode(number: int, body: Request | Reply) -> list[Frame]:
+def encode(number: int, body: Request | Reply) -> list[WireFrame]:
     """Return the frames of a request or reply. Raises NotEncodable and MessageTooLarge."""
-    arrays: list[Frame] = []
+    arrays: list[WireFrame] = []
 
     def place(value: Any) -> Any:
         if isinstance(value, Array):
@@ -109,7 +109,7 @@ def _obstacle(error: Exception) -> str:
     return f"what no message can carry ({str(error) or type(error).__name__})"
 
 
-def encode_reply(number: int, reply: Reply) -> list[Frame]:
+def encode_reply(number: int, reply: Reply) -> list[WireFrame]:
     """Return the frames of a reply, or of the failure that says why it cannot be sent: every request is answered."""
     try:
         if isinstance(reply, Failed):
@@ -119,7 +119,7 @@ def encode_reply(number: int, reply: Reply) -> list[Frame]:
         return encode(number, Failed(code=error.code, message=sendable(str(error))))
 
 
-def encode_checked(number: int, request: Request) -> list[Frame]:
+def encode_checked(number: int, request: Request) -> list[WireFrame]:
     """Return the frames as `encode` does. Raises UsageError where a field breaks its own limits: msgspec looks at them
     on reading only."""
     with _limits_in_words():
@@ -152,17 +152,17 @@ def _limit_in_words(said: str) -> str:
     return said if found is None else f"{found['field']}: {found['given']} is none of its values."
 
 
-def decode_request(frames: Sequence[Frame]) -> Envelope[Request]:
+def decode_request(frames: Sequence[WireFrame]) -> Envelope[Request]:
     envelope: Envelope[Request] = _decode(frames, Envelope[Request])
     return envelope
 
 
-def decode_reply(frames: Sequence[Frame]) -> Envelope[Reply]:
+def decode_reply(frames: Sequence[WireFrame]) -> Envelope[Reply]:
     envelope: Envelope[Reply] = _decode(frames, Envelope[Reply])
     return envelope
 
 
-def read_number(frames: Sequence[Frame]) -> int | None:
+def read_number(frames: Sequence[WireFrame]) -> int | None:
     """Return the number of a message whose body could not be read, so that it can be answered; None when it has
     none."""
     try:
@@ -171,7 +171,7 @@ def read_number(frames: Sequence[Frame]) -> int | None:
         return None
 
 
-def _decode(frames: Sequence[Frame], kind: Any) -> Any:
+def _decode(frames: Sequence[WireFrame], kind: Any) -> Any:
     _check_sizes(frames)
     reader = _FrameReader(frames[1:])
     try:
@@ -187,7 +187,7 @@ def _decode(frames: Sequence[Frame], kind: Any) -> Any:
     return envelope
 
 
-def _check_sizes(frames: Sequence[Frame]) -> None:
+def _check_sizes(frames: Sequence[WireFrame]) -> None:
     if not frames:
         raise MalformedMessage("The message has no frames.")
     if len(frames) > MAX_FRAMES:
@@ -201,7 +201,7 @@ def _check_sizes(frames: Sequence[Frame]) -> None:
         raise MessageTooLarge(f"The arrays of the message have {total} bytes, the limit is {MAX_ARRAY_BYTES}.")
 
 
-def encode_event(event: Event) -> list[Frame]:
+def encode_event(event: Event) -> list[WireFrame]:
     """Return the frames of an event. Raises NotEncodable."""
     with _sayable(event):
         return [topic_of(event.session), msgspec.msgpack.encode(event)]
@@ -212,13 +212,13 @@ def topic_of(session: str) -> bytes:
     return hashlib.blake2b(session.encode(), digest_size=TOPIC_BYTES).digest() if session else b""
 
 
-def encode_listened(topic: bytes) -> list[Frame]:
+def encode_listened(topic: bytes) -> list[WireFrame]:
     """Return the frames that confirm a subscription, so that a listener can wait for it instead of missing the first
     events."""
     return [topic, b""]
 
 
-def decode_event(frames: Sequence[Frame]) -> Event | None:
+def decode_event(frames: Sequence[WireFrame]) -> Event | None:
     """Return the event, whose topic frame must be its session's; None for the confirmation of a subscription."""
     if len(frames) != 2:
         raise MalformedMessage(f"An event has two frames, this has {len(frames)}.")

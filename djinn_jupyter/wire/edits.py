@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 
@@ -85,6 +88,22 @@ class PatchFrom(EditBase, frozen=True):
 
 
 Edit = Scale | Add | Set | Zero | Clamp | ProjectOut | NormMatch | Orthogonal | ProjectionCap | PatchFrom
+
+
+COEFFICIENTS: Final[dict[type, str]] = {Scale: "factor", Add: "coef", NormMatch: "coef", Orthogonal: "coef"}
+
+
+def require_coefficient(edit: EditBase, what: str) -> None:
+    """Raise UsageError, about `what`, for an edit without a factor or coefficient."""
+    if type(edit) not in COEFFICIENTS:
+        raise UsageError(
+            f"{what} needs an edit with a coefficient: scale, add, norm_match or orthogonal; {name_of(edit)} has none."
+        )
+
+
+def with_coefficient(edit: Edit, coef: float) -> Edit:
+    """Return the edit with this factor or coefficient; it has one."""
+    return msgspec.structs.replace(edit, **{COEFFICIENTS[type(edit)]: coef})
 
 
 def name_of(edit: EditBase) -> str:

@@ -1,4 +1,4 @@
-"""Memory as the engine's books and the system tell it, side by side. Values only."""
+"""Memory as the engine's accounting and the system tell it, side by side. Values only."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ProcessMemory(Frozen, frozen=True):
 
     anonymous_bytes: int | None  # its own
     mapped_bytes: int | None  # parts of files, which the system takes back when it needs them
-    booked_bytes: int  # of its own, by the books: weights that are no part of a file, sessions on the CPU, the tiers
+    accounted_bytes: int  # of its own, counted: weights that are no part of a file, sessions on the CPU, the tiers
     runtime_bytes: int | None  # Python and its libraries, before a model was loaded
-    beyond_bytes: int | None  # the rest of its own, which nobody counts
+    beyond_bytes: int | None  # the rest of its own, not counted by any part
     device_beyond_bytes: int | None  # what the allocator has of a GPU beyond weights and sessions
 
 

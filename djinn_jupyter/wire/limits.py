@@ -1,4 +1,4 @@
-"""How much a request may say, and which settings nothing can be computed with."""
+"""The limits of what a request may say, and the settings with which nothing can be computed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ COLDEST = 1e-30
 and float32 ends at 3.4e38."""
 MOST_PENALTY = 1e3
 Seed = Annotated[int, Meta(ge=-(2**63))]  # no message carries a number of 2**64 or more
+LARGEST_SINGLE = (2 - 2**-23) * 2.0**127  # the largest float32; a rule with a larger number makes infinity
+LONGEST_REST = 365 * 86400.0  # seconds
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+def require_rest(seconds: float) -> None:
+    """Raise UsageError for a rest that cannot last so long; a NaN is no length."""
+    if not 0.0 <= seconds <= LONGEST_REST:
+        raise UsageError(f"A rest lasts 0 to {LONGEST_REST:.0f} seconds (a year); it cannot last {seconds}.")
 
 
 def require_computable(sampling: Sampling) -> None:

@@ -1,4 +1,4 @@
-"""How the name of a session is shown: a notebook's path by its stem, with its folder where that would fit several."""
+"""The shown name of a session: a notebook's path by its stem, with its folder where that would fit several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def told_apart(names: Iterable[str]) -> dict[str, str]:
     folders = 0
     while len(alike := _alike(labels)) and folders <= max(map(_depth, alike)):
         folders += 1
-        labels |= {name: _with_folders(name, folders) for name in alike}
+        labels |= {name: spelled_with(name, folders) for name in alike}
     return labels
 
 
@@ -44,7 +44,7 @@ def _depth(name: str) -> int:
     return len(PurePosixPath(name).parts)
 
 
-def _with_folders(name: str, folders: int) -> str:
+def spelled_with(name: str, folders: int) -> str:
     """Return the label behind so many of the path's last folders. A name that is not a notebook's stays as it is."""
     if not name.endswith(NOTEBOOK):
         return label(name)

@@ -9,8 +9,11 @@ from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory, SlabStatistics
+from djinn_jupyter.wire.progress import Progress as Progress
 from djinn_jupyter.wire.rules import PassesMeant as PassesMeant
 from djinn_jupyter.wire.rules import RuleDescription as RuleDescription
+from djinn_jupyter.wire.transfers import Tier as Tier
+from djinn_jupyter.wire.transfers import Transfer as Transfer
 
 
 class Noun(Frozen): ...
@@ -19,15 +22,15 @@ class Noun(Frozen): ...
 SessionState = Literal["idle", "running", "paused", "closed"]
 PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork"]
 FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
-Tier = Literal["host", "disk"]
 Residency = Literal["resident", "storing", "host", "loading", "disk"]
 Exactness = Literal["exact", "recomputed", "fast"]
 Mode = Literal["fast", "exact"]  # of a sweep, a collection or a run: some share passes, or each is alone
+AttentionName = Literal["eager", "sdpa"]
 Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "gone"]
 
 
 class Sampling(Noun, frozen=True):
-    """How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
+    """The choice of the next token. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
     `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError where one of them says nothing that could be meant."""
 
     temperature: float = 0.0
@@ -162,16 +165,6 @@ class Origin(Noun, frozen=True):
     tokens: int
 
 
-class Transfer(Noun, frozen=True):
-    """One move of a session's bytes between the device and a tier: how many really moved, and how long it took."""
-
-    direction: Literal["out", "in"]
-    tier: Tier
-    bytes_moved: int
-    seconds: float
-    cause: Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
-
-
 class CheckpointDescription(Noun, frozen=True):
     """A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle."""
 
@@ -206,9 +199,10 @@ class SessionDescription(Noun, frozen=True):
     while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
     `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
     user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
-    runs: who shows what was read from another stop or edition reads it again. `kept` is false while the journal does
+    runs: a view of another stop or edition is read again. `kept` is false while the journal does
     not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
-    the one that it works with, where it has said so."""
+    the one that it works with, where it has said so. `attention` is how it computes attention, None where that is as
+    the model was loaded. `progress` is that of work in it which does not move it, such as a sweep."""
 
     name: str
     owner: str
@@ -235,6 +229,13 @@ class SessionDescription(Noun, frozen=True):
     kept: bool = True
     in_use: bool = False
     notebook: str | None = None
+    attention: str | None = None
+    progress: Progress | None = None
+
+    @property
+    def doing(self) -> str:
+        """Its present activity, as lists of sessions spell it: its state, or its work with its progress."""
+        return self.state if self.progress is None else str(self.progress)
 
 
 class TopToken(Noun, frozen=True):
@@ -247,7 +248,8 @@ class TopToken(Noun, frozen=True):
 
 
 class TierStatistics(Noun, frozen=True):
-    """The books of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went back."""
+    """The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
+    back."""
 
     tier: Tier
     pages: int
@@ -295,7 +297,8 @@ class WeightsStatistics(Noun, frozen=True):
 
 class LayerCopy(Noun, frozen=True):
     """One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
-    events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer."""
+    events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer;
+    `overlapped_seconds`: of `seconds`, those in which a pass computed."""
 
     number: int
     layer: int
@@ -303,6 +306,7 @@ class LayerCopy(Noun, frozen=True):
     seconds: float
     begun: float
     stalled_seconds: float | None
+    overlapped_seconds: float = 0.0
 
 
 class PrefetchStatistics(Noun, frozen=True):
@@ -318,7 +322,8 @@ class PrefetchStatistics(Noun, frozen=True):
 
 
 class EngineStatistics(Noun, frozen=True):
-    """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
+    """The engine's counts and accounting at one moment. Byte counts are of the device unless named otherwise;
+    unmeasured is None.
     `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
     written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
     states, `recovered_recomputed` to have them made again. `faults`: errors that no request met; the last in words."""
@@ -347,6 +352,7 @@ class EngineStatistics(Noun, frozen=True):
     recovered_exact: int = 0
     recovered_recomputed: int = 0
     layers_replayed: int = 0  # of those run, by CUDA graphs
+    graphs_postponed: int = 0  # layers whose CUDA graphs found no memory yet; recorded later, plain until then
     budget: BudgetStatistics | None = None
     process: ProcessMemory | None = None
 

@@ -46,7 +46,7 @@ def require_own_folder(path: Path, instead: str = _ELSEWHERE) -> None:
         )
     if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
         raise UsageError(
-            f"Everybody may write to {path.parent}, and so replace {path}: `chmod o-w {path.parent}`, or {instead}."
+            f"All users may write to {path.parent}, and so replace {path}: `chmod o-w {path.parent}`, or {instead}."
         )
 
 
@@ -63,7 +63,7 @@ def open_own(path: Path, flags: int) -> int:
     ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
     if not ours:
         os.close(descriptor)
-        raise UsageError(f"{path} is not a file that {_user(os.geteuid())} owns and nobody else may write: remove it.")
+        raise UsageError(f"{path} is not a file that {_user(os.geteuid())} owns and alone may write: remove it.")
     return descriptor
 
 

@@ -1,4 +1,4 @@
-"""How positions are spelled for people, by the engine and by the views alike."""
+"""The spelling of positions for people, by the engine and by the views alike."""
 
 from __future__ import annotations
 

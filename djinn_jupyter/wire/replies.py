@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution, collecting, scoring, sweeps, watches
+from djinn_jupyter.wire import attribution, checkpoints, collecting, heads, scoring, sweeps, watches
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
-    CheckpointDescription,
     EngineStatistics,
     FinishReason,
     LayerCopy,
@@ -28,8 +27,12 @@ from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
 Attributed = attribution.Attributed
+CheckpointSaved = checkpoints.CheckpointSaved
+Checkpoints = checkpoints.Checkpoints
 Collected = collecting.Collected
 CollectionProgressed = collecting.CollectionProgressed
+HeadsRead = heads.HeadsRead
+MetricsRead = sweeps.MetricsRead
 Scored = scoring.Scored
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
@@ -150,7 +153,8 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
     `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
     of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
-    `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none."""
+    `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none.
+    `largest_difference`: of shared logits, where a pass of this row was drawn and computed again alone."""
 
     session: str
     stop: StopIdentity
@@ -170,6 +174,7 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     passes: int
     shared: int = 0
     note: str | None = None
+    largest_difference: float | None = None
 
 
 class BreakpointSet(ReplyBase, frozen=True, tag="BreakpointSet"):
@@ -269,15 +274,6 @@ class Copies(ReplyBase, frozen=True, tag="Copies"):
     copies: tuple[LayerCopy, ...]
 
 
-class CheckpointSaved(ReplyBase, frozen=True, tag="CheckpointSaved"):
-    checkpoint: CheckpointDescription
-    path: str
-
-
-class Checkpoints(ReplyBase, frozen=True, tag="Checkpoints"):
-    checkpoints: tuple[CheckpointDescription, ...]
-
-
 class Noted(ReplyBase, frozen=True, tag="Noted"): ...
 
 
@@ -307,8 +303,10 @@ Reply = (
     | LensRead
     | Attributed
     | Swept
+    | MetricsRead
     | Collected
     | Scored
+    | HeadsRead
     | Evaluated
     | Watching
     | WatchRead

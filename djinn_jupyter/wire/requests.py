@@ -25,17 +25,18 @@
     Inspect                     Inspected
     Lens                        LensRead
     Attribute                   Attributed
-    Sweep                       Swept
-    Score                       Scored
+    Sweep / Score / ReadHeads   Swept / Scored / HeadsRead
     Collect                     Collected, when the shard is on the disk
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
-    ReadLogits                  Logits
+    ReadLogits / ReadMetrics    Logits / MetricsRead
     ReadHistory                 History
     ReadTree                    Tree
     Describe                    Described
+    SetAttention                Described
     SwapOut / SwapIn            Swapped, when the bytes have moved
+    Rest                        Described
     Sleep / Wake                WeightsMoved
     ReadCopies                  Copies
     SaveCheckpoint              CheckpointSaved
@@ -53,7 +54,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import collecting, interventions, scoring, sweeps, watches
+from djinn_jupyter.wire import collecting, heads, interventions, opening, scoring, sweeps, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -61,11 +62,11 @@ from djinn_jupyter.wire.limits import (
     NotebookPath,
     OneOrTwo,
     Positions,
-    Seed,
     Spelling,
     Text,
     Tokens,
     require_computable,
+    require_rest,
 )
 from djinn_jupyter.wire.nouns import Activity, Mode, Sampling, Tier
 from djinn_jupyter.wire.request_base import OwnerRequest as OwnerRequest
@@ -81,8 +82,16 @@ MeasureEffect = interventions.MeasureEffect
 RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
+ReadHeads = heads.ReadHeads
+Open = opening.Open
+Describe = opening.Describe
+SetAttention = opening.SetAttention
+Detach = opening.Detach
+Close = opening.Close
+Fork = opening.Fork
 Score = scoring.Score
 Sweep = sweeps.Sweep
+ReadMetrics = sweeps.ReadMetrics
 ReadWatch = watches.ReadWatch
 Unwatch = watches.Unwatch
 Watch = watches.Watch
@@ -135,35 +144,6 @@ class Shutdown(RequestBase, frozen=True, tag="Shutdown"):
 
     force: bool = False
     forget: bool = False
-
-
-class Open(OwnerRequest, frozen=True, tag="Open"):
-    """Open or attach. A live session of another holder needs `join`.
-
-    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
-    as a sweep's, is closed when its holder goes, and is not in the journal.
-    """
-
-    join: bool = False
-    fresh: bool = False
-    temporary: bool = False
-
-
-class Describe(SessionRequest, frozen=True, tag="Describe"): ...
-
-
-class Detach(SessionRequest, frozen=True, tag="Detach"): ...
-
-
-class Close(OwnerRequest, frozen=True, tag="Close"): ...
-
-
-class Fork(StopRequest, frozen=True, tag="Fork"):
-    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
-    `seed` it draws from here on as a run that begins with that seed."""
-
-    name: Name
-    seed: Seed | None = None
 
 
 class Run(SessionRequest, frozen=True, tag="Run"):
@@ -293,6 +273,16 @@ class SwapIn(SessionRequest, frozen=True, tag="SwapIn"):
     """Bring the session back now. Answered at once when it is resident."""
 
 
+class Rest(SessionRequest, frozen=True, tag="Rest"):
+    """Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
+    with leaving the device; before its end the session is brought back."""
+
+    expected_seconds: float
+
+    def __post_init__(self) -> None:
+        require_rest(self.expected_seconds)
+
+
 class Sleep(RequestBase, frozen=True, tag="Sleep"):
     """The weights leave the device until the next request that needs them. Refused while a session runs."""
 
@@ -353,6 +343,7 @@ Request = (
     | Shutdown
     | Open
     | Describe
+    | SetAttention
     | Detach
     | Close
     | Fork
@@ -377,16 +368,19 @@ Request = (
     | Sweep
     | Collect
     | Score
+    | ReadHeads
     | Evaluate
     | Watch
     | Unwatch
     | ReadWatch
     | ReadStop
     | ReadLogits
+    | ReadMetrics
     | ReadHistory
     | ReadTree
     | SwapOut
     | SwapIn
+    | Rest
     | Sleep
     | Wake
     | ReadCopies

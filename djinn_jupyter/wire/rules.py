@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, Protocol, TypeVar
 
-from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.edits import Edit, require_coefficient
 from djinn_jupyter.wire.frozen import Frozen
 
 PassesMeant = Literal["prompt", "new"]
 
 
 class RuleDescription(Frozen, frozen=True):
-    """A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
+    """A steering rule and its counts: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
     is the rule in words; no pass meets one that is not `enabled`. `onward`, `on`, `when` as in `Steer`; `note` as in a
     breakpoint. `passes_refused` passes could not have it, the first of this run for the reason `trouble`."""
 
@@ -32,3 +34,30 @@ class RuleDescription(Frozen, frozen=True):
     note: str | None = None
     passes_refused: int = 0
     trouble: str | None = None
+
+
+class AnyRule(Protocol):
+    """A steering rule of either side."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def edit(self) -> Edit: ...
+
+
+RuleHere = TypeVar("RuleHere", bound=AnyRule)
+
+
+def dosed(rules: Iterable[RuleHere], number: int | None) -> RuleHere:
+    """Return the rule that a dose-response gives its coefficients: that of a number, or the only one. Raises UsageError
+    where that is none, or has no coefficient."""
+    rules = tuple(rules)
+    there = [rule for rule in rules if number in (None, rule.number)]
+    if len(there) != 1:
+        numbers = ", ".join(str(rule.number) for rule in rules) or "none"
+        wanted = "" if number is None else f", number {number},"
+        raise UsageError(
+            f"A dose-response gives one steering rule{wanted} its coefficients; the rules here are: {numbers}."
+        )
+    require_coefficient(there[0].edit, f"A dose-response of rule {there[0].number}")
+    return there[0]

@@ -1,6 +1,6 @@
-"""How a place in the network is spelled: `point.layer[selector]`, aliases of other tools, module paths.
+"""The spelling of a place in the network: `point.layer[selector]`, aliases of other tools, module paths.
 
-Owns the grammar and the list of points. Whether a place exists in a given model, only the engine knows.
+Owns the grammar and the list of points. Only the engine knows the places that a given model has.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -15,8 +15,18 @@ from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
-Axis = Literal["layer", "position", "head", "coef"]
-Line = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+MOST_METRICS: Final = 64
+
+Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
+Place = int | float | str
+NamedPosition = int | Spelling  # a token by its text
+LineSource = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+EditedLine = Literal["corrupted", "clean"]
+
+
+def source_of(edited: EditedLine) -> EditedLine:
+    """Return the line of a pair whose values are put into the `edited` one."""
+    return "clean" if edited == "corrupted" else "corrupted"
 
 
 class Mean(EditBase, frozen=True):
@@ -38,62 +48,106 @@ class Noise(Frozen, frozen=True):
 SweptEdit = Edit | Mean | Resample
 
 
+class Continued(Frozen, frozen=True):
+    """A sweep cut short: these cells of the sweep of this `recipe` have `values`, one for each metric."""
+
+    recipe: Annotated[str, Meta(max_length=64)]
+    cells: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
 class Sweep(SessionRequest, frozen=True, tag="Sweep"):
-    """Edit the line `corrupted` at every cell of `over`, one cell at a time, and measure `metric` at its last position.
-    A line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
+    """Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
+    line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
     has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
     computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
-    "coef" the edit has each of `coefs` as its factor or coefficient. `fast` computes many cells in one pass and
-    recomputes some, chosen by `seed`, alone; `exact` computes each alone."""
+    "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
+    together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
+    edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
+    `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
+    Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
+    With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
+    `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
+    taken as they are, but for those that are recomputed."""
 
-    corrupted: Line
+    corrupted: LineSource
     site: Spelling
-    over: Annotated[tuple[Axis, ...], Meta(min_length=1, max_length=4)]
-    metric: Spelling
-    clean: Line | None = None
+    over: Annotated[tuple[Axis, ...], Meta(max_length=4)]
+    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
+    clean: LineSource | None = None
     edit: SweptEdit | None = None
     noise: Noise | None = None
     coefs: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
+    positions: Annotated[tuple[NamedPosition, ...], Meta(max_length=MOST_TOKENS)] = ()
+    align: Annotated[tuple[tuple[NamedPosition, NamedPosition], ...], Meta(max_length=MOST_TOKENS)] = ()
+    windows: tuple[tuple[Axis, Annotated[int, Meta(ge=1)]], ...] = ()
+    in_pairs: bool = False
     mode: Mode = "fast"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    receivers: Annotated[tuple[Spelling, ...], Meta(max_length=1024)] = ()
+    into: EditedLine = "corrupted"
+    pair: Annotated[int, Meta(ge=0)] = 0
+    continued: Continued | None = None
 
 
-class Swept(ReplyBase, frozen=True, tag="Swept"):
-    """`values` is float64, with an axis for each of `over`, whose places are `layers`, `positions`, `heads` and
-    `coefs`; `texts` are the corrupted line's tokens. `computed` cells were computed; in the others the edit changes
-    nothing, and their value is `corrupted`, the metric of the line without an edit. `clean` is that of the clean line.
-    Cells numbered `rechecked` (row by row) were computed again alone, one of them where the edit changes nothing;
-    `largest_difference` is what the computed ones differed by, None where each was computed alone anyway, and `mode`
-    says so."""
+class ReadMetrics(SessionRequest, frozen=True, tag="ReadMetrics"):
+    """These metrics of the logits in which the last finished pass ended."""
 
-    site: str
-    over: tuple[Axis, ...]
-    layers: tuple[int, ...]
-    positions: tuple[int, ...]
-    heads: tuple[int, ...]
-    texts: tuple[str, ...]
+    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
+
+
+class MetricsRead(ReplyBase, frozen=True, tag="MetricsRead"):
+    """A value for each metric, in the order asked."""
+
+    values: tuple[float, ...]
+
+
+class Measured(Frozen, frozen=True):
+    """One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is that of the
+    corrupted line without an edit, `clean` that of the clean line. `largest_difference` is what cells computed together
+    differed by from the same computed alone, of those that were rechecked; None where each was computed alone."""
+
     metric: str
-    edit: str
     values: Array
     corrupted: float
     clean: float | None
+    largest_difference: float | None
+    tolerance: float
+
+
+class Swept(ReplyBase, frozen=True, tag="Swept"):
+    """`measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
+    axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
+    in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
+    the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
+    says so. By `recipe` another sweep is known to go on from this one."""
+
+    site: str
+    over: tuple[Axis, ...]
+    places: tuple[tuple[Place, ...], ...]
+    texts: tuple[str, ...]
+    edit: str
+    measured: tuple[Measured, ...]
     mode: Mode
     seed: int
     computed: int
     rechecked: tuple[int, ...]
-    largest_difference: float | None
-    tolerance: float
     notes: tuple[str, ...] = ()
-    coefs: tuple[float, ...] = ()
+    windows: tuple[tuple[Axis, int], ...] = ()
+    in_pairs: bool = False
+    receivers: tuple[str, ...] = ()
+    into: EditedLine = "corrupted"
+    recipe: str = ""
 
 
 class SweepProgressed(EventBase, frozen=True, tag="SweepProgressed"):
-    """These cells (numbered row by row) of a sweep of `total` now have values; `corrupted` is that of the line without
-    an edit."""
+    """These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
+    `unedited` are those of the line without an edit. `recipe` as in Swept."""
 
-    shape: tuple[int, ...]
-    corrupted: float
+    places: tuple[tuple[Place, ...], ...]
+    unedited: tuple[float, ...]
     done: int
     total: int
     cells: tuple[int, ...]
-    values: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+    recipe: str = ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from itertools import zip_longest
 from typing import Final
 
 LONGEST_MESSAGE: Final = 4000
@@ -26,6 +28,19 @@ def shown(text: str) -> str:
     if text.isprintable() or unshown(text) is None:
         return text
     return "".join(c if unshown(c) is None else c.encode("unicode_escape").decode() for c in text)
+
+
+def natural_order(text: str) -> tuple[list[tuple[str, int, str]], ...]:
+    """Return a key that sorts `a/2` before `a/10`, and what lies in `a` after it and before `a-fork`, as the sidebar
+    does."""
+    return tuple(_by_numbers(part) for part in text.casefold().split("/"))
+
+
+def _by_numbers(part: str) -> list[tuple[str, int, str]]:
+    """Compare numbers by how long they are, then digit by digit: they may be longer than Python reads."""
+    pieces = re.split(r"(\d+)", part)
+    numbers = (number.lstrip("0") for number in pieces[1::2])
+    return [(text, len(number), number) for text, number in zip_longest(pieces[::2], numbers, fillvalue="")]
 
 
 def in_quotes(text: str) -> str:

@@ -6,7 +6,7 @@ import { refusalOf } from '../src/models/refusals';
 import { CommandIDs } from '../src/panels/names';
 import { RequestRefused } from '../src/service/channel';
 import { DjinnService } from '../src/service/service';
-import { WireRequest } from '../src/wire';
+import { LiveSession, WireRequest } from '../src/wire';
 import { ChannelDouble, engine, refuse, session, snapshot } from './double';
 import { trans } from './drawn';
 import { Lab, PACKAGES } from './lab';
@@ -16,6 +16,14 @@ const SAID = "Session 'a' is open in the notebook work/rome.ipynb; to close it a
 
 /** A page whose person answers the dialogs as told, in their order; `dialogs` are their texts. */
 function page(answer: (request: WireRequest) => unknown, ...accepted: boolean[]) {
+  return pageOf(session('a', {}, 'a.ipynb'), answer, ...accepted);
+}
+
+function pageOf(
+  shown: LiveSession,
+  answer: (request: WireRequest) => unknown,
+  ...accepted: boolean[]
+) {
   const dialogs: string[] = [];
   const button = (): object => ({});
   for (const [name, made] of Object.entries(PACKAGES)) {
@@ -34,7 +42,7 @@ function page(answer: (request: WireRequest) => unknown, ...accepted: boolean[])
   const channel = new ChannelDouble();
   channel.answer = answer;
   const service = new DjinnService(channel, '0.1.0');
-  channel.tell(snapshot(0, [engine('e1', session('a', {}, 'a.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', shown)]));
   service.focus('b.ipynb');
   const lab = new Lab();
   addCommands(lab as unknown as JupyterFrontEnd, service, trans as never, 'sidebar');
@@ -72,6 +80,17 @@ test('one that may be closed is closed after one question', async () => {
   const { close, dialogs, forced } = page(() => ({ reply: 'Closed' }), true);
   await close();
   expect([dialogs.length, forced()]).toEqual([1, [false]]);
+});
+
+test.each([
+  ['sweeping', 'It is sweeping, 4 of 9 cells. The cells that are finished are kept.'],
+  ['collecting', 'It is collecting, 4 of 9 prompts. Shards that are whole stay in its folder.'],
+  ['computing losses', 'It is computing losses, 4 of 9 prompts. What it has found so far is lost.']
+] as const)('who ends %s is told what is kept', async (doing, said) => {
+  const shown = session('a', { progress: { doing, done: 4, total: 9 } }, 'a.ipynb');
+  const { close, dialogs, forced } = pageOf(shown, () => ({ reply: 'Closed' }), true);
+  await close();
+  expect([dialogs, forced()]).toEqual([[said], [false]]);
 });
 
 test('another refusal stands beside the session', async () => {

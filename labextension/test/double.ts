@@ -199,6 +199,8 @@ export function session(
     kept: true,
     in_use: false,
     notebook: null,
+    attention: null,
+    progress: null,
     ...more
   };
   return {

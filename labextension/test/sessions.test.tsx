@@ -164,3 +164,41 @@ test('a screen reader is told when the chosen session stops', async () => {
   await sessions().has(PARIS);
   expect(screen.getByText('paris.ipynb: at z.1').getAttribute('role')).toBe('status');
 });
+
+test.each([
+  [{ doing: 'sweeping', done: 40, total: 1920 }, 'sweeping, 40 of 1,920 cells'],
+  [{ doing: 'collecting', done: 120, total: null }, 'collecting, 120 prompts so far'],
+  [{ doing: 'reading heads', done: 1, total: 3 }, 'reading heads, 1 of 3 lines']
+] as const)(
+  'a session that works says what it does, how far it is and for whom',
+  async (progress, said) => {
+    const { has } = sessions();
+    await has(session('sweep 1', { tokens: 0, progress }, 'work/paris.ipynb'), PARIS);
+    expect(row('sweep 1').textContent).toContain(said);
+    expect(row('sweep 1').textContent).toContain('for work/paris.ipynb');
+    expect(row('sweep 1').textContent).not.toMatch(/idle|0 tokens/);
+    expect(row('sweep 1').querySelector('.djinn-mod-running')).not.toBeNull();
+    await settled(() => fireEvent.click(screen.getByRole('button', { name: /^Session sweep 1/ })));
+    expect(screen.getByRole('button', { name: 'End sweep 1' })).toBeTruthy();
+  }
+);
+
+test('the rows of a batch stand under their session, in the order of their numbers', async () => {
+  const labelled = (label: string) => ({ ...session(label), label });
+  await sessions().has(...['a/10', 'a-fork', 'a', 'a/2', 'b/0'].map(labelled));
+  const rows = screen.getAllByRole('listitem');
+  expect(rows.map(one => one.querySelector('.djinn-Session-label')!.textContent)).toEqual([
+    'a',
+    'a/2',
+    'a/10',
+    'a-fork',
+    'b/0'
+  ]);
+  expect(rows.map(one => one.classList.contains('djinn-mod-within'))).toEqual([
+    false,
+    true,
+    true,
+    false,
+    false
+  ]);
+});

@@ -10,8 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
-from djinn_jupyter.wire.limits import COLDEST
+from djinn_jupyter.wire.limits import COLDEST, LONGEST_REST
 from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.requests import Rest
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -26,6 +27,7 @@ SAMPLINGS = st.builds(
     seed=NUMBERS,
     model_defaults=st.booleans(),
 )
+CHECKED = {(Rest, "expected_seconds"): st.floats(0, LONGEST_REST)}  # bounds that a struct checks itself
 
 
 @st.composite
@@ -48,7 +50,8 @@ def _of(shape: Any) -> st.SearchStrategy[Any]:
             return SAMPLINGS
         case msgspec.inspect.StructType(cls=cls, fields=fields) | msgspec.inspect.DataclassType(cls=cls, fields=fields):
             # deferred: only so can a struct contain itself
-            return st.builds(cls, **{f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields})
+            parts = {f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields}
+            return st.builds(cls, **{name: CHECKED.get((cls, name), part) for name, part in parts.items()})
         case msgspec.inspect.UnionType(types=types):
             return st.one_of([_of(t) for t in types])
         case msgspec.inspect.CustomType(cls=cls) if cls is Array:

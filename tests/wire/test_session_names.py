@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.names import told_apart
+from djinn_jupyter.wire.texts import natural_order
 
 FOLDERS = st.lists(st.sampled_from(("a", "b", "team")), max_size=4).map("/".join)
 NAMES = st.one_of(
@@ -30,3 +33,10 @@ def test_no_two_names_are_shown_alike(names: set[str]) -> None:
     assert set(shown) == names
     paths = [text for name, text in shown.items() if name.endswith(".ipynb")]
     assert len(set(paths)) == len(paths)
+
+
+def test_names_are_in_the_order_of_the_sidebar() -> None:
+    """Digits of any length are compared; Python reads no number of more than 4,300, and none in a superscript two."""
+    named = ["1\u00b2", "a", "a/2", "a/10", "a-fork", "B", "b/0", "resid_post.2", "resid_post.10", "x" + "9" * 5000]
+    keys = [natural_order(name) for name in named]
+    assert all(earlier < later for earlier, later in pairwise(keys))

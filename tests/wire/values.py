@@ -70,6 +70,8 @@ def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
             yield from ARRAYS[quality]
         case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
             yield from _tuples(item, name, quality, least or 0, min(most or LONGEST, LONGEST))
+        case inspect.TupleType(item_types=items):
+            yield from _rows(items, name, quality)
         case inspect.IntType(ge=least, le=most):
             yield from _integers(quality, least, most)
         case inspect.StrType(min_length=least, max_length=most):
@@ -84,6 +86,15 @@ def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
             yield from ((None,) if quality != "wrong" else ())
         case _:
             raise NotImplementedError(f"no values for {shape}")
+
+
+def _rows(items: tuple[Any, ...], name: str, quality: Quality) -> Iterator[Any]:
+    """Yield tuples of a fixed length in which one entry varies; wrong ones have another length too."""
+    usual = tuple(next(iter(_values(item, name, "ordinary"))) for item in items)
+    for number, item in enumerate(items):
+        yield from ((*usual[:number], value, *usual[number + 1 :]) for value in _values(item, name, quality))
+    if quality == "wrong":
+        yield from (usual[:-1], (*usual, *usual[:1]), *NO_TEXT[:2])
 
 
 def _structs(cls: Any, quality: Quality) -> Iterator[Any]:

@@ -15,6 +15,7 @@ import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { DisposableDelegate, DisposableSet, IDisposable } from '@lumino/disposable';
 
 import { attachCell } from '../panels/attaching';
+import { keptText, progressText } from '../panels/doing';
 import { backIcon, djinnIcon } from '../panels/icons';
 import { reasonOf } from '../service/channel';
 import { Place, canLeave, canReturn, find } from '../models/live';
@@ -254,13 +255,20 @@ async function fork(service: IDjinn, trans: Trans, place: Place): Promise<void> 
 }
 
 async function close(service: IDjinn, trans: Trans, place: Place): Promise<void> {
-  const label = find(service.model.live, place)?.label ?? place.session;
+  const session = find(service.model.live, place);
+  const label = session?.label ?? place.session;
+  const progress = session?.described.progress ?? null;
   const sure = await showDialog({
-    title: trans.__('Close %1?', label),
-    body: trans.__(
-      'Its tokens, breakpoints and stops are forgotten, and the memory that it holds is freed.'
-    ),
-    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Close') })]
+    title: progress ? trans.__('End %1?', label) : trans.__('Close %1?', label),
+    body: progress
+      ? trans.__('It is %1. %2', progressText(progress, trans), keptText(progress, trans))
+      : trans.__(
+          'Its tokens, breakpoints and stops are forgotten, and the memory that it holds is freed.'
+        ),
+    buttons: [
+      Dialog.cancelButton(),
+      Dialog.warnButton({ label: progress ? trans.__('End') : trans.__('Close') })
+    ]
   });
   if (sure.button.accept) {
     const subject = { ...place, about: 'close' };

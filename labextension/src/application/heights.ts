@@ -8,7 +8,7 @@ export interface Wish {
 
 /**
  * Heights that add up to `room`: each panel has what it wants where that is less than its share, and those that want
- * more share what is left by their weights. What nobody wants goes to the last that wants most.
+ * more share what is left by their weights. Height that no panel wants goes to the last that wants most.
  */
 export function shareHeight(wishes: readonly Wish[], room: number): number[] {
   const given = wishes.map(() => 0);

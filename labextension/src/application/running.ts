@@ -4,6 +4,7 @@ import { IRunningSessions } from '@jupyterlab/running';
 import { LabIcon, notebookIcon } from '@jupyterlab/ui-components';
 import { ISignal } from '@lumino/signaling';
 
+import { progressText } from '../panels/doing';
 import { djinnIcon } from '../panels/icons';
 import { Place, places } from '../models/live';
 import { CommandIDs, Execute } from '../panels/names';
@@ -81,7 +82,7 @@ export class RunningEngines implements IRunningSessions.IManager {
       label: () => session.label,
       labelTitle: () => place.session,
       icon: () => icon,
-      detail: () => session.described.stopped_at ?? session.described.state,
+      detail: () => detail(session, this._trans),
       open: () => {
         this._service.model.choose(place);
         const command = session.notebook === null ? CommandIDs.show : CommandIDs.openNotebook;
@@ -94,4 +95,9 @@ export class RunningEngines implements IRunningSessions.IManager {
   private readonly _service: IDjinn;
   private readonly _execute: Execute;
   private readonly _trans: Trans;
+}
+
+function detail({ described }: LiveSession, trans: Trans): string {
+  const { progress, state, stopped_at } = described;
+  return progress === null ? (stopped_at ?? state) : progressText(progress, trans);
 }

@@ -126,13 +126,30 @@ export function find(state: LiveState, place: Place | null): LiveSession | null 
   return (place && state.engines[place.engine]?.sessions[place.session]) ?? null;
 }
 
-/** All sessions with their places: by engine, then by label. */
+/** All sessions with their places: by engine, then by label, the rows of a batch (`a/0`) after their session. */
 export function places(state: LiveState): { place: Place; session: LiveSession }[] {
   return Object.entries(state.engines).flatMap(([engine, { sessions }]) =>
     Object.entries(sessions)
       .map(([session, value]) => ({ place: { engine, session }, session: value }))
-      .sort((a, b) => a.session.label.localeCompare(b.session.label))
+      .sort((a, b) => inOrder(a.session.label, b.session.label))
   );
+}
+
+const COLLATOR = new Intl.Collator(undefined, { numeric: true });
+
+/** Compares labels part by part, as paths: what lies in `a` comes after it and before `a-fork`, `a/2` before `a/10`. */
+function inOrder(one: string, other: string): number {
+  const [parts, others] = [one.split('/'), other.split('/')];
+  const differs = parts.findIndex((part, index) => part !== others[index]);
+  return differs < 0
+    ? parts.length - others.length
+    : COLLATOR.compare(parts[differs], others[differs] ?? '');
+}
+
+/** Whether a session is a row of a batch of one of these: `a/0` of `a`. */
+export function isRowOf(label: string, labels: ReadonlySet<string>): boolean {
+  const parent = /^(.+)\/\d+$/.exec(label)?.[1];
+  return parent !== undefined && labels.has(parent);
 }
 
 /** Whether a session may be asked to leave the device: it is there, and no pass of it runs. */

@@ -11,8 +11,9 @@ import { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 
 import { attachCell, dragFrom } from './attaching';
+import { doingText } from './doing';
 import { swapInIcon, swapOutIcon } from './icons';
-import { Place, bytesOf, canLeave, canReturn, find, key, places } from '../models/live';
+import { Place, bytesOf, canLeave, canReturn, find, isRowOf, key, places } from '../models/live';
 import { same } from '../models/choice';
 import { CommandIDs, Execute } from './names';
 import { spellBytes, spellSeconds } from '../models/spell';
@@ -45,7 +46,7 @@ export function Sessions(props: SessionsProps): React.JSX.Element {
         ))}
       </div>
       <p className="djinn-spoken" role="status">
-        {model.session && `${model.session.label}: ${stateText(model.session, trans)}`}
+        {model.session && `${model.session.label}: ${doingText(model.session, trans)}`}
       </p>
       {model.live.current && engines.length === 0 && <NoEngine trans={trans} />}
       {model.left && <Left place={model.left} {...props} />}
@@ -107,6 +108,7 @@ function Engine(props: EngineProps): React.JSX.Element {
   const { id, engine, service, trans } = props;
   const { found } = engine;
   const rows = places(service.model.live).filter(({ place }) => place.engine === id);
+  const labels = new Set(rows.map(({ session }) => session.label));
   return (
     <section className="djinn-Engine" aria-label={trans.__('Engine of %1', found.model)}>
       <header className="djinn-Engine-head">
@@ -140,7 +142,13 @@ function Engine(props: EngineProps): React.JSX.Element {
       )}
       <ul className="djinn-list">
         {rows.map(({ place, session }) => (
-          <Row key={key(place)} place={place} session={session} {...props} />
+          <Row
+            key={key(place)}
+            place={place}
+            session={session}
+            within={isRowOf(session.label, labels)}
+            {...props}
+          />
         ))}
       </ul>
     </section>
@@ -163,10 +171,12 @@ function describe({ found }: LiveEngine, trans: Trans): string {
 interface RowProps extends EngineProps {
   readonly place: Place;
   readonly session: LiveSession;
+  /** It is listed under the session whose batch it is a row of. */
+  readonly within: boolean;
 }
 
 function Row(props: RowProps): React.JSX.Element {
-  const { place, session, service, trans, now } = props;
+  const { place, session, within, service, trans, now } = props;
   const { described } = session;
   const chosen = same(place, service.model.chosen);
   const row = React.useRef<HTMLLIElement>(null);
@@ -177,7 +187,7 @@ function Row(props: RowProps): React.JSX.Element {
   return (
     <li
       ref={row}
-      className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}`}
+      className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}${within ? ' djinn-mod-within' : ''}${described.progress ? ' djinn-mod-working' : ''}`}
       onPointerDown={event => {
         pressed.current?.dispose();
         pressed.current = dragFrom(event, cell, session.label);
@@ -187,16 +197,16 @@ function Row(props: RowProps): React.JSX.Element {
       <button
         className="djinn-Session-main"
         aria-pressed={chosen}
-        aria-label={trans.__('Session %1, %2', session.label, stateText(session, trans))}
+        aria-label={trans.__('Session %1, %2', session.label, doingText(session, trans))}
         title={trans.__(
           '%1. Drag it into a notebook for a cell that attaches to it.',
           described.name
         )}
         onClick={() => service.model.choose(place)}
       >
-        <span className={`djinn-dot djinn-mod-${described.state}`} aria-hidden="true" />
+        <span className={`djinn-dot djinn-mod-${shownState(session)}`} aria-hidden="true" />
         <span className="djinn-Session-label">{session.label}</span>
-        <span className="djinn-soft djinn-Session-state">{stateText(session, trans)}</span>
+        <span className="djinn-soft djinn-Session-state">{doingText(session, trans)}</span>
       </button>
       <div className="djinn-soft djinn-Session-facts">
         {facts(session, now, trans).join(' \u00b7 ')}
@@ -221,21 +231,14 @@ function keepInSight(row: HTMLElement | null): (() => void) | undefined {
   return () => resized.disconnect();
 }
 
-function stateText({ described }: LiveSession, trans: Trans): string {
-  if (described.state === 'paused' && described.stopped_at) {
-    return trans.__('at %1', described.stopped_at);
-  }
-  const names: Record<SessionState, string> = {
-    idle: trans.__('idle'),
-    running: trans.__('running'),
-    paused: trans.__('paused'),
-    closed: trans.__('closed')
-  };
-  return names[described.state];
+/** Also work that does not move a session is shown as running. */
+function shownState({ described }: LiveSession): SessionState {
+  return described.progress === null ? described.state : 'running';
 }
 
 function facts(session: LiveSession, now: number, trans: Trans): string[] {
-  const { described, idle_since, kernel } = session;
+  const { described, idle_since, kernel, notebook } = session;
+  const busy = shownState(session) === 'running';
   const bytes = bytesOf(session);
   const where: Record<Residency, string> = {
     resident: trans.__('on the device'),
@@ -245,7 +248,9 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
     disk: trans.__('on disk')
   };
   return [
-    trans._n('%1 token', '%1 tokens', described.tokens),
+    described.progress === null
+      ? trans._n('%1 token', '%1 tokens', described.tokens)
+      : trans.__('for %1', notebook ?? described.holder ?? described.owner),
     ...(described.step === null
       ? []
       : [described.step === 0 ? trans.__('prompt') : trans.__('step %1', described.step)]),
@@ -254,10 +259,11 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
       : described.residency === 'resident'
         ? []
         : [where[described.residency]]),
-    ...(described.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
+    ...(busy || idle_since === null || now - idle_since < IDLE_SHOWN
       ? []
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),
     ...(described.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
+    ...(described.attention === null ? [] : [trans.__('%1 attention', described.attention)]),
     ...(kernel === null || kernel.state === 'idle' ? [] : [trans.__('kernel %1', kernel.state)])
   ];
 }
@@ -305,7 +311,11 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
       )}
       <Action
         icon={closeIcon}
-        label={trans.__('Close %1', session.label)}
+        label={
+          session.described.progress === null
+            ? trans.__('Close %1', session.label)
+            : trans.__('End %1', session.label)
+        }
         act={() => execute(CommandIDs.close, args)}
       />
     </div>

@@ -10,9 +10,12 @@ import {
 } from './attribution';
 
 import {
-  BreakpointSet,
   CheckpointSaved,
   Checkpoints,
+} from './checkpoints';
+
+import {
+  BreakpointSet,
   Cleared,
   Closed,
   Copies,
@@ -83,6 +86,7 @@ export interface Answers {
   readonly ReadTree: Tree;
   readonly SwapOut: Swapped;
   readonly SwapIn: Swapped;
+  readonly Rest: Described;
   readonly Sleep: WeightsMoved;
   readonly Wake: WeightsMoved;
   readonly ReadCopies: Copies;

@@ -5,8 +5,11 @@ import {
 } from './values';
 
 import {
-  StopIdentity,
   Transfer,
+} from './transfers';
+
+import {
+  StopIdentity,
 } from './nouns';
 
 export interface SessionOpened {
@@ -85,18 +88,19 @@ export interface SessionChanged {
 }
 
 /**
- * These cells (numbered row by row) of a sweep of `total` now have values; `corrupted` is that of the line without
- * an edit.
+ * These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
+ * `unedited` are those of the line without an edit. `recipe` as in Swept.
  */
 export interface SweepProgressed {
   readonly event: 'SweepProgressed';
   readonly session: string;
-  readonly shape: readonly number[];
-  readonly corrupted: Float;
+  readonly places: readonly (readonly (number | Float | string)[])[];
+  readonly unedited: readonly Float[];
   readonly done: number;
   readonly total: number;
   readonly cells: readonly number[];
-  readonly values: readonly Float[];
+  readonly values: readonly (readonly Float[])[];
+  readonly recipe: string;
 }
 
 /** `done` of the `total` prompts of a shard are computed. */

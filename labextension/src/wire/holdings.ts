@@ -21,7 +21,7 @@ export interface BudgetStatistics {
 export interface ProcessMemory {
   readonly anonymous_bytes: number | null;
   readonly mapped_bytes: number | null;
-  readonly booked_bytes: number;
+  readonly accounted_bytes: number;
   readonly runtime_bytes: number | null;
   readonly beyond_bytes: number | null;
   readonly device_beyond_bytes: number | null;

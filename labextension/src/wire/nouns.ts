@@ -15,7 +15,17 @@ import {
   RuleDescription,
 } from './rules';
 
+import {
+  Progress,
+} from './progress';
+
+import {
+  Transfer,
+} from './transfers';
+
 export type PassesMeant = 'prompt' | 'new';
+
+export type Tier = 'host' | 'disk';
 
 export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
 
@@ -23,18 +33,18 @@ export type PauseReason = 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
 
 export type FinishReason = 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
 
-export type Tier = 'host' | 'disk';
-
 export type Residency = 'resident' | 'storing' | 'host' | 'loading' | 'disk';
 
 export type Exactness = 'exact' | 'recomputed' | 'fast';
 
 export type Mode = 'fast' | 'exact';
 
+export type AttentionName = 'eager' | 'sdpa';
+
 export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'in_use' | 'gone';
 
 /**
- * How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
+ * The choice of the next token. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
  * `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError where one of them says nothing that could be meant.
  */
 export interface Sampling {
@@ -167,15 +177,6 @@ export interface Origin {
   readonly tokens: number;
 }
 
-/** One move of a session's bytes between the device and a tier: how many really moved, and how long it took. */
-export interface Transfer {
-  readonly direction: 'out' | 'in';
-  readonly tier: 'host' | 'disk';
-  readonly bytes_moved: number;
-  readonly seconds: Float;
-  readonly cause: 'asked' | 'pressure' | 'idleness' | 'prefetch' | 'needed' | 'write_through';
-}
-
 /** A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle. */
 export interface CheckpointDescription {
   readonly name: string;
@@ -210,9 +211,10 @@ export interface StopIdentity {
  * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
  * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
  * user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
- * runs: who shows what was read from another stop or edition reads it again. `kept` is false while the journal does
+ * runs: a view of another stop or edition is read again. `kept` is false while the journal does
  * not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
- * the one that it works with, where it has said so.
+ * the one that it works with, where it has said so. `attention` is how it computes attention, None where that is as
+ * the model was loaded. `progress` is that of work in it which does not move it, such as a sweep.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -240,6 +242,8 @@ export interface SessionDescription {
   readonly kept: boolean;
   readonly in_use: boolean;
   readonly notebook: string | null;
+  readonly attention: string | null;
+  readonly progress: Progress | null;
 }
 
 /** A token with its probability under the softmax of fp32 logits. */
@@ -250,7 +254,10 @@ export interface TopToken {
   readonly logit: Float;
 }
 
-/** The books of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went back. */
+/**
+ * The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
+ * back.
+ */
 export interface TierStatistics {
   readonly tier: 'host' | 'disk';
   readonly pages: number;
@@ -300,7 +307,8 @@ export interface WeightsStatistics {
 
 /**
  * One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
- * events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer.
+ * events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer;
+ * `overlapped_seconds`: of `seconds`, those in which a pass computed.
  */
 export interface LayerCopy {
   readonly number: number;
@@ -309,6 +317,7 @@ export interface LayerCopy {
   readonly seconds: Float;
   readonly begun: Float;
   readonly stalled_seconds: Float | null;
+  readonly overlapped_seconds: Float;
 }
 
 /**
@@ -325,7 +334,8 @@ export interface PrefetchStatistics {
 }
 
 /**
- * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
+ * The engine's counts and accounting at one moment. Byte counts are of the device unless named otherwise;
+ * unmeasured is None.
  * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
  * written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
  * states, `recovered_recomputed` to have them made again. `faults`: errors that no request met; the last in words.
@@ -355,6 +365,7 @@ export interface EngineStatistics {
   readonly recovered_exact: number;
   readonly recovered_recomputed: number;
   readonly layers_replayed: number;
+  readonly graphs_postponed: number;
   readonly budget: BudgetStatistics | null;
   readonly process: ProcessMemory | null;
 }

@@ -10,8 +10,11 @@ import {
 } from './rules';
 
 import {
+  Transfer,
+} from './transfers';
+
+import {
   BreakpointDescription,
-  CheckpointDescription,
   EngineStatistics,
   LayerCopy,
   LensRow,
@@ -22,7 +25,6 @@ import {
   StopDescription,
   StopIdentity,
   TopToken,
-  Transfer,
   WeightsStatistics,
 } from './nouns';
 
@@ -42,8 +44,18 @@ import {
 } from './attribution';
 
 import {
+  CheckpointSaved,
+  Checkpoints,
+} from './checkpoints';
+
+import {
+  MetricsRead,
   Swept,
 } from './sweeps';
+
+import {
+  HeadsRead,
+} from './heads';
 
 import {
   Scored,
@@ -194,6 +206,7 @@ export interface Paused {
  * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
  * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
  * `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none.
+ * `largest_difference`: of shared logits, where a pass of this row was drawn and computed again alone.
  */
 export interface Finished {
   readonly reply: 'Finished';
@@ -215,6 +228,7 @@ export interface Finished {
   readonly passes: number;
   readonly shared: number;
   readonly note: string | null;
+  readonly largest_difference: Float | null;
   readonly not_kept: string | null;
 }
 
@@ -337,19 +351,6 @@ export interface Copies {
   readonly not_kept: string | null;
 }
 
-export interface CheckpointSaved {
-  readonly reply: 'CheckpointSaved';
-  readonly checkpoint: CheckpointDescription;
-  readonly path: string;
-  readonly not_kept: string | null;
-}
-
-export interface Checkpoints {
-  readonly reply: 'Checkpoints';
-  readonly checkpoints: readonly CheckpointDescription[];
-  readonly not_kept: string | null;
-}
-
 export interface Noted {
   readonly reply: 'Noted';
   readonly not_kept: string | null;
@@ -381,8 +382,10 @@ export type WireReply =
   | LensRead
   | Attributed
   | Swept
+  | MetricsRead
   | Collected
   | Scored
+  | HeadsRead
   | Evaluated
   | Watching
   | WatchRead

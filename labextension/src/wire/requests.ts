@@ -16,6 +16,13 @@ import {
 } from './interventions';
 
 import {
+  Close,
+  Describe,
+  Fork,
+  Open,
+} from './opening';
+
+import {
   ReadWatch,
   Unwatch,
   Watch,
@@ -57,48 +64,6 @@ export interface Shutdown {
   readonly request: 'Shutdown';
   readonly force?: boolean;
   readonly forget?: boolean;
-}
-
-/**
- * Open or attach. A live session of another holder needs `join`.
- *
- * `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
- * as a sweep's, is closed when its holder goes, and is not in the journal.
- */
-export interface Open {
-  readonly request: 'Open';
-  readonly session: string;
-  readonly join?: boolean;
-  readonly fresh?: boolean;
-  readonly temporary?: boolean;
-  readonly force?: boolean;
-  readonly for_holder?: string | null;
-  readonly for_notebook?: string | null;
-}
-
-export interface Describe {
-  readonly request: 'Describe';
-  readonly session: string;
-}
-
-export interface Close {
-  readonly request: 'Close';
-  readonly session: string;
-  readonly force?: boolean;
-  readonly for_holder?: string | null;
-  readonly for_notebook?: string | null;
-}
-
-/**
- * Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
- * `seed` it draws from here on as a run that begins with that seed.
- */
-export interface Fork {
-  readonly request: 'Fork';
-  readonly session: string;
-  readonly name: string;
-  readonly seed?: number | null;
-  readonly stop?: StopIdentity | null;
 }
 
 /**
@@ -262,6 +227,16 @@ export interface SwapIn {
   readonly session: string;
 }
 
+/**
+ * Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
+ * with leaving the device; before its end the session is brought back.
+ */
+export interface Rest {
+  readonly request: 'Rest';
+  readonly session: string;
+  readonly expected_seconds: number;
+}
+
 /** The weights leave the device until the next request that needs them. Refused while a session runs. */
 export interface Sleep {
   readonly request: 'Sleep';
@@ -357,6 +332,7 @@ export type WireRequest =
   | ReadTree
   | SwapOut
   | SwapIn
+  | Rest
   | Sleep
   | Wake
   | ReadCopies

@@ -9,7 +9,7 @@ import {
 } from './edits';
 
 /**
- * A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
+ * A steering rule and its counts: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
  * is the rule in words; no pass meets one that is not `enabled`. `onward`, `on`, `when` as in `Steer`; `note` as in a
  * breakpoint. `passes_refused` passes could not have it, the first of this run for the reason `trouble`.
  */

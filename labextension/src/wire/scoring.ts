@@ -2,15 +2,21 @@
 
 import {
   ArrayJson,
+  Float,
 } from './values';
 
 /**
  * `tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
- * token but the first, or logits [positions, vocabulary].
+ * token but the first, or logits [positions, vocabulary]. `largest_difference` is by how much losses computed together
+ * differed from the same computed alone, of those that were; None where each prompt was computed alone, as `mode`
+ * says then, for the reasons in `notes`.
  */
 export interface Scored {
   readonly reply: 'Scored';
   readonly tokens: readonly (readonly number[])[];
   readonly values: ArrayJson;
+  readonly mode: 'fast' | 'exact';
+  readonly largest_difference: Float | null;
+  readonly notes: readonly string[];
   readonly not_kept: string | null;
 }

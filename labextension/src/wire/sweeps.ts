@@ -5,7 +5,9 @@ import {
   Float,
 } from './values';
 
-export type Axis = 'layer' | 'position' | 'head' | 'coef';
+export type Axis = 'point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef';
+
+export type EditedLine = 'corrupted' | 'clean';
 
 /** The mean over the positions of the clean line, of the line itself where there is none. */
 export interface MeanEdit {
@@ -26,34 +28,58 @@ export interface Noise {
   readonly scale: Float;
 }
 
+/** A sweep cut short: these cells of the sweep of this `recipe` have `values`, one for each metric. */
+export interface Continued {
+  readonly recipe: string;
+  readonly cells: readonly number[];
+  readonly values: readonly (readonly Float[])[];
+}
+
+/** A value for each metric, in the order asked. */
+export interface MetricsRead {
+  readonly reply: 'MetricsRead';
+  readonly values: readonly Float[];
+  readonly not_kept: string | null;
+}
+
 /**
- * `values` is float64, with an axis for each of `over`, whose places are `layers`, `positions`, `heads` and
- * `coefs`; `texts` are the corrupted line's tokens. `computed` cells were computed; in the others the edit changes
- * nothing, and their value is `corrupted`, the metric of the line without an edit. `clean` is that of the clean line.
- * Cells numbered `rechecked` (row by row) were computed again alone, one of them where the edit changes nothing;
- * `largest_difference` is what the computed ones differed by, None where each was computed alone anyway, and `mode`
- * says so.
+ * One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is that of the
+ * corrupted line without an edit, `clean` that of the clean line. `largest_difference` is what cells computed together
+ * differed by from the same computed alone, of those that were rechecked; None where each was computed alone.
+ */
+export interface Measured {
+  readonly metric: string;
+  readonly values: ArrayJson;
+  readonly corrupted: Float;
+  readonly clean: Float | null;
+  readonly largest_difference: Float | null;
+  readonly tolerance: Float;
+}
+
+/**
+ * `measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
+ * axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
+ * in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
+ * the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
+ * says so. By `recipe` another sweep is known to go on from this one.
  */
 export interface Swept {
   readonly reply: 'Swept';
   readonly site: string;
-  readonly over: readonly ('layer' | 'position' | 'head' | 'coef')[];
-  readonly layers: readonly number[];
-  readonly positions: readonly number[];
-  readonly heads: readonly number[];
+  readonly over: readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[];
+  readonly places: readonly (readonly (number | Float | string)[])[];
   readonly texts: readonly string[];
-  readonly metric: string;
   readonly edit: string;
-  readonly values: ArrayJson;
-  readonly corrupted: Float;
-  readonly clean: Float | null;
+  readonly measured: readonly Measured[];
   readonly mode: 'fast' | 'exact';
   readonly seed: number;
   readonly computed: number;
   readonly rechecked: readonly number[];
-  readonly largest_difference: Float | null;
-  readonly tolerance: Float;
   readonly notes: readonly string[];
-  readonly coefs: readonly Float[];
+  readonly windows: readonly (readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[])[];
+  readonly in_pairs: boolean;
+  readonly receivers: readonly string[];
+  readonly into: 'corrupted' | 'clean';
+  readonly recipe: string;
   readonly not_kept: string | null;
 }

@@ -1,0 +1,40 @@
+"""Heads: what each attends to, over lines of tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.limits import MOST_TOKENS, Name
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+
+MOST_LINES: Final = 4096
+HeadsLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+
+
+class ReadHeads(SessionRequest, frozen=True, tag="ReadHeads"):
+    """Run each line in a pass of its own and score every head by where it attends. A line is its tokens, or the name of
+    a session: the tokens that it has fed. The steering rules of session `rules_of` hold. With `patterns` the reply has
+    those of the first line too. The session itself must be empty; closing it ends the request."""
+
+    lines: Annotated[tuple[HeadsLine, ...], Meta(min_length=1, max_length=MOST_LINES)]
+    patterns: bool = False
+    rules_of: Name | None = None
+
+
+class HeadsRead(ReplyBase, frozen=True, tag="HeadsRead"):
+    """`scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
+    with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
+    such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
+    queries, keys], fp32, of the first line, whose tokens are `texts`: blocks of `pooled` positions have their largest
+    weight."""
+
+    layers: tuple[int, ...]
+    scores: Array
+    counted: tuple[int, int, int]
+    texts: tuple[str, ...]
+    patterns: Array | None
+    pooled: int

@@ -1,0 +1,51 @@
+"""Requests that open, describe, fork and close a session."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.limits import Name, Positions, Seed, Spelling
+from djinn_jupyter.wire.nouns import AttentionName
+from djinn_jupyter.wire.request_base import OwnerRequest, SessionRequest, StopRequest
+
+
+class Open(OwnerRequest, frozen=True, tag="Open"):
+    """Open or attach. A live session of another holder needs `join`.
+
+    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
+    as a sweep's, is closed when its holder goes, and is not in the journal.
+    """
+
+    join: bool = False
+    fresh: bool = False
+    temporary: bool = False
+
+
+class Describe(SessionRequest, frozen=True, tag="Describe"): ...
+
+
+class SetAttention(SessionRequest, frozen=True, tag="SetAttention"):
+    """Choose how a session that holds nothing yet computes attention: `eager`, or as the model was loaded."""
+
+    attention: AttentionName
+
+
+class Detach(SessionRequest, frozen=True, tag="Detach"): ...
+
+
+class Close(OwnerRequest, frozen=True, tag="Close"): ...
+
+
+class Fork(StopRequest, frozen=True, tag="Fork"):
+    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
+    `seed` it draws from here on as a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
+    (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a
+    `coef` its steering rule of number `rule`, None for its only one, is on with that coefficient."""
+
+    name: Name
+    seed: Seed | None = None
+    edit: Edit | None = None
+    site: Spelling | None = None
+    positions: Positions | None = None
+    words: Spelling | None = None
+    rule: int | None = None
+    coef: float | None = None

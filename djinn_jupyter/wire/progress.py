@@ -1,0 +1,25 @@
+"""The progress of work that reads in a session of its own: a sweep, a collection, a score. Values only."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from djinn_jupyter.wire.frozen import Frozen
+
+Doing = Literal["sweeping", "collecting", "computing losses", "computing logits", "reading heads"]
+COUNTED: Final[dict[Doing, str]] = {"sweeping": "cells", "reading heads": "lines"}  # the others count prompts
+
+
+class Progress(Frozen, frozen=True):
+    """`done` of `total` cells, prompts or lines; `total` is None where more may follow than the engine was asked for
+    yet."""
+
+    doing: Doing
+    done: int
+    total: int | None
+
+    def __str__(self) -> str:
+        counted = COUNTED.get(self.doing, "prompts")
+        if self.total is None:
+            return f"{self.doing}, {self.done:,} {counted} so far"
+        return f"{self.doing}, {self.done:,} of {self.total:,} {counted}"

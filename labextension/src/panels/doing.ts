@@ -1,0 +1,51 @@
+/* What a session does, in words: its state, or the work in it that does not move it and how far that is. */
+
+import { Trans } from './react';
+import { Doing, LiveSession, Progress, SessionState } from '../wire';
+
+export function doingText({ described }: LiveSession, trans: Trans): string {
+  if (described.progress !== null) {
+    return progressText(described.progress, trans);
+  }
+  if (described.state === 'paused' && described.stopped_at) {
+    return trans.__('at %1', described.stopped_at);
+  }
+  const names: Record<SessionState, string> = {
+    idle: trans.__('idle'),
+    running: trans.__('running'),
+    paused: trans.__('paused'),
+    closed: trans.__('closed')
+  };
+  return names[described.state];
+}
+
+export function progressText({ doing, done, total }: Progress, trans: Trans): string {
+  const names: Record<Doing, string> = {
+    sweeping: trans.__('sweeping'),
+    collecting: trans.__('collecting'),
+    'computing losses': trans.__('computing losses'),
+    'computing logits': trans.__('computing logits'),
+    'reading heads': trans.__('reading heads')
+  };
+  const counted: Partial<Record<Doing, string>> = {
+    sweeping: trans.__('cells'),
+    'reading heads': trans.__('lines')
+  };
+  const what = counted[doing] ?? trans.__('prompts');
+  const count = done.toLocaleString('en-US');
+  return total === null
+    ? trans.__('%1, %2 %3 so far', names[doing], count, what)
+    : trans.__('%1, %2 of %3 %4', names[doing], count, total.toLocaleString('en-US'), what);
+}
+
+/** What is left when such work is ended before its end. */
+export function keptText({ doing }: Progress, trans: Trans): string {
+  switch (doing) {
+    case 'sweeping':
+      return trans.__('The cells that are finished are kept.');
+    case 'collecting':
+      return trans.__('Shards that are whole stay in its folder.');
+    default:
+      return trans.__('What it has found so far is lost.');
+  }
+}

@@ -1,0 +1,23 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+} from './values';
+
+/**
+ * `scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
+ * with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
+ * such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
+ * queries, keys], fp32, of the first line, whose tokens are `texts`: blocks of `pooled` positions have their largest
+ * weight.
+ */
+export interface HeadsRead {
+  readonly reply: 'HeadsRead';
+  readonly layers: readonly number[];
+  readonly scores: ArrayJson;
+  readonly counted: readonly number[];
+  readonly texts: readonly string[];
+  readonly patterns: ArrayJson | null;
+  readonly pooled: number;
+  readonly not_kept: string | null;
+}
