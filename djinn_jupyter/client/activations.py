@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
+from djinn_jupyter.wire.texts import natural_order
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,7 @@ SAME: Final = ("format", "model", "sites", "positions", "dtype", "mode", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardFile:
     """A file in the safetensors format: its tensors are mapped when they are asked for."""
 
     path: Path
@@ -32,7 +33,7 @@ class Shard:
     begin: int
 
     @classmethod
-    def at(cls, path: Path) -> Shard:
+    def at(cls, path: Path) -> ShardFile:
         """Read the head of a shard. Raises StorageFailed."""
         try:
             with path.open("rb") as file:
@@ -65,7 +66,8 @@ class Activations:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.shards = [Shard.at(path) for path in sorted(self.folder.glob("shard-*.safetensors"))]
+        paths = sorted(self.folder.glob("shard-*.safetensors"), key=lambda path: natural_order(path.name))
+        self.shards = [ShardFile.at(path) for path in paths]
         if not self.shards:
             raise UsageError(f"There is no collection in {self.folder}.")
         self._check()

@@ -1,7 +1,8 @@
 """Rows of a batch: many prompts, or many samples of one, each run in a session of its own, all at once.
 
-Row i of session "a" is session "a/i", a fork of "a" that has its breakpoints and rules and draws with seed + i. The
-samples of one prompt share its pass and its pages. Rows are forked, run and paused as any session is.
+Row i of session "a" is session "a/i", a fork of "a" that has its breakpoints and rules and draws with seed + i; its
+name has the folders of a notebook where another one has that stem. The samples of one prompt share its pass and its
+pages. Rows are forked, run and paused as any session is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,14 +24,15 @@ from djinn_jupyter.errors import BatchEnded, DjinnError, UnknownSession, UsageEr
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
+from djinn_jupyter.wire.names import label, spelled_with, told_apart
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.running import OnToken
-    from djinn_jupyter.wire.nouns import StopIdentity
+    from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
 
 MOST_ROWS: Final = 4096
 OnRow = Callable[[int, Stop], None]
-Order = ask.Run | ask.Resume
+RunOrder = ask.Run | ask.Resume
 
 
 class Forked(Protocol):
@@ -43,7 +46,7 @@ class Forked(Protocol):
     @property
     def stop(self) -> Paused: ...
 
-    def row(self, number: int) -> Forked: ...
+    def row(self, name: str) -> Forked: ...
 
     def depart(self, request: ask.Request) -> Future[replies.Reply]: ...
 
@@ -52,11 +55,12 @@ class Forked(Protocol):
 
 @dataclass(slots=True)
 class Row:
-    """One row: its session, its run, and its end: a stop or an error."""
+    """One row: its session, its run, and its end: a stop or an error. With a `coef` a rule has that coefficient."""
 
     session: Forked
-    order: Order
+    order: RunOrder
     seed: int
+    coef: float | None = None
     runs: bool = False
     end: Stop | DjinnError | None = None
 
@@ -67,19 +71,26 @@ class Row:
 
 @dataclass(slots=True)
 class Batch:
-    """The rows of one call. `on_row` is told of each that ends, `on_token` of each token, in the caller's thread."""
+    """The rows of one call. `on_row` is told of each that ends, `on_token` of each token, in the caller's thread. Rows
+    of another notebook are replaced with `force` alone. `all_logits`: those that finish have the logits of all
+    positions. `rule` is the number of the rule that has the rows' coefficients, None for the only one."""
 
     parent: Forked
     channel: Channel
     on_token: OnToken | None = None
     on_row: OnRow | None = None
+    force: bool = False
+    all_logits: bool = False
+    rule: int | None = None
     rows: list[Row] = field(default_factory=list)
     interrupted: bool = False
     _feed: SimpleQueue[Any] = field(default_factory=SimpleQueue)
 
-    def run(self, prompts: Sequence[ask.Run], samples: int) -> list[Stop]:
-        """Run each prompt `samples` times."""
-        self._make_rows([prompt for prompt in prompts for _ in range(samples)], prompts[0].sampling.seed)
+    def run(self, prompts: Sequence[ask.Run], samples: int, coefs: Sequence[float | None] = (None,)) -> list[Stop]:
+        """Run each prompt with each coefficient `samples` times."""
+        _require_some(len(prompts) * len(coefs) * samples)
+        rows = [(prompt, coef) for prompt in prompts for coef in coefs for _ in range(samples)]
+        self._make_rows(rows, prompts[0].sampling.seed)
         groups = [self.rows[first : first + samples] for first in range(0, len(self.rows), samples)]
         with self._heard():
             self._fork(self.parent, [group[0] for group in groups])
@@ -91,8 +102,9 @@ class Batch:
 
     def resume(self, order: ask.Resume, samples: int, seed: int) -> list[Stop]:
         """Go on from the parent's stop `samples` times. Raises IllegalMove where it stands at none."""
+        _require_some(samples)
         stop = self.parent.stop.reply.stop if order.stop is None else order.stop
-        self._make_rows([replace(order, stop=None)] * samples, seed)
+        self._make_rows([(replace(order, stop=None), None)] * samples, seed)
         with self._heard():
             self._fork(self.parent, self.rows, stop=stop)
             self._start(self.rows)
@@ -101,38 +113,43 @@ class Batch:
 
     # --- beginning -------------------------------------------------------------------------------------------------
 
-    def _make_rows(self, orders: Sequence[Order], seed: int) -> None:
+    def _make_rows(self, orders: Sequence[tuple[RunOrder, float | None]], seed: int) -> None:
         """Make the rows in place of those of an earlier batch, which end."""
-        if not 1 <= len(orders) <= MOST_ROWS:
-            raise UsageError(f"A batch has 1 to {MOST_ROWS} rows, not {len(orders)}; run it in parts.")
-        for number, order in enumerate(orders):
-            row = self.parent.row(number)
+        there = ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
+        stem = told_apart([self.parent.name, *(one.name for one in there)])[self.parent.name]
+        for number, (order, coef) in enumerate(orders):
+            row = self.parent.row(f"{stem}/{number}")
             changes: dict[str, Any] = {"session": row.name}
             if isinstance(order, ask.Run):
                 changes["sampling"] = replace(order.sampling, seed=seed + number)
-            self.rows.append(Row(session=row, order=replace(order, **changes), seed=seed + number))
+            self.rows.append(Row(session=row, order=replace(order, **changes), seed=seed + number, coef=coef))
             as_read(self.rows[-1].order)  # what no engine would read is refused while the earlier rows are there
-        self._close_earlier(re.escape(self.parent.label))
-
-    def _close_earlier(self, parent: str) -> None:
-        there = ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
-        for name in (one.name for one in there if re.fullmatch(parent + r"/\d+", one.name)):
+        _require_tokens(orders[0][0], there)
+        earlier = _earlier(there, self.parent.name, stem)
+        for one in sorted(earlier, key=self._is_ours):  # one of another notebook is refused while all are there
             with suppress(UnknownSession):
-                ask_for(self.channel, ask.Close(session=name), replies.Closed)
+                ask_for(self.channel, ask.Close(session=one.name, force=self.force), replies.Closed)
+
+    def _is_ours(self, session: SessionDescription) -> bool:
+        return session.holder == self.channel.holder
 
     def _fork(self, parent: Forked, rows: Sequence[Row], stop: StopIdentity | None = None) -> None:
         """Make the sessions of these rows, which draw with their seeds from a `stop` on; a row whose fork fails has
         ended."""
-        forks = [
-            ask.Fork(session=parent.name, name=row.session.name, seed=None if stop is None else row.seed, stop=stop)
-            for row in rows
-        ]
-        asked = [self.channel.ask(fork) for fork in forks]
+        asked = [self.channel.ask(self._fork_of(parent, row, stop)) for row in rows]
         for row, reply in zip(rows, asked, strict=True):
             try:
                 reply.result()
             except DjinnError as error:
                 row.end = error
+
+    def _fork_of(self, parent: Forked, row: Row, stop: StopIdentity | None) -> ask.Fork:
+        """Return the request for a row's session; forks of a row have its coefficient."""
+        seed = None if stop is None else row.seed
+        fork = ask.Fork(session=parent.name, name=row.session.name, seed=seed, stop=stop)
+        if row.coef is None or parent is not self.parent:
+            return fork
+        return replace(fork, coef=row.coef, rule=self.rule)
 
     def _run_prompts(self, groups: Sequence[Sequence[Row]]) -> None:
         """Run the prompt of each group once, in its first row, and fork the others there. Where it stops on its way,
@@ -205,6 +222,8 @@ class Batch:
         ends = [row.end for row in self.rows]
         if self.interrupted:
             raise BatchInterrupted(ends)
+        if self.all_logits:
+            _read_all_logits(ends)
         errors = [end for end in ends if isinstance(end, DjinnError)]
         if len(errors) == len(ends):
             raise errors[0]
@@ -218,6 +237,50 @@ class Batch:
             f"{len(errors)} of {len(self.rows)} rows failed, {first.session.label} first: {errors[0]} The other rows "
             "are in `rows` of this error, and in their sessions."
         )
+
+
+def _require_tokens(order: RunOrder, there: Sequence[SessionDescription]) -> None:
+    """Raise UsageError for a run without a prompt, unless it extends a line that is there."""
+    if not isinstance(order, ask.Run) or order.text is not None or order.tokens is not None:
+        return
+    if not order.extend:
+        raise UsageError("The prompt has no tokens.")
+    if not any(one.name == order.session and one.tokens for one in there):
+        raise UsageError("There is nothing to extend; run a prompt first.")
+
+
+def _earlier(there: Sequence[SessionDescription], parent: str, stem: str) -> list[SessionDescription]:
+    """Return the rows of the parent's earlier batch. Where its stem was another then, as long as no other notebook had
+    it, only those of its own notebook."""
+    notebook = next((one.notebook for one in there if one.name == parent), None)
+    rows = re.compile(rf"(?:.+/)?{re.escape(label(parent))}/\d+")
+    found = [one for one in there if rows.fullmatch(one.name)]
+    folders = range(1, len(PurePosixPath(parent).parts))
+    stems = {label(parent), *(spelled_with(parent, count) for count in folders)}
+    return [
+        one
+        for one in found
+        if (at := one.name.rpartition("/")[0]) == stem
+        or (at in stems and notebook is not None and one.notebook == notebook)
+    ]
+
+
+def _read_all_logits(ends: Sequence[Stop | DjinnError | None]) -> None:
+    """Have the logits of all positions of those that finished, while the rules are those of the run. Raises
+    BatchInterrupted after an interrupt; those that are too many raise where they are read."""
+    try:
+        for end in ends:
+            if isinstance(end, Finished):
+                with suppress(DjinnError):
+                    end.fetch_all_logits()
+    except KeyboardInterrupt:
+        raise BatchInterrupted(ends) from None
+
+
+def _require_some(rows: int) -> None:
+    if not 1 <= rows <= MOST_ROWS:
+        parts = "; run it in parts" if rows else ""
+        raise UsageError(f"A batch has 1 to {MOST_ROWS} rows, not {rows}{parts}.")
 
 
 def _end_of(row: Row, done: Future[replies.Reply]) -> Stop | DjinnError:

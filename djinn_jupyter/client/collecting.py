@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.connection.channel import Channel, expect
-from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.connection.following import followed
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
@@ -22,7 +23,9 @@ from djinn_jupyter.wire.nouns import Mode
 SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
 SHARD_TOKENS: Final = 2**18
 SHARD_PROMPTS: Final = 4096
-REPLIED: Final = "replied"
+ENDS_DIFFER: Final = (
+    "Prompts differ in length: name both ends of a range, both from the front or both from the end, as 1:5."
+)
 _COMMA: Final = re.compile(r",(?![^\[]*\])")  # outside of a selector
 
 OnCollected = Callable[[int], None]
@@ -79,22 +82,24 @@ def collect(
     """Collect, and return the activations in the folder."""
     asked = Collection(
         sites=_spelled(sites, channel.welcome.model.layers),
-        folder=Path(to).expanduser().absolute(),
-        positions=spell_positions(positions, _no_ends),
+        folder=_folder(to),
+        positions=spell_positions(positions, no_ends(UsageError(ENDS_DIFFER))),
         dtype=dtype,
         shard_prompts=_checked(shard_prompts),
         mode=mode,
         seed=seed,
     )
-    shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
-    following = next(shards, None)
-    if following is None:
-        raise UsageError("There are no prompts to collect from.")
-    with temporary_session(channel, "collection") as session:
-        work = _Work(channel, session, asked, on_progress or (lambda done: None))
-        while following is not None:
-            here, following = following, next(shards, None)
-            work.collect(here, last=following is None)
+    kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
+    with interruptible("The collection", lambda: (kept, None)):
+        shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
+        following = next(shards, None)
+        if following is None:
+            raise UsageError("There are no prompts to collect from.")
+        with temporary_session(channel, "collection") as session:
+            work = _Work(channel, session, asked, on_progress or (lambda done: None))
+            while following is not None:
+                here, following = following, next(shards, None)
+                work.collect(here, last=following is None)
     return Activations(asked.folder)
 
 
@@ -106,7 +111,6 @@ class _Work:
     on_progress: OnCollected
     shard: int = 0
     first: int = 0
-    feed: SimpleQueue[Any] = field(default_factory=SimpleQueue)
 
     def collect(self, prompts: Prompts, *, last: bool) -> None:
         """Have one shard computed and written, or found to be there."""
@@ -124,16 +128,11 @@ class _Work:
             mode=asked.mode,
             seed=asked.seed,
         )
-        forget = self.channel.listen(self.session, self.feed.put)
-        try:
-            reply = self.channel.ask(request)
-            reply.add_done_callback(lambda _: self.feed.put(REPLIED))
-            while (item := self.channel.take(self.feed, None)) != REPLIED:
-                if isinstance(item, CollectionProgressed):
-                    self.on_progress(self.first + item.done)
-            expect(reply.result(), Collected)
-        finally:
-            forget()
+        with followed(self.channel, self.session, request) as shard:
+            for event in shard.events():
+                if isinstance(event, CollectionProgressed):
+                    self.on_progress(self.first + event.done)
+            expect(shard.reply.result(), Collected)
         self.shard, self.first = self.shard + 1, self.first + len(prompts)
         self.on_progress(self.first)
 
@@ -150,13 +149,17 @@ def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _folder(to: str | Path) -> Path:
+    """Return the folder by its full path. Raises UsageError for a text that names none."""
+    try:
+        if not str(to).strip() or "\0" in str(to):
+            raise ValueError
+        return Path(to).expanduser().absolute()
+    except (ValueError, RuntimeError):  # the home of a user that is not there
+        raise UsageError(f"A collection needs the folder to write to, as to='acts'; {str(to)!r} names none.") from None
+
+
 def _checked(shard_prompts: int | None) -> int | None:
     if shard_prompts is not None and not 1 <= shard_prompts <= MOST_PROMPTS:
         raise UsageError(f"A shard has 1 to {MOST_PROMPTS:,} prompts, not {shard_prompts}.")
     return shard_prompts
-
-
-def _no_ends() -> tuple[int, int]:
-    raise UsageError(
-        "Prompts differ in length: name both ends of a range, both from the front or both from the end, as 1:5."
-    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.client.edits import EXAMPLES, KINDS, Kind
+from djinn_jupyter.client.edits import EXAMPLES, KINDS, EditWords
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _refuse_options_of_others(name: str, options: Mapping[str, Any]) -> None:
             raise UsageError(f"{_flags(kind)} to {owner}, not to {name}.")
 
 
-def _flags(kind: Kind) -> str:
+def _flags(kind: EditWords) -> str:
     flags = [one.flag for one in kind.options]
     return f"{' and '.join(flags)} belong{'s' if len(flags) == 1 else ''}"
 

@@ -41,7 +41,11 @@ __all__ = [
 
 
 def scale(factor: float) -> Scale:
-    """x * factor"""
+    """x * factor
+
+    >>> dj.scale(0.5)
+    Scale(factor=0.5)
+    """
     from djinn_jupyter.wire.edits import Scale
 
     return Scale(factor=float(factor))
@@ -55,7 +59,11 @@ def add(vector: object, coef: float = 1.0) -> Add:
 
 
 def set_to(value: object) -> Set:
-    """Replace the value: by an array that broadcasts to the selected part, or by a number."""
+    """Replace the value: by an array that broadcasts to the selected part, or by a number.
+
+    >>> dj.set_to([0.0, 1.0]).value.shape
+    (2,)
+    """
     from djinn_jupyter.wire.edits import Set
 
     return Set(value=from_any(value))
@@ -138,7 +146,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EditWords:
     """A kind of edit in words: its constructor, an example, and how each word after the first is read. A `value` is a
     number or a vector, a `bound` a number or `none`."""
 
@@ -149,21 +157,21 @@ class Kind:
 
 
 KINDS: Final = {
-    "scale": Kind(scale, "scale 0.9", ("number",)),
-    "add": Kind(
+    "scale": EditWords(scale, "scale 0.9", ("number",)),
+    "add": EditWords(
         add,
         "add VECTOR --coef 4",
         ("value",),
         (Option(flag="--coef", parameter="coef", metavar="C", help="how many times the vector", type=float),),
     ),
-    "set": Kind(set_to, "set VALUE", ("value",)),
-    "zero": Kind(zero, "zero"),
-    "clamp": Kind(clamp, "clamp LOW HIGH (`none` leaves a side open)", ("bound", "bound")),
-    "project_out": Kind(project_out, "project_out DIRECTION", ("value",)),
-    "norm_match": Kind(norm_match, "norm_match VECTOR COEF", ("value", "number")),
-    "orthogonal": Kind(orthogonal, "orthogonal DIRECTION COEF", ("value", "number")),
-    "projection_cap": Kind(projection_cap, "projection_cap DIRECTION LOW HIGH", ("value", "bound", "bound")),
-    "patch_from": Kind(
+    "set": EditWords(set_to, "set VALUE", ("value",)),
+    "zero": EditWords(zero, "zero"),
+    "clamp": EditWords(clamp, "clamp LOW HIGH (`none` leaves a side open)", ("bound", "bound")),
+    "project_out": EditWords(project_out, "project_out DIRECTION", ("value",)),
+    "norm_match": EditWords(norm_match, "norm_match VECTOR COEF", ("value", "number")),
+    "orthogonal": EditWords(orthogonal, "orthogonal DIRECTION COEF", ("value", "number")),
+    "projection_cap": EditWords(projection_cap, "projection_cap DIRECTION LOW HIGH", ("value", "bound", "bound")),
+    "patch_from": EditWords(
         patch_from,
         "patch_from SESSION",
         ("session",),

@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from djinn_jupyter.client import collecting, scoring
+from djinn_jupyter.client import collecting, heads, scoring
 from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.collecting import OnCollected
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.connection.transport import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
+from djinn_jupyter.client.heads import HeadScores
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.scoring import Losses
@@ -23,6 +25,7 @@ from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.collecting import StoredDtype
 from djinn_jupyter.wire.nouns import (
+    AttentionName,
     CheckpointDescription,
     EngineStatistics,
     LayerCopy,
@@ -45,6 +48,7 @@ class RemoteEngine:
 
     @property
     def description(self) -> ModelDescription:
+        """The model: its layers, points and where each is, dtype, device and attention."""
         return self.channel.welcome.model
 
     @property
@@ -57,21 +61,39 @@ class RemoteEngine:
         """The bytes that have crossed the wire between this process and the engine."""
         return self.channel.wire_bytes
 
+    @typed
     def session(
-        self, name: str | None = None, *, join: bool = False, fresh: bool = False, force: bool = False
+        self,
+        name: str | None = None,
+        *,
+        join: bool = False,
+        fresh: bool = False,
+        force: bool = False,
+        attention: AttentionName | None = None,
     ) -> RemoteSession:
         """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel
-        holds; `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it belongs to another
-        notebook, unless `force`."""
+        holds (else SessionHeld); `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it
+        belongs to another notebook, unless `force`. `attention` "eager" has its passes alone compute attention step by
+        step, so that `pattern` and `attn_scores` can be stopped at and edited; IllegalMove where it holds something of
+        another attention, UsageError where the family cannot.
+
+        >>> session = engine.session("patterns", attention="eager")
+        >>> session.breakpoint("pattern.3").site, session.run("The capital of France is").shape
+        ('pattern.3', (5, 4, 5))
+        """
         chosen = name if name is not None else default_session_name()
         request = ask.Open(session=chosen, join=join, fresh=fresh, force=force)
-        return RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
+        opened = RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
+        if attention is not None:
+            opened.attend(attention)
+        return opened
 
     def reach(self, name: str) -> RemoteSession:
         """Return a handle of a session without opening it: for reading, forking and closing one of another notebook."""
         return RemoteSession(self.channel, name)
 
     def sessions(self) -> tuple[SessionDescription, ...]:
+        """Return the sessions of all notebooks and scripts, with their states and bytes."""
         return ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
 
     def tree(self) -> tuple[Branch, ...]:
@@ -79,6 +101,7 @@ class RemoteEngine:
         return ask_for(self.channel, ask.ReadTree(), replies.Tree).branches
 
     def statistics(self) -> EngineStatistics:
+        """Return the memory of the engine, in bytes, and what it has done so far."""
         return ask_for(self.channel, ask.ReadStatistics(), replies.Statistics).statistics
 
     def memory_trace(
@@ -126,11 +149,19 @@ class RemoteEngine:
         return ask_for(self.channel, ask.ReadCopies(since=since), replies.Copies).copies
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
+        """Return the tokens of a text as a prompt has them, special ones included; with `chat` those of a message to
+        the model. NoTokenizer.
+
+        >>> engine.tokenize("The capital of France is").texts
+        ('The', ' capital', ' of', ' France', ' is')
+        """
         return ask_for(self.channel, ask.Tokenize(text=text, chat=chat), replies.Tokenized)
 
     def detokenize(self, tokens: object) -> str:
+        """Return the text of token ids. NoTokenizer."""
         return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
 
+    @typed
     def collect(
         self,
         prompts: object,
@@ -149,7 +180,13 @@ class RemoteEngine:
         `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs
         many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone. Where the
         folder has shards of this very collection, it goes on after them. `on_progress` is called with the prompts
-        done."""
+        done. UsageError where the folder has another collection.
+
+        >>> prompts = ["The capital of France is", "The capital of Italy is"]
+        >>> acts = engine.collect(prompts, ["resid_post.4", "z.2"], to=folder, positions=-1)
+        >>> acts["resid_post.4"].shape, acts["z.2"].shape
+        ((2, 128), (2, 4, 32))
+        """
         return collecting.collect(
             self.channel,
             prompts,
@@ -163,12 +200,32 @@ class RemoteEngine:
             on_progress=on_progress,
         )
 
-    def loss(self, prompts: object) -> Losses:
+    @typed
+    def loss(self, prompts: object, *, mode: Mode = "exact", seed: int = 0) -> Losses:
         """Return the loss of each token of the prompts (texts, token ids or a pathlib.Path, as in `collect`), and their
-        mean and perplexity. Each prompt runs in a pass of its own."""
-        return scoring.loss_of(self.channel, prompts)
+        mean and perplexity. Each prompt runs in a pass of its own; `fast` runs prompts together, and some, chosen by
+        `seed`, again alone (`largest_difference`). UsageError for a prompt of one token.
+
+        >>> losses = engine.loss(["The capital of France is Paris.", "The capital of France is Rome."])
+        >>> [values.shape for values in losses], bool(losses[0].mean() < losses[1].mean())
+        ([(6,), (6,)], True)
+        """
+        return scoring.loss_of(self.channel, prompts, mode=mode, seed=seed)
+
+    @typed
+    def head_scores(self, prompts: object = None, *, length: int = 50, samples: int = 8, seed: int = 0) -> HeadScores:
+        """Return how much every head attends to the previous token, to earlier places with the same token, and to what
+        followed these (induction): means over the prompts (as in `collect`), or without any over `samples` lines of
+        `length` random tokens that are repeated once. UsageError; UnknownSite where no layer has patterns.
+
+        >>> scores = engine.head_scores()
+        >>> scores.previous.shape, scores.best("previous", 2)[0][:2]  # layer and head
+        ((8, 4), (1, 3))
+        """
+        return heads.head_scores(self.channel, self.description.vocab_size, prompts, length, samples, seed)
 
     def modules(self) -> tuple[ModuleDescription, ...]:
+        """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""
         return ask_for(self.channel, ask.ListModules(), replies.Modules).modules
 
     def ping(self) -> float:

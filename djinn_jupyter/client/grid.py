@@ -3,64 +3,127 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
-from djinn_jupyter.errors import MissingDependency, UsageError
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.replies import Swept
+from djinn_jupyter.wire.sweeps import Continued, EditedLine, Measured
 
 if TYPE_CHECKING:
     import numpy as np
 
 ENDING: Final = ".grid.djinn"
-RECIPE: Final = ("site", "over", "metric", "edit", "mode", "seed")
+UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its last cell
+RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
 
 
 class Grid:
-    """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs. Cells that
-    were not reached are NaN. `replies` holds the sweep of each pair."""
+    """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
+    `several` metrics the next axis counts them. Cells that were not reached are NaN. `replies` holds the sweep of each
+    pair, of which `missing` ones were not reached. `interrupted` is True where an interrupt ended the sweep."""
 
-    def __init__(self, replies: Sequence[Swept], *, paired: bool = False) -> None:
+    def __init__(
+        self,
+        replies: Sequence[Swept],
+        *,
+        paired: bool = False,
+        several: bool = False,
+        interrupted: bool = False,
+        missing: int = 0,
+    ) -> None:
         import numpy as np
 
-        self.replies, self.paired = tuple(replies), paired
+        self.replies, self.paired, self.several = tuple(replies), paired, several
+        self.interrupted, self.missing = interrupted, missing
         first = self.replies[0]
-        self.site, self.metric, self.edit, self.seed = first.site, first.metric, first.edit, first.seed
-        self.layers, self.positions, self.heads = first.layers, first.positions, first.heads
-        self.coefs = first.coefs
-        self.over: tuple[str, ...] = ("pair", *first.over) if paired else first.over
+        self.site, self.edit, self.seed = first.site, first.edit, first.seed
+        self.in_pairs, self.windows = first.in_pairs, dict(first.windows)
+        self.receivers, self.into = first.receivers, first.into
+        self.metrics = tuple(one.metric for one in first.measured)
+        counted = (("pair", paired), ("metric", several))
+        self.over: tuple[str, ...] = (*(name for name, there in counted if there), *_axes(first))
         self.mode = "fast" if any(one.mode == "fast" for one in self.replies) else "exact"
-        each = [to_numpy(one.values) for one in self.replies]
-        self.values: np.ndarray[Any, Any] = np.stack(each) if paired else each[0]
+        each = [[to_numpy(measured.values) for measured in one.measured] for one in self.replies]
+        self.values: np.ndarray[Any, Any] = np.array(self._of_each(each), dtype=np.float64)
+
+    def along(self, axis: str) -> tuple[Any, ...]:
+        """Return the places along an axis, of the first pair where pairs differ; none where it is no axis."""
+        return dict(zip(self.over, self.places(), strict=True)).get(axis, ())
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers along that axis."""
+        return self.along("layer")
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions along that axis."""
+        return self.along("position")
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The heads along that axis."""
+        return self.along("head")
+
+    @property
+    def metric(self) -> str:
+        """The metric; several are joined by commas."""
+        return ", ".join(self.metrics)
+
+    @property
+    def is_whole(self) -> bool:
+        """False where the sweep was cut short; `dj.sweep(..., so_far=grid)` goes on with it."""
+        return not self.missing and all(one.edit != UNFINISHED for one in self.replies)
+
+    def of(self, metric: str | int) -> Grid:
+        """Return the grid of one metric of several, by its text or its number. Raises UsageError."""
+        texts = list(self.metrics)
+        number = texts.index(metric) if isinstance(metric, str) and metric in texts else metric
+        if isinstance(number, str) or not 0 <= number < len(texts):
+            raise UsageError(f"This grid has no metric {metric!r}; it has {', '.join(texts)}.")
+        replies = [msgspec.structs.replace(one, measured=(one.measured[number],)) for one in self.replies]
+        return Grid(replies, paired=self.paired, interrupted=self.interrupted, missing=self.missing)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The tokens of the corrupted line, of the first pair where there are several."""
+        """The tokens of the edited line, of the first pair where there are several."""
         return self.replies[0].texts
 
     @property
     def corrupted(self) -> Any:
-        """The metric of the corrupted line without an edit; an array with an entry for each pair."""
-        return self._of_each([one.corrupted for one in self.replies])
+        """The metric of the corrupted line without an edit; an array with an entry for each pair, and each metric."""
+        return self._numbers([[measured.corrupted for measured in one.measured] for one in self.replies])
 
     @property
     def clean(self) -> Any:
         """The metric of the clean line; None where there was none."""
-        found = [one.clean for one in self.replies]
-        return None if None in found else self._of_each(found)
+        found = [[measured.clean for measured in one.measured] for one in self.replies]
+        return None if any(None in of_a_pair for of_a_pair in found) else self._numbers(found)
 
-    def _of_each(self, found: Sequence[Any]) -> Any:
+    @property
+    def unedited(self) -> Any:
+        """The metric of the line that was edited, without an edit: what the cells are compared with."""
+        return self.clean if self.into == "clean" else self.corrupted
+
+    def _of_each(self, found: Sequence[Sequence[Any]]) -> Any:
+        """Return the values by pair and metric, without an axis that this grid does not have."""
+        by_pair = found if self.several else [one[0] for one in found]
+        return by_pair if self.paired else by_pair[0]
+
+    def _numbers(self, found: Sequence[Sequence[Any]]) -> Any:
         import numpy as np
 
-        return np.array(found, dtype=np.float64) if self.paired else found[0]
+        kept = self._of_each(found)
+        return np.array(kept, dtype=np.float64) if self.paired or self.several else kept
 
     @property
     def computed(self) -> int:
@@ -71,44 +134,37 @@ class Grid:
     def largest_difference(self) -> float | None:
         """The largest difference between cells computed together and the same computed alone, of those that were
         rechecked. None where each was computed alone."""
-        found = [one.largest_difference for one in self.replies if one.largest_difference is not None]
-        return max(found, default=None)
+        each = [measured.largest_difference for one in self.replies for measured in one.measured]
+        return max((found for found in each if found is not None), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Sentences that a reader should know about the computation of the cells."""
         return tuple(dict.fromkeys(note for one in self.replies for note in one.notes))
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """How the grid was made."""
-        return {name: getattr(self.replies[0], name) for name in RECIPE} | {"texts": [r.texts for r in self.replies]}
+        """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each line."""
+        told = {name: getattr(self.replies[0], name) for name in RECIPE}
+        metric = list(self.metrics) if self.several else self.metric
+        return told | {"metric": metric, "texts": [one.texts for one in self.replies]}
 
     def places(self) -> tuple[tuple[Any, ...], ...]:
         """Return the places along each axis."""
-        named: dict[str, tuple[Any, ...]] = {
-            "pair": tuple(range(len(self.replies))),
-            "layer": self.layers,
-            "position": self.positions,
-            "head": self.heads,
-            "coef": self.coefs,
-        }
-        return tuple(named[axis] for axis in self.over)
+        counted = {"pair": tuple(range(len(self.replies))), "metric": self.metrics}
+        return (*(counted[axis] for axis in self.over if axis in counted), *self.replies[0].places)
 
     def statistics(self, *, confidence: float = 0.95, resamples: int = 9999, seed: int = 0) -> PairStatistics:
-        """Return what the pairs say of each cell: mean, standard error, bootstrap interval and p-value of the change
-        from the corrupted lines. Raises UsageError where there are fewer than two pairs."""
+        """Return the statistics of each cell over the pairs: mean, standard error, bootstrap interval and p-value of
+        the change from the unedited lines. Raises UsageError where there are fewer than two pairs."""
         if not self.paired:
             raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
-        return statistics_of(self.values, self.corrupted, confidence, resamples, seed)
+        return statistics_of(self.values, self.unedited, confidence, resamples, seed)
 
     def to_pandas(self, by: Literal["pair", "cell"] = "pair") -> Any:
         """Return a table with a row for each cell: its place along each axis, its token and its value. With pairs it
         has a row for each cell of each pair; `by` "cell" makes it one for each cell, with the statistics over pairs."""
-        try:
-            frame = import_module("pandas").DataFrame  # only where the user has it: no dependency
-        except ImportError:
-            raise MissingDependency("to_pandas needs pandas: pip install pandas.") from None
-        return frame(self.columns(by))
+        return frame_of(self.columns(by))
 
     def columns(self, by: Literal["pair", "cell"] = "pair") -> dict[str, list[Any]]:
         """Return the same table as lists by column: one for each axis, `token` where positions are one, `value`."""
@@ -116,66 +172,130 @@ class Grid:
             places = zip(*itertools.product(*self.places()[1:]), strict=True)
             statistics = self.statistics().columns()
             return {axis: list(at) for axis, at in zip(self.over[1:], places, strict=True)} | statistics
-        cells = [dict(zip(self.over, place, strict=True)) for place in itertools.product(*self.places())]
+        cells = [dict(zip(self.over, place, strict=True)) for place in self._cells()]
         table: dict[str, list[Any]] = {axis: [cell[axis] for cell in cells] for axis in self.over}
         if "position" in self.over and all(one.texts for one in self.replies):
             table["token"] = [self.replies[cell.get("pair", 0)].texts[cell["position"]] for cell in cells]
         return {**table, "value": self.values.reshape(-1).tolist()}
+
+    def _cells(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the places of each cell; aligned pairs have positions of their own."""
+        if not self.paired:
+            yield from itertools.product(*self.places())
+        for number, one in enumerate(self.replies if self.paired else ()):
+            yield from itertools.product((number,), *([self.metrics] if self.several else []), *one.places)
 
     def save(self, path: str | Path) -> Path:
         """Write the grid with its recipe to a file, `NAME.grid.djinn`. Return its path."""
         target = Path(path)
         if not target.name.endswith(ENDING):
             raise UsageError(f"A grid is kept in a file that ends in {ENDING}; {target.name} does not.")
-        kept = [{**msgspec.structs.asdict(one), "values": bytes(one.values.data)} for one in self.replies]
-        target.write_bytes(msgspec.msgpack.encode({"paired": self.paired, "replies": kept}))
+        target.write_bytes(msgspec.msgpack.encode(self._kept()))
         return target
+
+    def _kept(self) -> dict[str, Any]:
+        replies = [
+            {**msgspec.structs.asdict(one), "measured": [_kept_metric(measured) for measured in one.measured]}
+            for one in self.replies
+        ]
+        made = {"paired": self.paired, "several": self.several, "interrupted": self.interrupted}
+        return {**made, "missing": self.missing, "replies": replies}
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
-        """Return the grid that `save` wrote."""
+        """Return the grid that `save` wrote. UsageError where the file is none."""
         try:
             kept = msgspec.msgpack.decode(Path(path).read_bytes())
-            return cls([_reply(fields) for fields in kept["replies"]], paired=kept["paired"])
+            replies = [_reply(fields) for fields in kept["replies"]]
+            made = {name: kept[name] for name in ("paired", "several", "interrupted")}
+            return cls(replies, **made, missing=kept.get("missing", 0))
         except (msgspec.DecodeError, KeyError, TypeError, IndexError):
             raise UsageError(f"{Path(path).name} is no grid of a sweep.") from None
 
     def __repr__(self) -> str:
         sizes = " x ".join(f"{len(at)} {axis}s" for axis, at in zip(self.over, self.places(), strict=True))
-        return f"Grid of {self.metric} over {sizes}: {self.edit} at {self.site}, {self.mode}"
+        over = f" over {sizes}" if sizes else ""
+        return f"Grid of {self.metric}{over}: {self.what}, {self.mode}"
+
+    @property
+    def what(self) -> str:
+        """The edit made at each cell, with its place."""
+        path = f", by paths to {', '.join(self.receivers)} alone" if self.receivers else ""
+        return f"{self.edit} at {self.site}{path}"
+
+
+def _kept_metric(measured: Measured) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(measured), "values": bytes(measured.values.data)}
 
 
 def _reply(fields: dict[str, Any]) -> Swept:
-    named = {"layer": "layers", "position": "positions", "head": "heads", "coef": "coefs"}
-    shape = tuple(len(fields[named[axis]]) for axis in fields["over"])
+    places = tuple(map(tuple, fields["places"]))
+    shape = tuple(map(len, places))
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    return Swept(**{**fields, **lists, "values": Array(dtype="float64", shape=shape, data=fields["values"])})
+    lists["windows"] = tuple((axis, size) for axis, size in fields["windows"])
+    measured = tuple(
+        Measured(**{**one, "values": Array(dtype="float64", shape=shape, data=one["values"])})
+        for one in fields["measured"]
+    )
+    return Swept(**{**fields, **lists, "places": places, "measured": measured})
+
+
+def _axes(reply: Swept) -> tuple[str, ...]:
+    """Return the names of the axes; of pairs of cells, the second of each name is that of the other cell."""
+    once = reply.over[: len(reply.over) // 2] if reply.in_pairs else reply.over
+    return (*once, *(f"other_{axis}" for axis in once)) if reply.in_pairs else once
 
 
 def unfinished(
-    shape: tuple[int, ...],
-    cells: dict[int, float],
+    places: tuple[tuple[Any, ...], ...],
+    cells: dict[int, tuple[float, ...]],
     *,
-    corrupted: float,
+    unedited: Sequence[float],
     site: str,
     over: Sequence[Any],
-    metric: str,
+    metrics: Sequence[str],
     mode: Mode,
     seed: int,
     note: str,
-    coefs: tuple[float, ...] = (),
+    several: bool = False,
+    in_pairs: bool = False,
+    receivers: tuple[str, ...] = (),
+    into: EditedLine = "corrupted",
+    interrupted: bool = False,
+    recipe: str = "",
 ) -> Grid:
     """Return the grid of a sweep that ended early: the finished `cells` by number, NaN for the others."""
     import numpy as np
 
-    values = np.full(int(np.prod(shape)), np.nan)
-    for number, value in cells.items():
-        values[number] = value
-    places: dict[str, tuple[int, ...]] = {axis: tuple(range(n)) for axis, n in zip(over, shape, strict=True)}
-    made = Swept(
-        site=site, over=tuple(over), layers=places.get("layer", ()), positions=places.get("position", ()),
-        heads=places.get("head", ()), texts=(), metric=metric, edit="unfinished", corrupted=corrupted, clean=None,
-        values=from_numpy(values.reshape(shape)), mode=mode, seed=seed, computed=len(cells), rechecked=(),
-        largest_difference=None, tolerance=0.0, notes=(note,), coefs=coefs,
+    shape = tuple(map(len, places))
+    measured = tuple(
+        Measured(
+            metric=metric, values=from_numpy(_so_far(shape, {at: of[number] for at, of in cells.items()})),
+            corrupted=unedited[number] if into == "corrupted" else np.nan,
+            clean=unedited[number] if into == "clean" else None, largest_difference=None, tolerance=0.0,
+        )
+        for number, metric in enumerate(metrics)
     )  # fmt: skip
-    return Grid([made])
+    made = Swept(
+        site=site, over=tuple(over) * (2 if in_pairs else 1), places=places, texts=(), edit=UNFINISHED,
+        measured=measured, mode=mode, seed=seed, computed=len(cells), rechecked=(), notes=(note,), in_pairs=in_pairs,
+        receivers=receivers, into=into, recipe=recipe,
+    )  # fmt: skip
+    return Grid([made], several=several, interrupted=interrupted)
+
+
+def _so_far(shape: tuple[int, ...], cells: dict[int, float]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    values = np.full(int(np.prod(shape)), np.nan)
+    values[list(cells)] = list(cells.values())
+    return values.reshape(shape)
+
+
+def continued(reply: Swept) -> Continued:
+    """Return the cells of a sweep that are finished, for another to go on from them."""
+    import numpy as np
+
+    values = np.stack([to_numpy(one.values).reshape(-1) for one in reply.measured], axis=-1)
+    cells = np.flatnonzero(~np.isnan(values).any(axis=1)).tolist()
+    return Continued(recipe=reply.recipe, cells=tuple(cells), values=tuple(map(tuple, values[cells].tolist())))

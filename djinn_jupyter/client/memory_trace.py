@@ -48,16 +48,22 @@ class Reading:
 
     @property
     def ring_bytes(self) -> int:
+        """The bytes of the slots that streamed weights pass through."""
         return sum(slot.bytes_allocated for slot in self.ring)
 
     @property
-    def booked(self) -> int:
+    def accounted(self) -> int:
         """The bytes taken on the device according to the engine's accounting."""
         return self.weights + self.ring_bytes + sum(size for _, size in self.sessions) + self.empty
 
+    @property
+    def booked(self) -> int:
+        """The former name of `accounted`."""
+        return self.accounted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class TracedTransfer:
     """A session's bytes that moved, `at` seconds after the trace began."""
 
     at: float
@@ -65,37 +71,37 @@ class Move:
     transfer: Transfer
 
 
-def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescription, ...]) -> Reading:
-    """Return the statistics (`books`) and sessions as bytes by owner. Pages shared by sessions count once, for the
+def reading_of(at: float, statistics: EngineStatistics, sessions: tuple[SessionDescription, ...]) -> Reading:
+    """Return the statistics and sessions as bytes by owner. Pages shared by sessions count once, for the
     first session by name."""
-    weights = books.weights.bytes_on_device if books.weights is not None else books.weight_bytes
-    ring = books.weights.ring if books.weights is not None else ()
-    in_pages = sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in books.slabs)
-    tiers = {tier.tier: tier.bytes_used for tier in books.tiers}
+    weights = statistics.weights.bytes_on_device if statistics.weights is not None else statistics.weight_bytes
+    ring = statistics.weights.ring if statistics.weights is not None else ()
+    in_pages = sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in statistics.slabs)
+    tiers = {tier.tier: tier.bytes_used for tier in statistics.tiers}
     return Reading(
         at=at,
         weights=weights - sum(slot.bytes_allocated for slot in ring),
-        sessions=_by_session(sessions, in_pages + _beside_pages(books)),
-        empty=max(0, sum(slab.bytes_allocated for slab in books.slabs) - in_pages),
+        sessions=_by_session(sessions, in_pages + _beside_pages(statistics)),
+        empty=max(0, sum(slab.bytes_allocated for slab in statistics.slabs) - in_pages),
         host=tiers.get("host", 0),
         disk=tiers.get("disk", 0),
-        budget=weights + max((slab.bytes_limit for slab in books.slabs), default=0),
-        process=books.process_bytes,
-        in_use=books.device_bytes_in_use,
-        total=books.device_bytes_total,
-        others=books.other_bytes,
+        budget=weights + max((slab.bytes_limit for slab in statistics.slabs), default=0),
+        process=statistics.process_bytes,
+        in_use=statistics.device_bytes_in_use,
+        total=statistics.device_bytes_total,
+        others=statistics.other_bytes,
         ring=ring,
-        mapped=None if books.process is None else books.process.mapped_bytes,
-        runtime=None if books.process is None else books.process.runtime_bytes,
-        beyond=None if books.process is None else books.process.beyond_bytes,
+        mapped=None if statistics.process is None else statistics.process.mapped_bytes,
+        runtime=None if statistics.process is None else statistics.process.runtime_bytes,
+        beyond=None if statistics.process is None else statistics.process.beyond_bytes,
     )
 
 
-def _beside_pages(books: EngineStatistics) -> int:
+def _beside_pages(statistics: EngineStatistics) -> int:
     """Return the bytes of working copies, stops, states and all else that sessions hold beside pages."""
-    if books.budget is None:
-        return sum(slab.working_bytes for slab in books.slabs)
-    return sum(held.bytes_held for held in books.budget.holdings if held.kind != "pages")
+    if statistics.budget is None:
+        return sum(slab.working_bytes for slab in statistics.slabs)
+    return sum(held.bytes_held for held in statistics.budget.holdings if held.kind != "pages")
 
 
 def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tuple[str, int], ...]:
@@ -122,7 +128,7 @@ class MemoryTrace:
         heard: Callable[[MemoryTrace], None] = lambda trace: None,
     ) -> None:
         self.readings: list[Reading] = []
-        self.moves: list[Move] = []
+        self.moves: list[TracedTransfer] = []
         self.error: DjinnError | None = None
         self._channel, self._period, self._seconds, self._heard = channel, 1.0 / hertz, seconds, heard
         self._began = time.monotonic()
@@ -134,6 +140,7 @@ class MemoryTrace:
 
     @property
     def running(self) -> bool:
+        """True until the trace ends."""
         return self._thread.is_alive() and not self._told.is_set()
 
     def end(self) -> None:
@@ -154,10 +161,8 @@ class MemoryTrace:
         self.stop()
 
     def __repr__(self) -> str:
-        most = max(reading.booked for reading in self.readings)
-        return (
-            f"Memory trace: {len(self.readings)} readings, {len(self.moves)} moves, at most {most:,} bytes by the books"
-        )
+        most = max(reading.accounted for reading in self.readings)
+        return f"Memory trace: {len(self.readings)} readings, {len(self.moves)} moves, at most {most:,} bytes accounted"
 
     def _follow(self) -> None:
         try:
@@ -177,13 +182,13 @@ class MemoryTrace:
         return self._seconds is not None and time.monotonic() - self._began >= self._seconds
 
     def _read(self) -> None:
-        books = ask_for(self._channel, ask.ReadStatistics(), replies.Statistics).statistics
+        statistics = ask_for(self._channel, ask.ReadStatistics(), replies.Statistics).statistics
         sessions = ask_for(self._channel, ask.ListSessions(), replies.Sessions).sessions
-        self.readings.append(reading_of(time.monotonic() - self._began, books, sessions))
+        self.readings.append(reading_of(time.monotonic() - self._began, statistics, sessions))
         if len(self.readings) > LONGEST:
             self.readings[: LONGEST // 2] = self.readings[: LONGEST // 2 : 2]
 
     def _hear(self, event: replies.Event) -> None:
         if isinstance(event, replies.SessionSwapped):
             at = time.monotonic() - self._began
-            self.moves.append(Move(at=at, session=event.session, transfer=event.transfer))
+            self.moves.append(TracedTransfer(at=at, session=event.session, transfer=event.transfer))

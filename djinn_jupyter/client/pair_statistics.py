@@ -49,7 +49,7 @@ class PairStatistics:
 
 
 def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resamples: int, seed: int) -> PairStatistics:
-    """Return the statistics of values [pair, ...] with `corrupted` [pair]. Raises UsageError."""
+    """Return the statistics of values [pair, ...]; `corrupted` has the first axes of these. Raises UsageError."""
     import numpy as np
 
     if not 0 < confidence < 1 or resamples < 100:
@@ -57,7 +57,8 @@ def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resample
     if len(values) < 2:
         raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
     shape, flat = values.shape[1:], values.reshape(len(values), -1)
-    changes = flat - corrupted[:, None]
+    own = corrupted.reshape(*corrupted.shape, *[1] * (values.ndim - corrupted.ndim))
+    changes = (values - own).reshape(flat.shape)
     found = np.full((7, flat.shape[1]), np.nan)
     known = ~np.isnan(changes)
     for pattern in np.unique(known, axis=1).T:  # a sweep that ended early has its last pair in part

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from djinn_jupyter.client.arrays import from_any
-from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.errors import InvalidEdit
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class Patch:
 def patch_from(session: PatchedSession | str, *, site: str | None = None, positions: Positions = None) -> Patch:
     """Replace the value by that at a site of another session's stopped pass. `positions` count in the source; an open
     slice is refused."""
-    return Patch(session=session, site=site, positions=spell_positions(positions, _no_ends))
+    ends = no_ends(InvalidEdit("The source of a patch needs both ends of a slice: write '2:5'."))
+    return Patch(session=session, site=site, positions=spell_positions(positions, ends))
 
 
 def in_one_engine(edit: Edit | Patch) -> Edit:
@@ -122,7 +123,3 @@ def taken(
     value = from_any(there.value)
     words = f"patch from {label(patch.name)}" + (f" at {patch.site}" if patch.site else "")
     return Set(value=value), positions or tuple(there.positions), words
-
-
-def _no_ends() -> tuple[int, int]:
-    raise InvalidEdit("The source of a patch needs both ends of a slice: write '2:5'.")

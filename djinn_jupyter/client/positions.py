@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
-from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.errors import DjinnError, InvalidEdit
 
 Positions = int | slice | str | Iterable[SupportsIndex] | None
 MAX_POSITIONS = 4_000_000
@@ -44,7 +44,8 @@ def spell_standing(
     rest = [one for one in closed if not isinstance(one, Onward)]
     if any(one.first == 0 for one in onward):
         return None, None
-    found = spell_positions([index for one in rest for index in _indices(one, _no_ends)], _no_ends) if rest else None
+    ends = no_ends(InvalidEdit("A rule is for passes of every length: write its positions as 2:5, 5:, -3: or -1."))
+    found = spell_positions([index for one in rest for index in _indices(one, ends)], ends) if rest else None
     return found, min((one.first for one in onward), default=None)
 
 
@@ -58,21 +59,26 @@ def _closed(part: Any) -> Any:
     """Return a slice of a rule with both of its ends, or as Onward; other positions unchanged."""
     if not isinstance(part, slice):
         return part
-    start, stop = part.start, part.stop
-    if stop is None and (start is None or start >= 0) and part.step in (None, 1):
+    start, stop, step = _bounds(part)
+    if stop is None and (start is None or start >= 0) and step == 1:
         return Onward(start or 0)
     if start is None and stop is not None and stop >= 0:
-        return slice(0, stop, part.step)
+        return slice(0, stop, step)
     if start is not None and start < 0 and stop is None:
-        return list(range(start, 0, part.step or 1))
+        return list(range(start, 0, step))
     return part
 
 
-def _no_ends() -> tuple[int, int]:
-    raise InvalidEdit("A rule is for passes of every length: write its positions as 2:5, 5:, -3: or -1.")
+def no_ends(refusal: DjinnError) -> Callable[[], tuple[int, int]]:
+    """Return the `ends` of positions that are of no stopped pass: an open slice raises the refusal."""
+
+    def refuse() -> tuple[int, int]:
+        raise refusal
+
+    return refuse
 
 
-def positions_of(text: str, texts: Mapping[int, str]) -> list[int]:
+def positions_of_text(text: str, texts: Mapping[int, str]) -> list[int]:
     """Return the positions of tokens with this text, of `texts` by position; if there are none, of tokens that match
     without surrounding spaces. InvalidEdit where none matches."""
     exactly = [position for position, one in texts.items() if one == text]
@@ -89,9 +95,9 @@ def positions_of(text: str, texts: Mapping[int, str]) -> list[int]:
 def _indices(positions: int | slice | str | Iterable[SupportsIndex], ends: Callable[[], tuple[int, int]]) -> list[int]:
     if isinstance(positions, str):
         return [index for part in positions.split(",") for index in _indices(_parsed(part), ends)]
-    if isinstance(positions, slice):
-        return _sliced(positions, ends)
     try:
+        if isinstance(positions, slice):
+            return _sliced(positions, ends)
         if isinstance(positions, Iterable):
             return [operator.index(position) for position in positions]
         return [operator.index(positions)]
@@ -117,10 +123,21 @@ def _parsed(part: str) -> int | slice:
         raise InvalidEdit(f"{part!r} is no position; write -1, 0,4 or 2:5.") from None
 
 
-def _sliced(chosen: slice, ends: Callable[[], tuple[int, int]]) -> list[int]:
-    start, stop, step = chosen.start, chosen.stop, chosen.step if chosen.step is not None else 1
-    if step < 1:
+def _bounds(chosen: slice) -> tuple[int | None, int | None, int]:
+    """Return the start, end and step of a slice. InvalidEdit for one that goes backward or has no numbers."""
+    try:
+        start, stop, step = (
+            None if bound is None else operator.index(bound) for bound in (chosen.start, chosen.stop, chosen.step)
+        )
+    except TypeError:
+        raise InvalidEdit(f"{chosen!r} are no positions; write slice(2, 5) or '2:5'.") from None
+    if step is not None and step < 1:
         raise InvalidEdit("A slice of positions goes forward: its step is at least 1.")
+    return start, stop, 1 if step is None else step
+
+
+def _sliced(chosen: slice, ends: Callable[[], tuple[int, int]]) -> list[int]:
+    start, stop, step = _bounds(chosen)
     if start is None or stop is None or (start < 0) != (stop < 0):
         first, end = ends()
         start = first if start is None else start + end if start < 0 else start

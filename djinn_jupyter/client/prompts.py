@@ -3,69 +3,127 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import NoTokenizer, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.limits import MOST_TOKENS
 from djinn_jupyter.wire.replies import Tokenized
 
 FIELDS: Final = ("tokens", "text", "prompt")
-FORMS: Final = "a list of texts or of lists of token ids, or the path of a file of them"
+LISTS: Final = {"prompt": "a list of texts or of lists of token ids", "pair": "a list of pairs (clean, corrupted)"}
 
 
 def given_prompts(prompts: object) -> Iterator[object]:
     """Yield the prompts of a list, of any iterable, or of the file at a pathlib.Path. Raises UsageError."""
     if isinstance(prompts, Path):
         yield from _in_file(prompts)
-    elif isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
-        raise UsageError(f"Prompts are {FORMS} (pathlib.Path); this is one {type(prompts).__name__}.")
     else:
-        yield from prompts
+        yield from _one_by_one(prompts)
+
+
+def _one_by_one(prompts: Any) -> Iterator[object]:
+    try:
+        if isinstance(prompts, str | bytes | Mapping):
+            raise TypeError
+        return iter(prompts)
+    except TypeError:
+        raise UsageError(
+            f"Prompts are {LISTS['prompt']}, or the path of a file of them (pathlib.Path); this is one "
+            f"{type(prompts).__name__}."
+        ) from None
 
 
 def tokenized(channel: Channel, prompts: Iterable[object]) -> Iterator[tuple[int, ...]]:
     """Yield the token ids of each prompt. Raises UsageError, by its number, for one that has none."""
     for number, prompt in enumerate(prompts):
-        if isinstance(prompt, str):
-            tokens = ask_for(channel, ask.Tokenize(text=prompt), Tokenized).tokens
-        else:
-            tokens = token_ids(prompt)
+        with of_prompt(number):
+            tokens = _tokens(channel, prompt)
         if not tokens:
             raise UsageError(f"Prompt {number} (counted from 0) has no tokens; leave it out.")
+        if len(tokens) > MOST_TOKENS:
+            raise UsageError(
+                f"Prompt {number} (counted from 0) has {len(tokens):,} tokens, and the most is {MOST_TOKENS:,}."
+            )
         yield tokens
+
+
+@contextmanager
+def of_prompt(number: int) -> Iterator[None]:
+    """Have a refusal within name the prompt, one of many, by its number."""
+    try:
+        yield
+    except NoTokenizer:
+        raise  # as it would every prompt
+    except UsageError as error:
+        raise type(error)(f"Prompt {number} (counted from 0): {error}") from None
+
+
+def _tokens(channel: Channel, prompt: object) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        return ask_for(channel, ask.Tokenize(text=prompt), Tokenized).tokens
+    return token_ids(prompt)
+
+
+def given_pairs(pairs: object) -> tuple[list[object], list[object]]:
+    """Return the clean and the corrupted lines of a list of (clean, corrupted), or of the file at a pathlib.Path, whose
+    objects have the fields `clean` and `corrupted`. Raises UsageError."""
+    if isinstance(pairs, Path):
+        found = [_pair(where, value) for where, value in _records(pairs, "pair")]
+    elif isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        raise UsageError("Pairs are a list of (clean, corrupted), or the path of a file of them (pathlib.Path).")
+    else:
+        found = [_pair(f"pair {number}", value) for number, value in enumerate(pairs)]
+    if not found:
+        raise UsageError("There are no pairs here.")
+    return [clean for clean, _ in found], [corrupted for _, corrupted in found]
+
+
+def _pair(where: str, value: Any) -> tuple[object, object]:
+    if isinstance(value, dict) and {"clean", "corrupted"} <= set(value):
+        return value["clean"], value["corrupted"]
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value[0], value[1]
+    raise UsageError(f"{where} is neither (clean, corrupted) nor an object with the fields clean and corrupted.")
 
 
 def _in_file(path: Path) -> Iterator[object]:
     """Yield the prompts of a file: one a line, or of `.json` and `.jsonl` texts, lists of token ids, or objects with a
     field `tokens`, `text` or `prompt`."""
+    for where, value in _records(path, "prompt"):
+        yield value if path.suffix not in (".json", ".jsonl") else _prompt(where, value)
+
+
+def _records(path: Path, of: str) -> list[tuple[str, Any]]:
+    """Return what a file has (`of` is "prompt" or "pair"), each with its place in words: its lines, those of `.jsonl`
+    or the list of `.json` read as JSON."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8.") from None
-    found = _listed(path, text) if path.suffix == ".json" else _by_line(path, text)
+    found = _listed(path, text, of) if path.suffix == ".json" else _by_line(path, text)
     if not found:
-        raise UsageError(f"{path} has no prompts; write one a line.")
-    yield from found
+        raise UsageError(f"{path} has no {of}s; write one a line.")
+    return found
 
 
-def _by_line(path: Path, text: str) -> list[Any]:
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if path.suffix != ".jsonl":
-        return [line for _, line in lines]
-    return [_prompt(f"line {number} of {path}", _read(f"line {number} of {path}", line)) for number, line in lines]
+def _by_line(path: Path, text: str) -> list[tuple[str, Any]]:
+    lines = [(f"line {number} of {path}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return lines if path.suffix != ".jsonl" else [(where, _read(where, line)) for where, line in lines]
 
 
-def _listed(path: Path, text: str) -> list[Any]:
+def _listed(path: Path, text: str, of: str) -> list[tuple[str, Any]]:
     found = _read(str(path), text) if text.strip() else []
     if not isinstance(found, list):
-        raise UsageError(f"{path} is not {FORMS.split(', or')[0]}.")
-    return [_prompt(f"prompt {number} of {path}", one) for number, one in enumerate(found)]
+        raise UsageError(f"{path} is not {LISTS[of]}.")
+    return [(f"{of} {number} of {path}", one) for number, one in enumerate(found)]
 
 
 def _read(where: str, text: str) -> Any:

@@ -38,6 +38,7 @@ class SteeringRule:
 
     @property
     def enabled(self) -> bool:
+        """False where the rule is turned off."""
         return self.reply.enabled
 
     @property
@@ -50,9 +51,11 @@ class SteeringRule:
         self.reply = self.session.enable_rule(self.number, False).reply
 
     def on(self) -> None:
+        """Turn the rule on again."""
         self.reply = self.session.enable_rule(self.number, True).reply
 
     def end(self) -> None:
+        """Take the rule away. UnknownRule where it has gone already."""
         self.session.unsteer(self.number)
 
     def __repr__(self) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
-from typing import Literal
 
 from djinn_jupyter.client.connection.channel import Channel
+from djinn_jupyter.client.connection.following import Following, followed
 from djinn_jupyter.wire.replies import Event, Reply, SessionFailed, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.requests import Pause, Request
 
 OnToken = Callable[[TokenSampled], None]
-LAST_EVENTS_SECONDS = 2.0  # replies and events travel on two sockets; the last tokens may come after the reply
+LAST_EVENTS_SECONDS = 2.0  # the last tokens may come after the reply
 _ENDS = (SessionPaused, SessionFinished, SessionFailed)
 
 
@@ -25,18 +23,12 @@ def run_until_stop(channel: Channel, session: str, request: Request, on_token: O
     """
     if on_token is None:
         return _wait(channel, session, channel.ask(request))
-    feed: SimpleQueue[Event | Literal["replied"]] = SimpleQueue()
-    forget = channel.listen(session, feed.put)
-    try:
-        reply = channel.ask(request)
-        reply.add_done_callback(lambda _: feed.put("replied"))
+    with followed(channel, session, request) as run:
         try:
-            _follow(channel, feed, on_token)
+            _follow(run, on_token)
         except KeyboardInterrupt:
-            return _pause(channel, session, reply), True
-        return reply.result(), False
-    finally:
-        forget()
+            return _pause(channel, session, run.reply), True
+        return run.reply.result(), False
 
 
 def _wait(channel: Channel, session: str, reply: Future[Reply]) -> tuple[Reply, bool]:
@@ -51,19 +43,18 @@ def _pause(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
     return reply.result()
 
 
-def _follow(channel: Channel, feed: SimpleQueue[Event | Literal["replied"]], on_token: OnToken) -> None:
+def _follow(run: Following, on_token: OnToken) -> None:
     """Pass tokens to `on_token` until both the reply and the event that ends the run have arrived; after the reply wait
     at most LAST_EVENTS_SECONDS for that event."""
-    deadline: float | None = None
     ended = False
-    while not (ended and deadline is not None):
-        try:
-            item = channel.take(feed, None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except Empty:
-            return
-        if isinstance(item, TokenSampled):
-            on_token(item)
-        elif item == "replied":
-            deadline = time.monotonic() + LAST_EVENTS_SECONDS
-        elif isinstance(item, _ENDS):
-            ended = True
+    for event in run.events():
+        ended = _heeded(event, on_token) or ended
+    if not ended:
+        any(_heeded(event, on_token) for event in run.later_events(LAST_EVENTS_SECONDS))
+
+
+def _heeded(event: Event, on_token: OnToken) -> bool:
+    """Pass a token on; return whether the event ends a run."""
+    if isinstance(event, TokenSampled):
+        on_token(event)
+    return isinstance(event, _ENDS)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 from msgspec.structs import replace
 
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.batches import Batch, OnRow, are_prompts
+from djinn_jupyter.client.prompts import of_prompt
+from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken
 from djinn_jupyter.client.stops import Stop
 from djinn_jupyter.described import given_by_name, takes
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.codec import as_read
+from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.nouns import Mode, Sampling, StopIdentity
+from djinn_jupyter.wire.rules import dosed
 
 
 class Runs:
@@ -27,7 +33,10 @@ class Runs:
     def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
         raise NotImplementedError
 
-    def _batch(self, on_token: OnToken | None, on_row: OnRow | None) -> Batch:
+    def rules(self) -> tuple[SteeringRule, ...]:
+        raise NotImplementedError
+
+    def _batch(self, **settings: Any) -> Batch:
         raise NotImplementedError
 
     @overload
@@ -42,6 +51,7 @@ class Runs:
     def run(self, prompt: object = None, *, samples: int, **settings: Any) -> list[Stop]: ...
 
     @takes(GivenSampling)
+    @typed
     def run(
         self,
         prompt: object = None,
@@ -53,6 +63,9 @@ class Runs:
         chat: bool = False,
         free: bool = False,
         samples: int | None = None,
+        coefs: Sequence[float] | None = None,
+        rule: int | None = None,
+        force: bool = False,
         logits: Literal["last", "all"] = "last",
         mode: Mode = "exact",
         on_token: OnToken | None = None,
@@ -64,15 +77,29 @@ class Runs:
         `logits` of the Finished have a row for each position, from one pass over the line.
 
         A list of prompts, or `samples` of one, run at once, row i in a session of its own, "<session>/i", with this
-        one's breakpoints and rules and with seed + i: the result is a list of stops. Rows of an earlier batch end.
-        `on_row` is called with the number and the stop of each row that ends. BatchEnded where some rows fail: its
-        `rows` are the others; an interrupt pauses the rows that run, and BatchInterrupted has all.
+        one's breakpoints and rules and with seed + i: the result is a list of stops. Rows of an earlier batch end,
+        those of another notebook with `force` alone. `on_row` is called with the number and the stop of each row that
+        ends. BatchEnded where some rows fail: its `rows` are the others; an interrupt pauses the rows that run, and
+        BatchInterrupted has all.
+
+        With `coefs`, a dose-response, each is a row in which the steering rule number `rule`, by default the only one,
+        has that factor or coefficient, turned on; this session's own rule stays as it is.
 
         `exact` computes each row alone, bit for bit; `fast` computes a token of all rows in one pass, so that the last
-        bits may differ, where nothing happens in that pass (no breakpoint, rule or watch). The sampling:
+        bits may differ, where nothing happens in that pass (no breakpoint, rule or watch).
+
+        >>> session.run("The capital of France is", max_new_tokens=2).text
+        ' Paris.'
+        >>> rows = session.run(["The capital of France is", "The capital of Italy is"], max_new_tokens=1)
+        >>> [row.text for row in rows]
+        [' Paris', ' Rome']
+        >>> here = session.steer("resid_post.4", dj.scale(1.0), -1, on="prompt")
+        >>> rows = session.run("The capital of France is", coefs=[0, 0.5, 1], max_new_tokens=1)
+        >>> rows[2].text, rows[2].rules[0].what
+        (' Paris', 'scale 1 at resid_post.4, position -1, in the prompt')
+
+        UsageError; PromptTooLong; SlabFull. The sampling:
         """
-        if logits not in ("last", "all"):
-            raise UsageError(f"logits is 'last' or 'all', not {logits!r}.")
         request = ask.Run(
             session=self.name,
             max_new_tokens=max_new_tokens,
@@ -84,17 +111,25 @@ class Runs:
             free=free,
             mode=mode,
         )
-        if logits not in ("last", "all"):
-            raise UsageError(f"logits is 'last' or 'all', not {logits!r}.")
-        if samples is None and not are_prompts(prompt):
-            if on_row is not None:
-                raise UsageError("on_row is told of the rows of a batch; give a list of prompts, or samples.")
+        if rule is not None and coefs is None:
+            raise UsageError("rule names the rule that has coefs; give these too.")
+        if samples is None and coefs is None and not are_prompts(prompt):
+            if on_row is not None or force:
+                raise UsageError("on_row and force are of the rows of a batch; give a list of prompts, or samples.")
             self._logits = logits
             return self._move(_with_prompt(request, prompt), on_token)
-        if logits == "all":
-            raise UsageError("Logits of all positions are those of one prompt; leave them out of a batch.")
-        prompts = [_with_prompt(request, one) for one in _prompts(prompt)]
-        return self._batch(on_token, on_row).run(prompts, 1 if samples is None else samples)
+        batch = self._batch(on_token=on_token, on_row=on_row, force=force, all_logits=logits == "all", rule=rule)
+        doses = (None,) if coefs is None else self._doses(coefs, rule)
+        return batch.run(_of_rows(request, prompt), 1 if samples is None else samples, doses)
+
+    def _doses(self, coefs: Sequence[float], rule: int | None) -> tuple[float, ...]:
+        """Return the coefficients of a dose-response. Raises UsageError for what no row could have, before the rows of
+        an earlier batch end."""
+        dosed(self.rules(), rule)
+        strange = next((coef for coef in coefs if not abs(coef) <= LARGEST_SINGLE), None)
+        if strange is not None:
+            raise UsageError(f"A coefficient is a number that is finite in float32, and {strange} is none.")
+        return tuple(coefs)
 
     @overload
     def resume(
@@ -116,9 +151,11 @@ class Runs:
         samples: int,
         seed: int = ...,
         mode: Mode | None = ...,
+        force: bool = ...,
         on_row: OnRow | None = ...,
     ) -> list[Stop]: ...
 
+    @typed
     def resume(
         self,
         *,
@@ -128,22 +165,38 @@ class Runs:
         samples: int | None = None,
         seed: int | None = None,
         mode: Mode | None = None,
+        force: bool = False,
         on_row: OnRow | None = None,
     ) -> Stop | list[Stop]:
         """Go on from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
         IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`. With
         `samples` this session stays at its stop and as many forks of it go on, as rows of a batch (`run`). `mode` None
-        is the run's own."""
+        is the run's own.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is", max_new_tokens=2)
+        >>> [row.text for row in session.resume(samples=2, free=True)]
+        [' Paris.', ' Paris.']
+        """
         request = ask.Resume(session=self.name, free=free, stop=stop, mode=mode)
         if samples is None:
-            if seed is not None or on_row is not None:
-                raise UsageError("seed and on_row belong to samples: a run that goes on draws as it began.")
+            if seed is not None or on_row is not None or force:
+                raise UsageError("seed, on_row and force belong to samples: a run that goes on draws as it began.")
             return self._move(request, on_token)
-        return self._batch(on_token, on_row).resume(request, samples, seed or 0)
+        return self._batch(on_token=on_token, on_row=on_row, force=force).resume(request, samples, seed or 0)
 
 
-def _prompts(given: object) -> list[object]:
-    return list(given) if isinstance(given, list | tuple) and are_prompts(given) else [given]
+def _of_rows(request: ask.Run, given: object) -> list[ask.Run]:
+    """Return the request of each prompt. UsageError, by its number, for one that no engine would read."""
+    if not (isinstance(given, list | tuple) and are_prompts(given)):
+        return [_with_prompt(request, given)]
+    as_read(request)  # what is wrong with every prompt is told without a number
+    found = []
+    for number, prompt in enumerate(given):
+        with of_prompt(number):
+            found.append(_with_prompt(request, prompt))
+            as_read(found[-1])
+    return found
 
 
 def _with_prompt(request: ask.Run, prompt: object) -> ask.Run:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.arguments import shown, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Scored
+from djinn_jupyter.wire.nouns import Mode
+from djinn_jupyter.wire.replies import MetricsRead, Scored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,19 +28,32 @@ ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 class Losses:
     """The loss of each token of some prompts but their first: its negative log-likelihood, in nats.
 
-    `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32."""
+    `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32. Where
+    prompts shared passes `mode` is "fast", and `largest_difference` by how much losses computed together differed from
+    the same computed alone; `notes` say why none were shared."""
 
-    def __init__(self, tokens: Iterable[tuple[int, ...]], values: np.ndarray[Any, Any]) -> None:
+    def __init__(
+        self,
+        tokens: Iterable[tuple[int, ...]],
+        values: np.ndarray[Any, Any],
+        *,
+        mode: Mode = "exact",
+        largest_difference: float | None = None,
+        notes: Iterable[str] = (),
+    ) -> None:
         self.tokens, self.values = tuple(tokens), values
+        self.mode: Mode = mode
+        self.largest_difference, self.notes = largest_difference, tuple(notes)
         self._starts = [0, *accumulate(len(prompt) - 1 for prompt in self.tokens)]
 
     @property
     def loss(self) -> float:
+        """The mean loss of a token, in nats."""
         return float(self.values.mean(dtype="float64"))
 
     @property
     def perplexity(self) -> float:
-        """Infinite where it is larger than the largest number."""
+        """The exponential of the mean loss; infinite where it is larger than the largest number."""
         try:
             return math.exp(self.loss)
         except OverflowError:
@@ -58,24 +75,52 @@ class Losses:
         return f"Loss {self.loss:.4f} a token, perplexity {self.perplexity:.4g}: {len(self.values)} tokens of {of}"
 
 
-def loss_of(channel: Channel, prompts: object, rules_of: str | None = None) -> Losses:
-    """Return the losses of prompts, each in a pass of its own, under the rules of the session `rules_of`."""
-    import numpy as np
+def loss_of(
+    channel: Channel, prompts: object, rules_of: str | None = None, *, mode: Mode = "exact", seed: int = 0
+) -> Losses:
+    """Return the losses of prompts, each in a pass of its own or sharing passes, under the rules of the session
+    `rules_of`."""
+    found: list[Scored] = []
+    with interruptible("The measurement", lambda: _kept(found)):
+        try:
+            _score(channel, prompts, partial(ask.Score, rules_of=rules_of, mode=mode, seed=seed), found)
+        except DjinnError as error:
+            if not found:
+                raise
+            said, losses = _kept(found)
+            raise MeasurementEnded(f"The measurement ended before its last prompt: {error} {said}", losses) from error
+    return _losses_of(found)
 
-    tokens: list[tuple[int, ...]] = []
-    values: list[np.ndarray[Any, Any]] = []
+
+def _score(channel: Channel, prompts: object, request_of: Callable[..., ask.Score], found: list[Scored]) -> None:
+    """Add the losses of some prompts at a time to those `found`."""
     parts = _parts(tokenized(channel, given_prompts(prompts)))
     part = next(parts, None)
     if part is None:
         raise UsageError("There are no prompts to measure the loss of.")
     with temporary_session(channel, "score") as session:
         while part is not None:
-            request = ask.Score(session=session, prompts=part, rules_of=rules_of, first=len(tokens))
-            reply = ask_for(channel, request, Scored)
-            tokens += reply.tokens
-            values.append(to_numpy(reply.values))
+            first = sum(len(reply.tokens) for reply in found)
+            found.append(ask_for(channel, request_of(session=session, prompts=part, first=first), Scored))
             part = next(parts, None)
-    return Losses(tokens, np.concatenate(values))
+
+
+def _kept(found: Sequence[Scored]) -> tuple[str, Losses | None]:
+    losses = _losses_of(found) if found else None
+    return "" if losses is None else f"Of the first prompts it had found: {losses}.", losses
+
+
+def _losses_of(found: Sequence[Scored]) -> Losses:
+    import numpy as np
+
+    tokens = [prompt for reply in found for prompt in reply.tokens]
+    return Losses(
+        tokens,
+        np.concatenate([to_numpy(reply.values) for reply in found]),
+        mode="fast" if any(reply.mode == "fast" for reply in found) else "exact",
+        largest_difference=max((d for reply in found if (d := reply.largest_difference) is not None), default=None),
+        notes=dict.fromkeys(note for reply in found for note in reply.notes),
+    )
 
 
 class ScoredSession:
@@ -84,23 +129,50 @@ class ScoredSession:
     def __init__(self, channel: Channel, name: str) -> None:
         self._channel, self.name = channel, name
 
-    def loss(self, prompts: object = None) -> Losses:
+    @typed
+    def loss(self, prompts: object = None, *, mode: Mode = "exact", seed: int = 0) -> Losses:
         """Return the loss of each token of the present line, or of other prompts (as in `engine.loss`, or one text),
-        in a pass of their own under this session's steering rules."""
+        in a pass of their own under this session's steering rules; `fast` shares passes where it has none.
+
+        >>> session.loss("The capital of France is Paris.")[0].shape  # a loss for each token but the first
+        (6,)
+        """
         if prompts is not None:
-            return loss_of(self._channel, [prompts] if isinstance(prompts, str) else prompts, rules_of=self.name)
+            lines = [prompts] if isinstance(prompts, str) else prompts
+            return loss_of(self._channel, lines, rules_of=self.name, mode=mode, seed=seed)
+        if mode == "fast":
+            raise UsageError("The present line runs in a pass of its own; fast is for several prompts.")
         scored = _scored_line(self._channel, self.name, "loss")
         _require_two(scored.tokens[0], 0)
         return Losses(scored.tokens, to_numpy(scored.values))
 
+    def metrics(self, *texts: str) -> tuple[float, ...]:
+        """Return metrics, as those of `dj.sweep`, of the logits in which the last finished pass ended. UsageError
+        where none has; IllegalMove where a pass is stopped; InvalidCondition.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=0)
+        >>> session.metrics("rank(' Paris')", "rank(' Paris') + 1")
+        (1.0, 2.0)
+        """
+        strange = [text for text in texts if not isinstance(text, str)]
+        if strange or not texts:
+            given = f"{shown(strange[0])} is none" if strange else "none was given"
+            raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
+        return ask_for(self._channel, ask.ReadMetrics(session=self.name, metrics=texts), MetricsRead).values
+
     def all_logits(self) -> np.ndarray[Any, Any]:
         """Return the logits, fp32 [positions, vocabulary], of the present line in one pass over its tokens, under its
-        steering rules. UsageError where edits were made at its stops: they are no part of that pass."""
+        steering rules. UsageError where edits were made at its stops: they are no part of that pass.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
+        >>> session.all_logits().shape
+        (5, 1393)
+        """
         return to_numpy(_scored_line(self._channel, self.name, "logits").values)
 
 
 def _scored_line(channel: Channel, line: str, what: Any) -> Scored:
-    with temporary_session(channel, "score") as session:
+    with interruptible("The measurement"), temporary_session(channel, "score") as session:
         return ask_for(channel, ask.Score(session=session, prompts=(line,), what=what, rules_of=line), Scored)
 
 

@@ -5,43 +5,45 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from djinn_jupyter.client.arrays import from_any, to_numpy
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.attribution import Attribution
-from djinn_jupyter.client.batches import Batch, OnRow
+from djinn_jupyter.client.batches import Batch
+from djinn_jupyter.client.breakpoints import Breakpoints
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
+from djinn_jupyter.client.forking import Forks
+from djinn_jupyter.client.heads import HeadsOfSession
 from djinn_jupyter.client.patches import at_stop
-from djinn_jupyter.client.positions import Positions, positions_of, spell_positions
+from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
 from djinn_jupyter.client.rules import SteeringRule, steering
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.scoring import ScoredSession
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
-from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
+from djinn_jupyter.client.tiers import TieredSession
+from djinn_jupyter.client.views import Effect, Lens, Snapshot
+from djinn_jupyter.client.watching import WatchingSession
 from djinn_jupyter.errors import DjinnError, UsageError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import (
-    BreakpointDescription,
+    AttentionName,
     PassesMeant,
     SessionDescription,
     StopIdentity,
-    Tier,
-    Transfer,
-    WatchDescription,
 )
-from djinn_jupyter.wire.watches import Direction
 
 if TYPE_CHECKING:
     import numpy as np
 
-Kind = TypeVar("Kind")
+Expected = TypeVar("Expected")
 
 
-class RemoteSession(Runs, ScoredSession):
+class RemoteSession(Runs, Breakpoints, Forks, TieredSession, ScoredSession, HeadsOfSession, WatchingSession):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
@@ -56,26 +58,44 @@ class RemoteSession(Runs, ScoredSession):
 
     @property
     def label(self) -> str:
+        """The name as it is shown: a notebook's own session has the name of the notebook."""
         return label(self.name)
 
     @property
     def channel(self) -> Channel:
+        """The connection, for other parts of the client."""
         return self._channel
 
-    def sibling(self, name: str) -> RemoteSession:
-        """Return the session of that name in the same engine, which is not asked for it."""
-        return RemoteSession(self._channel, name)
+    def sibling(self, name: str) -> Self:
+        return type(self)(self._channel, name)
 
     # ------------------------------------------------------------------------------------------------ running
 
     def step(
         self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer", stop: StopIdentity | None = None
     ) -> Stop:
+        """Run `count` layers on from the stop, or to the next points inside them, or to the next tokens at this site.
+        IllegalMove where no pass is stopped.
+
+        >>> here = session.breakpoint("resid_post.1")
+        >>> session.run("The capital of France is").layer, session.step(2).layer
+        (2, 4)
+        """
         return self._move(ask.Step(session=self.name, count=count, by=by, stop=stop))
 
     def back(
         self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop", stop: StopIdentity | None = None
     ) -> Paused:
+        """Go back `count` stops, layers or tokens, bit for bit; edits made at later stops are gone. IllegalMove where
+        there is no such stop.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.resume(free=True).text
+        ' Paris.'
+        >>> session.back().site == stop.site
+        True
+        """
         return expect(self._move(ask.Back(session=self.name, count=count, by=by, stop=stop)), Paused)
 
     def pause(self) -> bool:
@@ -93,31 +113,12 @@ class RemoteSession(Runs, ScoredSession):
         return self.stop
 
     def history(self) -> replies.History:
+        """Return the stops that `back` can go to, with their bytes, and where they are kept."""
         return self._ask(ask.ReadHistory(session=self.name), replies.History)
 
     def logits(self) -> np.ndarray[Any, Any]:
         """Return the logits, fp32 [vocabulary], at the last position of the last finished pass."""
         return to_numpy(self._ask(ask.ReadLogits(session=self.name), replies.Logits).logits)
-
-    # -------------------------------------------------------------------------------------------- breakpoints
-
-    def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointDescription:
-        """Stop at `site` in every pass that reaches it and, if given, meets the condition `when`. Setting the same
-        breakpoint twice gives one."""
-        request = ask.SetBreakpoint(session=self.name, site=str(site), when=when, once=once)
-        return self._ask(request, replies.BreakpointSet).breakpoint
-
-    def enable(self, number: int, enabled: bool = True) -> BreakpointDescription:
-        request = ask.EnableBreakpoint(session=self.name, number=number, enabled=enabled)
-        return self._ask(request, replies.BreakpointSet).breakpoint
-
-    def breakpoints(self) -> tuple[BreakpointDescription, ...]:
-        return self.describe().breakpoints
-
-    def clear(self, *sites: str | int) -> int:
-        """Remove the breakpoints at these sites (or of these numbers), or all. Return how many were removed."""
-        chosen = tuple(str(site) for site in sites) or None
-        return self._ask(ask.ClearBreakpoints(session=self.name, sites=chosen), replies.Cleared).count
 
     # ------------------------------------------------------------------------------------------- intervention
 
@@ -129,7 +130,16 @@ class RemoteSession(Runs, ScoredSession):
         *,
         stop: StopIdentity | None = None,
     ) -> replies.Edited:
-        """Change the stopped value by an Edit, or set it to an array or number; by default at all positions."""
+        """Change the stopped value by an Edit, or set it to an array or number; by default at all positions. `site`
+        must be the stopped one or one ahead in this pass. IllegalMove where no pass is stopped; InvalidEdit.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.edit(dj.scale(0.0), positions=-1).shape
+        (1, 128)
+        >>> session.effect().top1_changed
+        True
+        """
         spelled = self._spelled(positions)
         made, words = at_stop(as_edit(edit), self, site, spelled)
         request = ask.ApplyEdit(session=self.name, edit=made, site=site, positions=spelled, words=words, stop=stop)
@@ -144,7 +154,8 @@ class RemoteSession(Runs, ScoredSession):
         return self._paused(reverted)
 
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
-        """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`."""
+        """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`.
+        IllegalMove where no pass is stopped."""
         request = ask.MeasureEffect(session=self.name, top=top, tokens=tuple(tokens))
         return Effect(self._ask(request, replies.Effect))
 
@@ -155,6 +166,7 @@ class RemoteSession(Runs, ScoredSession):
         self.changes += 1
         return self._paused(switched)
 
+    @typed
     def steer(
         self,
         site: str | int,
@@ -166,25 +178,40 @@ class RemoteSession(Runs, ScoredSession):
     ) -> SteeringRule:
         """Add a rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it.
         `resid_post.*` is the point at every layer, `5:` all positions from 5 on; `when` is a breakpoint's condition,
-        asked at each position; `on` is "prompt" or "new", for passes over the prompt or over new tokens alone."""
+        asked at each position; `on` is "prompt" or "new", for passes over the prompt or over new tokens alone.
+        UnknownSite; InvalidEdit; InvalidCondition.
+
+        >>> rule = session.steer("mlp_out.*", dj.scale(0.5), "2:", when="norm > 3", on="prompt")
+        >>> rule.limits
+        ('from position 2 on', 'in the prompt', 'when norm > 3')
+        """
         request = steering(self, str(site), as_edit(edit), positions, self._named, when=when, on=on)
         return SteeringRule(self, self._ask(request, replies.Steered).rule)
 
     def rules(self) -> tuple[SteeringRule, ...]:
+        """Return the steering rules in the order in which they apply."""
         return tuple(SteeringRule(self, told) for told in self.describe().rules)
 
     def enable_rule(self, number: int, enabled: bool = True) -> SteeringRule:
+        """Turn a rule on or off. UnknownRule."""
         request = ask.EnableRule(session=self.name, number=number, enabled=enabled)
         return SteeringRule(self, self._ask(request, replies.Steered).rule)
 
     def unsteer(self, number: int | None = None) -> int:
+        """End the rule of that number, or all. Return how many ended. UnknownRule."""
         return self._ask(ask.Unsteer(session=self.name, number=number), replies.Cleared).count
 
     # ------------------------------------------------------------------------------------------------ looking
 
     def inspect(self, site: str | int | None = None, positions: Positions = None, *, ahead: bool = False) -> Snapshot:
         """Return the value at a site of the stopped pass, by default the stopped one; `ahead` also allows a site that
-        the pass has not reached."""
+        the pass has not reached. IllegalMove where no pass is stopped, or for a site ahead; UnknownSite.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.inspect("pattern.0", positions=-1).shape  # [positions, heads, keys]
+        (1, 4, 5)
+        """
         request = ask.Inspect(
             session=self.name,
             site=_spelled(site),
@@ -228,40 +255,16 @@ class RemoteSession(Runs, ScoredSession):
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request, replies.Evaluated)
 
-    def watch(
-        self,
-        site: str | int,
-        byte_cap: int = 256 * 2**20,
-        *,
-        fresh: bool = False,
-        direction: object = None,
-        name: str = "direction",
-    ) -> WatchDescription:
-        """Record the site at every pass of every run from now on, or with a `direction` (a vector, called `name`) the
-        component of its value along it; `fresh` discards earlier recordings. Passes that would exceed `byte_cap` are
-        left out and counted."""
-        along = None if direction is None else Direction(name=name, vector=from_any(direction))
-        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
-        return self._ask(request, replies.Watching).watch
-
-    def watched(self, site: str | int, name: str | None = None) -> Watched:
-        """Return what the watch of the site recorded; `name` is that of a direction."""
-        request = ask.ReadWatch(session=self.name, site=str(site), direction=name)
-        return Watched(self._ask(request, replies.WatchRead))
-
-    def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
-        request = ask.Unwatch(session=self.name, site=_spelled(site), direction=name)
-        return self._ask(request, replies.Cleared).count
-
     # --------------------------------------------------------------------------------------------------- life
 
     def describe(self) -> SessionDescription:
+        """Return the session's state, tokens, breakpoints, rules, watches and bytes."""
         return self._ask(ask.Describe(session=self.name), replies.Described).session
 
-    def fork(self, name: str, *, stop: StopIdentity | None = None) -> RemoteSession:
-        """Create a session `name` with the same tokens, stop and rules. Refused where it no longer stands at `stop`."""
-        self._ask(ask.Fork(session=self.name, name=name, stop=stop), replies.Opened)
-        return RemoteSession(self._channel, name)
+    @typed
+    def attend(self, attention: AttentionName) -> SessionDescription:
+        """Choose how the passes of this session compute attention, as in `engine.session`, before its first prompt."""
+        return self._ask(ask.SetAttention(session=self.name, attention=attention), replies.Described).session
 
     def accept_recomputed(self) -> SessionDescription:
         """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
@@ -280,16 +283,7 @@ class RemoteSession(Runs, ScoredSession):
     def __repr__(self) -> str:
         return f"Session {self.label} of {self._channel.welcome.model.name}"
 
-    # ---------------------------------------------------------------------------------------- memory and files
-
-    def swap_out(self, tier: Tier = "host") -> Transfer | None:
-        """Move the session's pages and states from the device to `host` or `disk` until they are next needed; None when
-        nothing had to move. TierFull when the tier has no room."""
-        return self._ask(ask.SwapOut(session=self.name, tier=tier), replies.Swapped).transfer
-
-    def swap_in(self) -> Transfer | None:
-        """Bring the session back now; None when it is on the device already. SlabFull when there is no room."""
-        return self._ask(ask.SwapIn(session=self.name), replies.Swapped).transfer
+    # ----------------------------------------------------------------------------------------------------- files
 
     def checkpoint(self, name: str, *, replace: bool = False) -> replies.CheckpointSaved:
         """Save the session in a checkpoint file called `name`; an existing one is replaced only with `replace`."""
@@ -309,7 +303,7 @@ class RemoteSession(Runs, ScoredSession):
 
     # ------------------------------------------------------------------------------------------------ private
 
-    def _ask(self, request: ask.Request, kind: type[Kind]) -> Kind:
+    def _ask(self, request: ask.Request, kind: type[Expected]) -> Expected:
         return ask_for(self._channel, request, kind)
 
     def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
@@ -333,17 +327,17 @@ class RemoteSession(Runs, ScoredSession):
         self._last = None
         return self._channel.ask(request)
 
-    def _batch(self, on_token: OnToken | None, on_row: OnRow | None) -> Batch:
+    def _batch(self, **settings: Any) -> Batch:
         """Return a new batch of this session; values read from earlier rows stay, and no more can be read from them."""
         for row in self._rows:
             row._complete_finished()
             row.moves += 1
         self._rows = []
-        return Batch(self, self._channel, on_token, on_row)
+        return Batch(self, self._channel, **settings)
 
-    def row(self, number: int) -> RemoteSession:
+    def row(self, name: str) -> RemoteSession:
         """Return the handle of a row that a batch makes."""
-        self._rows.append(RemoteSession(self._channel, f"{self.label}/{number}"))
+        self._rows.append(RemoteSession(self._channel, name))
         return self._rows[-1]
 
     def _seen(self, reply: replies.Reply) -> Stop:
@@ -383,7 +377,7 @@ class RemoteSession(Runs, ScoredSession):
 
     def _named(self, text: str) -> list[int]:
         stop = self._last or self.stop
-        return positions_of(text, {position: stop.texts[position] for position in stop.positions})
+        return positions_of_text(text, {position: stop.texts[position] for position in stop.positions})
 
 
 def _spelled(site: str | int | None) -> str | None:

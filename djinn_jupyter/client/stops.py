@@ -42,6 +42,8 @@ class StoppedSession(Protocol):
 
     def all_logits(self) -> np.ndarray[Any, Any]: ...
 
+    def metrics(self, *texts: str) -> tuple[float, ...]: ...
+
 
 class Generated:
     """The probabilities of the new tokens of a run, ended or stopped."""
@@ -83,7 +85,8 @@ class Paused(Generated):
 
     @property
     def hidden(self) -> np.ndarray[Any, Any]:
-        """The value at the stop, [positions, features] (or with heads between), with the edits made so far."""
+        """The value at the stop, [positions, features] (or with heads between), with the edits made so far.
+        IllegalMove where the session has moved on before it was fetched."""
         self._require_present()
         changes = self.session.changes
         if self._hidden is None or self._hidden[0] != changes:
@@ -91,10 +94,14 @@ class Paused(Generated):
         return self._hidden[1]
 
     def lens(self, k: int = 5, positions: Any = None) -> Lens:
+        """Return the `k` most probable next tokens at each position, as `session.lens` does. IllegalMove where the
+        session has moved on."""
         self._require_present()
         return self.session.lens(k, positions=positions)
 
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
+        """Measure the next token without and with the edits, as `session.effect` does. IllegalMove where the session
+        has moved on."""
         self._require_present()
         return self.session.effect(top, tokens=tokens)
 
@@ -135,6 +142,7 @@ class Finished(Generated):
         self.rules: tuple[RuleDescription, ...] = reply.rules
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
         self.shared, self.note = reply.shared, reply.note
+        self.largest_difference = reply.largest_difference
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:
@@ -143,7 +151,8 @@ class Finished(Generated):
         return self.fetch_logits()
 
     def fetch_logits(self) -> np.ndarray[Any, Any]:
-        """Return the logits, fetching them if needed; IllegalMove where the session has moved on before that."""
+        """Return `logits`, fp32 [vocabulary], fetching them if needed; IllegalMove where the session has moved on
+        before that."""
         if self._logits is None:
             if self.session.moves != self._move:
                 raise IllegalMove(
@@ -152,6 +161,11 @@ class Finished(Generated):
                 )
             self._logits = self.session.all_logits() if self._wanted == "all" else self.session.logits()
         return self._logits
+
+    def fetch_all_logits(self) -> np.ndarray[Any, Any]:
+        """Have `logits` be those of all positions, fp32 [positions, vocabulary], and return them."""
+        self._wanted, self._logits = "all", None
+        return self.fetch_logits()
 
     def __repr__(self) -> str:
         detail = f", {self.detail}" if self.detail else ""

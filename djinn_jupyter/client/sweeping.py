@@ -3,199 +3,281 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import msgspec
 
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import expect
-from djinn_jupyter.client.edits import as_edit
+from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.grid import Grid, unfinished
-from djinn_jupyter.client.patches import in_one_engine
-from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.grid import Grid, continued, unfinished
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.prompts import given_pairs
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.sweep_arguments import (
+    alignment_of,
+    are_lines,
+    axes_of,
+    edit_of,
+    metrics_of,
+    named_positions,
+    pairs_of,
+    windows_of,
+)
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import SweepProgressed, Swept
-from djinn_jupyter.wire.sweeps import Mean, Noise, Resample, SweptEdit
+from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
+from djinn_jupyter.wire.sweeps import Noise
 
 OnProgress = Callable[[Grid, int, int], None]
-REPLIED: Final = "replied"
-FIELDS: Final = ("site", "over", "metric", "edit", "noise", "coefs", "mode", "seed")
+MOST_SAMPLES: Final = 10_000
+AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
 
 
+@interruptible("The sweep")
+@typed
 def sweep(
     engine: RemoteEngine,
     *,
     corrupted: object = None,
     site: str,
-    over: str | Sequence[str],
-    metric: str,
+    over: str | Sequence[str] | None = None,
+    metric: str | Sequence[str],
     clean: object = None,
+    pairs: object = None,
     edit: object = None,
     coefs: Sequence[float] = (),
+    positions: object = None,
+    align: object = None,
+    window: int | Mapping[str, int] = 1,
+    in_pairs: bool = False,
     noise: Noise | None = None,
     samples: int | None = None,
     mode: Literal["fast", "exact"] = "fast",
     seed: int = 0,
+    so_far: Grid | None = None,
     on_progress: OnProgress | None = None,
 ) -> Grid:
-    """Return the metric of the line `corrupted` edited at every cell of `over` ("layer", "position", "head", "coef"),
-    one cell at a time: patched with the value of `clean` there, or changed by an `edit` such as `dj.zero()`, "mean" (of
-    all positions) or "resample" (another position's, drawn by the seed; of the clean line where there is one). Over
-    "coef" the edit has each of `coefs` as its factor or coefficient. With `noise` the corrupted line is the clean one
-    with noise on some positions, as in causal tracing; `samples` draws it as often, and the grid has them as pairs.
+    """Return the metric of the line `corrupted` edited at every cell of `over` ("point", "layer", "position", "head",
+    "neuron", "coef"), one cell at a time: patched with the value of `clean` there, or changed by an `edit` such as
+    `dj.zero()`, "mean" (of all positions) or "resample" (another position's, drawn by the seed; of the clean line where
+    there is one). Over "coef" the edit has each of `coefs` as its factor or coefficient. With `noise` the corrupted
+    line is the clean one with noise on some positions, as in causal tracing; `samples` draws it as often, and the grid
+    has them as pairs.
+
+    A cell with a `window` of 3 is edited at its layer and the two after it together (at positions where no layers are
+    swept, or as {"layer": 3, "position": 2} says); `in_pairs` edits two cells at once, and the grid has every axis
+    twice. A star in the site is an axis, which `over` need not name: "z.*[*]" goes over layers and heads, "*.5" over
+    the points of layer 5.
+
+    Only `positions` are edited, where they are named by number or by a token's text: [" Rome", -1], "2:5". Lines of
+    unequal length are patched where `align` says what corresponds: names that both lines have, as [" capital", -1], or
+    tuples of the corrupted line's and the clean one's, as [(" Italy", " France")].
 
     A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
-    first axis for them. `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an
-    expression of logit(), prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')". `fast`
-    computes many cells in one pass and some of them again alone, chosen by `seed`; `exact` computes each alone.
+    first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them.
+    `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an expression of logit(),
+    prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')"; with a list of them the grid has an
+    axis for them, and `grid.of(metric)` is that of one. `fast` computes many cells in one pass and some of them again
+    alone, chosen by `seed`; `exact` computes each alone.
     `on_progress` is called with the grid so far, and with how many of how many cells are done. An interrupt returns the
-    grid so far; SweepEnded, where a sweep fails on the way, has it as `grid`."""
+    grid so far; SweepEnded, where a sweep fails on the way, has it as `grid`. The same call with `so_far=grid` goes on:
+    finished cells are kept, and some of them are among those computed again alone. UsageError; UnknownSite;
+    InvalidCondition.
+
+    >>> grid = dj.sweep(
+    ...     engine,
+    ...     clean="The capital of France is",
+    ...     corrupted="The capital of Italy is",
+    ...     site="resid_post",
+    ...     over=("layer", "position"),
+    ...     metric="logit(' Paris') - logit(' Rome')",
+    ... )
+    >>> grid.values.shape, bool(grid.values[0, 3] > 0 > grid.corrupted)
+    ((8, 5), True)
+    """
+    if pairs is not None:
+        if clean is not None or corrupted is not None:
+            raise UsageError("Give the lines once: as pairs, or as clean and corrupted.")
+        clean, corrupted = given_pairs(pairs)
+    axes = axes_of(over, site)
     request = ask.Sweep(
         session="sweep",
         corrupted=(0,),
         site=site,
-        over=_axes(over),
-        metric=metric,
-        edit=_swept_edit(edit),
+        over=axes,
+        metrics=metrics_of(metric),
+        edit=edit_of(edit),
         noise=noise,
-        coefs=tuple(map(float, coefs)),
+        coefs=tuple(coefs),
+        positions=named_positions(positions),
+        align=alignment_of(align),
+        windows=windows_of(window, axes),
+        in_pairs=in_pairs,
         mode=mode,
         seed=seed,
     )
+    asked = _Asked(request=request, several=not isinstance(metric, str), on_progress=on_progress, so_far=so_far)
     if noise is not None:
-        return _swept_in_noise(engine, request, clean, corrupted, samples, on_progress)
+        return _swept_in_noise(engine, asked, clean, corrupted, samples)
     if samples is not None:
         raise UsageError("Samples draw the noise so often: give it too, as noise=dj.noise('1:4').")
     if corrupted is None:
         raise UsageError("A sweep needs the line to edit, as corrupted=..., or noise.")
-    if not (_are_lines(corrupted) or _are_lines(clean)):
-        return _Sweep(engine, request, on_progress).of(corrupted, clean)
-    return _swept_pairs(_pairs(corrupted, clean), lambda: _Sweep(engine, request, on_progress))
+    return _swept_lines(engine, asked, corrupted, clean)
 
 
-def noise(positions: Positions, scale: float = 3.0) -> Noise:
-    """Noise on what enters the first layer at these positions, of `scale` times the line's standard deviation there."""
-    return Noise(positions=spell_positions(positions, _no_ends) or (), scale=float(scale))
-
-
-def _no_ends() -> tuple[int, int]:
-    raise UsageError("Noise needs both ends of a slice of positions: write '2:5'.")
-
-
-def _swept_edit(edit: object) -> SweptEdit | None:
-    if edit is None:
-        return None
-    if isinstance(edit, Mean | Resample):
-        return edit
-    named: dict[str, Mean | Resample] = {"mean": Mean(), "resample": Resample()}
-    if isinstance(edit, str):
-        if edit not in named:
-            raise UsageError(f"{edit!r} is no edit by name: mean and resample are, others are made, as dj.zero().")
-        return named[edit]
-    return in_one_engine(as_edit(edit))
-
-
-def _swept_in_noise(
+def swept(
     engine: RemoteEngine,
     request: ask.Sweep,
-    clean: object,
     corrupted: object,
-    samples: int | None,
+    clean: object,
+    *,
+    several: bool,
     on_progress: OnProgress | None,
+    so_far: Grid | None,
 ) -> Grid:
+    """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
+    asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far)
+    return _swept_lines(engine, asked, corrupted, clean)
+
+
+def _swept_lines(engine: RemoteEngine, asked: _Asked, corrupted: object, clean: object) -> Grid:
+    if not (are_lines(corrupted) or are_lines(clean)):
+        return _Sweep(engine, asked).of(corrupted, clean)
+    return _swept_pairs(pairs_of(corrupted, clean), lambda number: _Sweep(engine, asked, pair=number))
+
+
+def _swept_in_noise(engine: RemoteEngine, asked: _Asked, clean: object, corrupted: object, samples: int | None) -> Grid:
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
-    if clean is None or corrupted is not None or _are_lines(clean):
+    if clean is None or corrupted is not None or are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
     if samples is None:
-        return _Sweep(engine, request, on_progress).of(clean, clean)
-    if samples < 1:
-        raise UsageError("A sweep in noise needs at least one sample.")
-    seeds = iter(range(request.seed, request.seed + samples))
+        return _Sweep(engine, asked).of(clean, clean)
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise UsageError(f"A sweep in noise draws 1 to {MOST_SAMPLES:,} samples, not {samples:,}.")
+    first = asked.request.seed
     return _swept_pairs(
-        [(clean, clean)] * samples,
-        lambda: _Sweep(engine, msgspec.structs.replace(request, seed=next(seeds)), on_progress),
+        [(clean, clean)] * samples, lambda number: _Sweep(engine, asked.with_seed(first + number), pair=number)
     )
 
 
-def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callable[[], _Sweep]) -> Grid:
+def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callable[[int], _Sweep]) -> Grid:
     """Sweep one pair after the other. An interrupt ends this with the pair that it meets."""
     found: list[Swept] = []
-    for pair in pairs:
-        one = sweep_of_a_pair()
+    interrupted = False
+    for number, pair in enumerate(pairs):
+        one = sweep_of_a_pair(number)
+        several = one.asked.several
         try:
             [reply] = one.of(*pair).replies
             _require_shape(reply, found)
-        except (DjinnError, KeyboardInterrupt) as error:
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            found[-1] = _noted(found[-1], f"The sweep is not whole: it was interrupted in pair {len(found)}.")
+            interrupted = True
+            break
+        except DjinnError as error:
             part = error.grid.replies if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) else ()
             if not (found or part):
                 raise
-            why = f"The sweep ended in pair {len(found)}: {error or 'it was interrupted'}"
-            raise SweepEnded(why, Grid([*found, *part], paired=True)) from error
+            why = f"The sweep ended in pair {len(found)}: {error}"
+            replies = [*found, *part]
+            missing = len(pairs) - len(replies)
+            raise SweepEnded(why, Grid(replies, paired=True, several=several, missing=missing)) from error
         found.append(reply)
-        if one.interrupted:
+        interrupted = one.interrupted
+        if interrupted:
+            if number + 1 < len(pairs):
+                found[-1] = _noted(_without_end(reply), f"The sweep is not whole: it was interrupted in pair {number}.")
             break
-    return Grid(found, paired=True)
+    missing = len(pairs) - len(found)
+    return Grid(found, paired=True, several=several, interrupted=interrupted, missing=missing)
+
+
+def _without_end(reply: Swept) -> Swept:
+    """Return a pair without the note on its end, where other pairs follow."""
+    return msgspec.structs.replace(reply, notes=tuple(note for note in reply.notes if note != AT_ITS_END))
+
+
+def _noted(reply: Swept, note: str) -> Swept:
+    return msgspec.structs.replace(reply, notes=(*reply.notes, note))
 
 
 def _require_shape(reply: Swept, before: Sequence[Swept]) -> None:
-    if before and reply.values.shape != before[0].values.shape:
+    shape = reply.measured[0].values.shape
+    if before and shape != before[0].measured[0].values.shape:
         raise UsageError(
-            f"its cells are {list(reply.values.shape)}, and the first pair's {list(before[0].values.shape)}; "
-            "pairs swept over positions need equally many tokens."
+            f"its cells are {list(shape)}, and the first pair's {list(before[0].measured[0].values.shape)}; "
+            "pairs swept over positions need equally many tokens, or equally many positions that align names."
         )
 
 
-def _axes(over: str | Sequence[str]) -> tuple[Any, ...]:
-    names = tuple(name.strip() for name in (over.split(",") if isinstance(over, str) else over))
-    strange = [name for name in names if name not in ("layer", "position", "head", "coef")]
-    if strange or not 1 <= len(names) <= 4:
-        raise UsageError(
-            f"A sweep goes over layer, position, head and coef, not over {', '.join(strange) or 'nothing'}."
-        )
-    return names
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The part of a sweep that all its pairs share: a `request` without its lines, and whether metrics are an axis;
+    `so_far` is the grid to go on from."""
 
+    request: ask.Sweep
+    several: bool
+    on_progress: OnProgress | None
+    so_far: Grid | None
 
-def _are_lines(given: object) -> bool:
-    """Return whether it is a list of lines and not one line."""
-    import numpy as np
-
-    if not isinstance(given, list | tuple):
-        return False
-    return any(isinstance(one, str | RemoteSession) or np.ndim(one) > 0 for one in given)
-
-
-def _pairs(corrupted: Any, clean: Any) -> list[tuple[object, object]]:
-    if clean is None:
-        return [(line, None) for line in corrupted]
-    if not (_are_lines(corrupted) and _are_lines(clean)) or len(corrupted) != len(clean):
-        raise UsageError("Pairs are two lists of equally many lines: one clean line for each corrupted one.")
-    return list(zip(corrupted, clean, strict=True))
+    def with_seed(self, seed: int) -> _Asked:
+        return replace(self, request=msgspec.structs.replace(self.request, seed=seed))
 
 
 @dataclass(slots=True)
 class _Sweep:
-    """One sweep, in a session of its own for as long as it runs; closing that session ends it."""
+    """One sweep, in a session of its own for as long as it runs; closing that session ends it. It is that of a `pair`,
+    by its number."""
 
     engine: RemoteEngine
-    request: ask.Sweep
-    on_progress: OnProgress | None
-    cells: dict[int, float] = field(default_factory=dict)
-    shape: tuple[int, ...] = ()
-    corrupted: float = math.nan
+    asked: _Asked
+    pair: int = 0
+    cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    places: tuple[tuple[Any, ...], ...] = ()
+    unedited: tuple[float, ...] = ()
+    recipe: str = ""
+    told: bool = False  # of cells that this sweep finished
+    done: int = 0  # cells that were finished when it last told
     interrupted: bool = False
 
     def of(self, corrupted: object, clean: object) -> Grid:
-        fields = {name: getattr(self.request, name) for name in FIELDS}
         lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
-        with temporary_session(self.engine.channel, "sweep") as session:
-            return self._run(session, ask.Sweep(session=session, **fields, **lines))
+        grid: Grid | None = None
+        try:
+            with temporary_session(self.engine.channel, "sweep") as session:
+                request = msgspec.structs.replace(self.asked.request, session=session, pair=self.pair, **lines)
+                grid = self._run(session, self._continued(request))
+        except KeyboardInterrupt:  # while the session closes: what is computed is there
+            if grid is None:
+                raise
+            self.interrupted = True
+            grid = Grid([_noted(grid.replies[0], AT_ITS_END)], several=self.asked.several, interrupted=True)
+        return grid
+
+    def _continued(self, request: ask.Sweep) -> ask.Sweep:
+        """Return the request with the cells that are finished already, which this grid has from its beginning on."""
+        before = self.asked.so_far
+        if before is None or self.pair >= len(before.replies):
+            return request
+        reply = before.replies[self.pair]
+        kept = continued(reply)
+        self.places, self.recipe = reply.places, reply.recipe
+        self.unedited = tuple(
+            one.corrupted if reply.into == "corrupted" else math.nan if one.clean is None else one.clean
+            for one in reply.measured
+        )
+        self.cells.update(zip(kept.cells, kept.values, strict=True))
+        self.done = len(kept.cells)
+        return msgspec.structs.replace(request, continued=kept)
 
     def _line(self, given: object) -> Any:
         if isinstance(given, RemoteSession):
@@ -203,59 +285,53 @@ class _Sweep:
         return self.engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
 
     def _run(self, session: str, request: ask.Sweep) -> Grid:
-        feed: SimpleQueue[Any] = SimpleQueue()
-        forget = self.engine.channel.listen(session, feed.put)
-        try:
-            reply = self.engine.channel.ask(request)
-            reply.add_done_callback(lambda _: feed.put(REPLIED))
-            self._follow(feed)
-            return Grid([expect(reply.result(), Swept)])
-        except KeyboardInterrupt:
-            if not self.shape:
-                raise
-            self.interrupted = True
-            return self._so_far("it was interrupted")
-        except DjinnError as error:
-            self._drain(feed)
-            if not self.cells:
-                raise
-            said = f"{len(self.cells)} cells were finished: {error}"
-            raise SweepEnded(f"The sweep ended before its last cell; {said}", self._so_far(str(error))) from error
-        finally:
-            forget()
-
-    def _follow(self, feed: SimpleQueue[Any]) -> None:
-        """Note finished cells until the reply is there."""
-        while (item := self.engine.channel.take(feed, None)) != REPLIED:
-            self._note(item)
-
-    def _drain(self, feed: SimpleQueue[Any]) -> None:
-        while True:
+        with followed(self.engine.channel, session, request) as under_way:
             try:
-                self._note(feed.get_nowait())
-            except Empty:
-                return
+                self._note(under_way.events())
+                return Grid([expect(under_way.reply.result(), Swept)], several=self.asked.several)
+            except KeyboardInterrupt:
+                if not self.places:
+                    raise
+                self.interrupted = True
+                return self._so_far("it was interrupted")
+            except DjinnError as error:
+                self._note(under_way.later_events(0))
+                if not self.told:
+                    raise
+                said = f"{len(self.cells)} cells were finished: {error}"
+                raise SweepEnded(f"The sweep ended before its last cell; {said}", self._so_far(str(error))) from error
 
-    def _note(self, item: object) -> None:
-        if not isinstance(item, SweepProgressed):
-            return
-        self.shape, self.corrupted = item.shape, item.corrupted
-        self.cells.update(zip(item.cells, item.values, strict=True))
-        if self.on_progress is not None:
-            self.on_progress(self._so_far("it is under way"), item.done, item.total)
+    def _note(self, events: Iterable[Event]) -> None:
+        """Note the finished cells that are told."""
+        for event in events:
+            if not isinstance(event, SweepProgressed):
+                continue
+            self.places, self.unedited, self.recipe = event.places, event.unedited, event.recipe
+            self.told = True
+            if event.done < self.done:  # the engine distrusts what it told before, and begins anew
+                self.cells.clear()
+            self.done = event.done
+            self.cells.update(zip(event.cells, event.values, strict=True))
+            if self.asked.on_progress is not None:
+                self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
 
     def _so_far(self, why: str) -> Grid:
-        asked = self.request
-        note = f"The sweep is not whole: {why}."
+        asked = self.asked.request
+        note = f"The sweep is not whole: {why.removesuffix('.')}."
         return unfinished(
-            self.shape,
+            self.places,
             self.cells,
-            corrupted=self.corrupted,
+            unedited=self.unedited,
             site=asked.site,
             over=asked.over,
-            metric=asked.metric,
+            metrics=asked.metrics,
             mode=asked.mode,
             seed=asked.seed,
-            coefs=asked.coefs,
             note=note,
+            several=self.asked.several,
+            in_pairs=asked.in_pairs,
+            receivers=asked.receivers,
+            into=asked.into,
+            interrupted=self.interrupted,
+            recipe=self.recipe,
         )

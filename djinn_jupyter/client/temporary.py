@@ -21,7 +21,7 @@ def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
     try:
         yield name
     finally:
-        with suppress(DjinnError):  # somebody closed it, which ended the work, or the engine is gone
+        with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone
             ask_for(channel, ask.Close(session=name), Closed)
 
 
@@ -31,5 +31,9 @@ def _opened(channel: Channel, kind: str) -> str:
         name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)
         taken.add(name)
         with suppress(SessionHeld):
-            if ask_for(channel, ask.Open(session=name, temporary=True), Opened).created:
-                return name
+            try:
+                if ask_for(channel, ask.Open(session=name, temporary=True), Opened).created:
+                    return name
+            except KeyboardInterrupt:  # it may be there by now, and nothing else would close it
+                channel.ask(ask.Close(session=name))
+                raise

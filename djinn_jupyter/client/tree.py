@@ -10,7 +10,7 @@ from djinn_jupyter.wire.readings import Branch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TreeRow:
     """One session of the tree. `own` are its stops that `parent` does not have; it branches off after the parent's
     first `at` stops, counting those that the parent shares with its own parent. `depth` 0 is a root."""
 
@@ -21,17 +21,17 @@ class Row:
     depth: int
 
 
-def rows_of(branches: Sequence[Branch]) -> list[Row]:
+def rows_of(branches: Sequence[Branch]) -> list[TreeRow]:
     """Return each session once, a fork below its parent. A fork of a session that is gone is a root."""
     there = {branch.session: branch for branch in branches}
     roots = [branch for branch in branches if _parent(branch, there) is None]
     return [row for root in roots for row in _below(root, there, None, 0)]
 
 
-def _below(branch: Branch, there: dict[str, Branch], parent: Branch | None, depth: int) -> Iterator[Row]:
+def _below(branch: Branch, there: dict[str, Branch], parent: Branch | None, depth: int) -> Iterator[TreeRow]:
     shared = 0 if parent is None else _shared(branch, parent)
     name = None if parent is None else parent.session
-    yield Row(branch=branch, own=branch.stops[shared:], parent=name, at=shared, depth=depth)
+    yield TreeRow(branch=branch, own=branch.stops[shared:], parent=name, at=shared, depth=depth)
     for child in there.values():
         if child is not branch and _parent(child, there) == branch.session:
             yield from _below(child, there, branch, depth + 1)

@@ -31,10 +31,12 @@ class Snapshot:
 
     @cached_property
     def value(self) -> np.ndarray[Any, Any]:
+        """The values, [positions, ...], in the model's dtype."""
         return to_numpy(self.reply.snapshot.value)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
         return self.reply.snapshot.value.shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -93,6 +95,7 @@ class Watched:
 
     @cached_property
     def values(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """The value of each pass, [positions, ...], in the model's dtype; with a direction [positions]."""
         return tuple(to_numpy(array) for array in self.reply.values)
 
     def __len__(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
@@ -15,10 +16,13 @@ from tests.engine.desk import ME, Desk
 
 
 @contextmanager
-def reached(desk: Desk, *holders: str) -> Iterator[list[RemoteEngine]]:
-    """Yield the engine as each of these holders reaches it (by default one); afterwards it has no session."""
+def reached(
+    desk: Desk, *holders: str, notebooks: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[list[RemoteEngine]]:
+    """Yield the engine as each of these holders reaches it (by default one), for its notebook if it has one; afterwards
+    it has no session."""
     clients = ClientTable(desk.engine, shut_down=lambda: None)
-    channels = [_channel(desk, clients, holder) for holder in holders or (ME.name,)]
+    channels = [_channel(desk, clients, holder, notebooks.get(holder)) for holder in holders or (ME.name,)]
     desk.hears = lambda event: [channel.publish(event) for channel in channels] and None
     try:
         yield [RemoteEngine(channel) for channel in channels]
@@ -27,10 +31,10 @@ def reached(desk: Desk, *holders: str) -> Iterator[list[RemoteEngine]]:
         desk.close_all()
 
 
-def _channel(desk: Desk, clients: ClientTable, holder: str) -> DirectChannel:
+def _channel(desk: Desk, clients: ClientTable, holder: str, notebook: str | None) -> DirectChannel:
     answers: list[Any] = []
     peer = holder.encode()
-    clients.receive(peer, protocol.hello(holder=holder, user=ME.user), answers.append)
+    clients.receive(peer, protocol.hello(holder=holder, user=ME.user, notebook=notebook), answers.append)
     welcome = answers[0]
     assert isinstance(welcome, Welcome)
     return DirectChannel(

@@ -147,6 +147,42 @@ def test_a_row_of_another_kernel_is_not_replaced(desk: Desk) -> None:
         with pytest.raises(SessionsWouldSuffer):
             one.session("a").run(PROMPT, samples=2, **DRAWN)
         assert {session.name for session in one.sessions()} == {"a", "a/0"}
+        with pytest.raises(
+            SessionsWouldSuffer, match=r"to close it all the same, add --force \(in Python force=True\)"
+        ):
+            one.session("a").run([PROMPT], max_new_tokens=0)
+        assert alike(
+            one.session("a").run([PROMPT], max_new_tokens=0, force=True)[0],
+            one.session("b").run(PROMPT, max_new_tokens=0),
+        )
+
+
+def test_a_row_of_another_kernel_is_refused_before_any_of_ours_ends(desk: Desk) -> None:
+    with reached(desk, "one", "two") as [one, two]:
+        session = one.session("a")
+        session.run([PROMPT] * 3, max_new_tokens=0)
+        one.session("a/1").close()
+        two.session("a/1")
+        with pytest.raises(SessionsWouldSuffer):
+            session.run([PROMPT], max_new_tokens=0)
+        assert {session.name for session in one.sessions()} == {"a", "a/0", "a/1", "a/2"}
+
+
+def test_rows_of_notebooks_of_one_stem_have_names_of_their_own(desk: Desk) -> None:
+    notebooks = {"one": "ada/lab.ipynb", "two": "bob/lab.ipynb"}
+    with reached(desk, "one", "two", notebooks=notebooks) as [one, two]:
+        ada = one.session(notebooks["one"])
+        assert [row.session.name for row in ada.run([PROMPT, PROMPT], max_new_tokens=0)] == ["lab/0", "lab/1"]
+        bob = two.session(notebooks["two"])
+        rows = bob.run([PROMPT], max_new_tokens=1)
+        assert [row.session.name for row in rows] == ["bob/lab/0"]
+        assert {one.name for one in two.sessions()} == {*notebooks.values(), "lab/0", "lab/1", "bob/lab/0"}
+        assert [row.session.name for row in ada.run([PROMPT], max_new_tokens=0)] == ["ada/lab/0"]
+        assert {one.name for one in two.sessions()} == {*notebooks.values(), "ada/lab/0", "bob/lab/0"}
+        ada.close()
+        assert [row.session.name for row in bob.run([PROMPT], max_new_tokens=0)] == ["lab/0"]
+        assert {one.name for one in two.sessions()} == {notebooks["two"], "ada/lab/0", "lab/0"}
+        assert rows[0].logits.shape  # type: ignore[union-attr]
 
 
 def test_a_row_closed_in_mid_run_ends_alone(engine: RemoteEngine) -> None:

@@ -165,6 +165,13 @@ def test_a_folder_with_a_shard_missing_or_twice_is_refused(engine: RemoteEngine,
         dj.Activations(tmp_path)
 
 
+def test_shards_are_in_order_where_their_numbers_have_more_digits(engine: RemoteEngine, tmp_path: Path) -> None:
+    engine.collect(PROMPTS, "resid_post.1", to=tmp_path, shard_prompts=1)
+    for number, path in enumerate(sorted(tmp_path.iterdir())):
+        path.rename(tmp_path / f"shard-{99_998 + number}.safetensors")
+    assert [tokens.tolist() for tokens in dj.Activations(tmp_path).tokens] == [list(prompt) for prompt in PROMPTS]
+
+
 def test_what_cannot_be_collected_leaves_nothing_open(engine: RemoteEngine, tmp_path: Path) -> None:
     with pytest.raises(UnknownSite):
         engine.collect(PROMPTS, "resid_past.1", to=tmp_path)

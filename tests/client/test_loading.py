@@ -19,10 +19,11 @@ from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.cli.main import parser as cli_parser
 from djinn_jupyter.client import loading
+from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engines.launcher import _require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
+from djinn_jupyter.client.engines.spelling import spell_model
 from djinn_jupyter.client.engines.starting import StartCallbacks
-from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.dap.arguments import Launch
 from djinn_jupyter.described import check_least, chosen, flag_of, part_of, settings_of, words_of
@@ -223,8 +224,8 @@ def test_the_channel_of_an_engine_that_has_ended_is_closed_at_the_next_load(monk
         def close(self) -> None:
             self.closed = True
 
-    monkeypatch.setattr(loading, "SocketChannel", Channel)
-    channels, entry = loading.Channels(), entry_for("c", "e")
+    monkeypatch.setattr("djinn_jupyter.client.connection.channels.SocketChannel", Channel)
+    channels, entry = Channels(), entry_for("c", "e")
     first: Any = channels.to(entry)
     first.usable = False
     again = msgspec.structs.replace(entry, started=entry.started + 1)  # begun anew: its number is the same

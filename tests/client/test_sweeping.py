@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.sweeps import sweep as sweeps
+from djinn_jupyter.engine.wavefront.wavefront import Wavefront
 from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import ME, Desk
@@ -96,6 +101,44 @@ def test_coefficients_are_an_axis_and_some_edits_have_a_name(engine: RemoteEngin
     assert swept(engine, edit="resample", seed=2).edit == "resample positions"
 
 
+def test_several_metrics_are_an_axis_and_each_has_its_own_grid(engine: RemoteEngine, tmp_path: Path) -> None:
+    two = [METRIC, "prob(17)"]
+    grid = swept(engine, metric=two, clean=[CLEAN] * 2, corrupted=[CORRUPTED, (9, 8, 7, 41, 22)], mode="exact")
+    assert (grid.over, grid.values.shape) == (("pair", "metric", *OVER), (2, 2, 3, 5))
+    assert grid.corrupted.shape == grid.clean.shape == (2, 2)
+    for number, text in enumerate(two):
+        alone = swept(engine, metric=text, mode="exact")
+        assert np.array_equal(grid.of(text).values[0], alone.values)
+        assert np.array_equal(grid.of(number).statistics().p, grid.statistics().p[number])
+    assert grid.recipe["metric"] == two
+    assert set(grid.columns()["metric"]) == set(two)
+    again = dj.Grid.read(grid.save(tmp_path / "two.grid.djinn"))
+    assert (again.over, again.columns()) == (grid.over, grid.columns())
+    assert swept(engine, metric=[METRIC]).over == ("metric", *OVER)
+    with pytest.raises(UsageError, match="no metric 'rank"):
+        grid.of("rank(17)")
+
+
+def test_pairs_come_from_a_list_or_a_file_and_may_differ_in_length(engine: RemoteEngine, tmp_path: Path) -> None:
+    longer = ((9, 8, 7, 6, 21, 22), (9, 8, 7, 6, 31, 22))
+    asked = {"clean": None, "corrupted": None, "align": [(-2, -2), -1, "0"], "mode": "exact"}
+    grid = swept(engine, pairs=[(CLEAN, CORRUPTED), longer], **asked)
+    assert (grid.values.shape, grid.positions) == ((2, 3, 3), (0, 3, 4))
+    assert grid.columns()["position"] == [0, 3, 4] * 3 + [0, 4, 5] * 3
+    assert np.array_equal(grid.values[0], swept(engine, mode="exact").values[:, [0, 3, 4]])
+    file = tmp_path / "pairs.jsonl"
+    lines = [{"clean": list(CLEAN), "corrupted": list(CORRUPTED)}, {"clean": longer[0], "corrupted": longer[1]}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert np.array_equal(swept(engine, pairs=file, **asked).values, grid.values)
+    one = swept(engine, clean=None, edit=dj.zero(), positions=[0, engine.tokenize("x").texts[0]][:1], mode="exact")
+    assert one.positions == (0,)
+    file.write_text('{"clean": [1, 2]}')
+    with pytest.raises(UsageError, match=r"line 1 of .* is neither"):
+        swept(engine, pairs=file, **asked)
+    with pytest.raises(UsageError, match="Give the lines once"):
+        swept(engine, pairs=file)
+
+
 def test_its_table_has_a_row_for_each_cell(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = swept(engine)
     table = grid.columns()
@@ -119,6 +162,22 @@ def test_a_grid_is_kept_in_a_file(engine: RemoteEngine, tmp_path: Path) -> None:
         dj.Grid.read(tmp_path / "other.grid.djinn")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p.jsonl", "\n", "has no pairs; write one a line"),
+        ("p.json", "{}", r"is not a list of pairs \(clean, corrupted\)"),
+        ("p.json", '[["a"]]', "pair 0 of .* is neither"),
+    ],
+)
+def test_a_file_that_has_no_pairs_is_one_sentence(
+    engine: RemoteEngine, tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=said):
+        dj.sweep(engine, pairs=tmp_path / name, site="resid_post", over=OVER, metric=METRIC)
+
+
 def test_a_session_closed_in_mid_sweep_leaves_the_finished_cells(engine: RemoteEngine, desk: Desk) -> None:
     whole = swept(engine, mode="exact")
 
@@ -136,6 +195,42 @@ def test_a_session_closed_in_mid_sweep_leaves_the_finished_cells(engine: RemoteE
     assert np.array_equal(grid.values[known], whole.values[known])
 
 
+def test_a_starred_layer_is_an_axis_also_where_heads_are_named(engine: RemoteEngine) -> None:
+    asked: dict[str, Any] = {"clean": None, "edit": dj.zero(), "site": "z.*[0,1]", "mode": "exact"}
+    starred = swept(engine, over=None, **asked)
+    assert starred.over == ("layer",)
+    assert np.array_equal(starred.values, swept(engine, over="layer", **asked).values)
+
+
+def test_memory_that_runs_out_in_mid_sweep_is_one_sentence_and_leaves_the_finished_cells(
+    engine: RemoteEngine, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = swept(engine)
+    run, chunks = Wavefront.run, []
+
+    def full(self: Any, lines: Any) -> Any:
+        chunks.append(len(lines))
+        if len(chunks) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return run(self, lines)
+
+    monkeypatch.setattr(Wavefront, "run", full)
+    monkeypatch.setattr(sweeps, "CHUNK_ROWS", 2)
+    with pytest.raises(SweepEnded) as ended:
+        swept(engine)
+    assert re.fullmatch(
+        r"The sweep ended before its last cell; \d+ cells were finished: The device has no memory left for a pass of .*"
+        r"Tried to allocate 2 GiB.* Close sessions, or compute each cell alone \(--exact\)\.",
+        str(ended.value),
+    )
+    grid = ended.value.grid
+    known = ~np.isnan(grid.values)
+    assert sum(chunks[:2]) <= known.sum() < known.size
+    assert np.abs(grid.values - whole.values)[known].max() < 2e-5
+    assert desk.engine.budget.held()["sweeps"] == 0
+    assert not desk.engine.sessions
+
+
 def test_an_interrupt_returns_the_finished_cells_and_ends_the_sweep(engine: RemoteEngine, desk: Desk) -> None:
     def interrupt(grid: dj.Grid, done: int, total: int) -> None:
         if done == 4:
@@ -143,6 +238,7 @@ def test_an_interrupt_returns_the_finished_cells_and_ends_the_sweep(engine: Remo
 
     grid = swept(engine, mode="exact", on_progress=interrupt)
     assert (~np.isnan(grid.values)).sum() == 4
+    assert grid.interrupted
     assert grid.notes == ("The sweep is not whole: it was interrupted.",)
     assert not desk.engine.sessions
 
@@ -194,11 +290,18 @@ def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: Remot
         ({"clean": [CLEAN], "corrupted": [CORRUPTED] * 2}, "equally many lines"),
         ({"clean": CLEAN, "corrupted": [CORRUPTED]}, "two lists"),
         ({"metric": "norm"}, "A metric reads logits"),
+        ({"metric": []}, "from 1 to 64 metrics"),
+        ({"window": 0}, "counts layers or positions"),
+        ({"window": {"head": 2}}, "head is none of them"),
+        ({"over": None}, "Say what is swept"),
+        ({"positions": "2:"}, "need both ends"),
+        ({"align": 3.5}, "3.5 names no positions"),
+        ({"align": [("0:2", "0:3")]}, "not equally many positions"),
         ({"edit": "median"}, "'median' is no edit by name"),
         ({"corrupted": None}, "needs the line to edit"),
         ({"samples": 2}, "give it too, as noise="),
         ({"noise": dj.noise(1)}, "takes one clean line"),
-        ({"noise": dj.noise(1), "corrupted": None, "samples": 0}, "at least one sample"),
+        ({"noise": dj.noise(1), "corrupted": None, "samples": 0}, "draws 1 to 10,000 samples"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_and_no_session_stays(

@@ -19,7 +19,7 @@ from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
 from djinn_jupyter.wire.requests import Request
 
-Kind = TypeVar("Kind")
+Expected = TypeVar("Expected")
 Item = TypeVar("Item")
 
 
@@ -59,12 +59,12 @@ class Unkept:
         return said
 
 
-def ask_for(channel: Channel, request: Request, kind: type[Kind]) -> Kind:
+def ask_for(channel: Channel, request: Request, kind: type[Expected]) -> Expected:
     """Send a request, wait, and return the reply; WireError where it is not of `kind`."""
     return expect(channel.ask(request).result(), kind)
 
 
-def expect(reply: object, kind: type[Kind]) -> Kind:
+def expect(reply: object, kind: type[Expected]) -> Expected:
     if not isinstance(reply, kind):
         raise WireError(f"The engine answered with {type(reply).__name__}.")
     return reply

@@ -141,7 +141,10 @@ class Connection:
             return
         self._pending[self._number] = answered
         self._count_sent(frames)
-        self._commands.send(frames)
+        try:
+            self._commands.send(frames)
+        except zmq.Again:  # an engine that refused the keys has closed its end, or its queue is full
+            self._pending.pop(self._number)(EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}."))
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
@@ -191,7 +194,7 @@ class Connection:
 
     def _take(self, received: list[zmq.Frame]) -> None:
         self._heard = asyncio.get_running_loop().time()
-        frames: list[codec.Frame] = [frame.buffer for frame in received]
+        frames: list[codec.WireFrame] = [frame.buffer for frame in received]
         self._count_received(frames)
         outcome: Reply | DjinnError
         try:
@@ -202,7 +205,7 @@ class Connection:
             number, outcome = codec.read_number(frames), error
         answered = self._pending.pop(number, None) if number is not None else None
         if answered is None:
-            log.warning("A reply that nobody waits for: %s", type(outcome).__name__)
+            log.warning("A reply that no request waits for: %s", type(outcome).__name__)
             return
         answered(from_code(outcome.code, outcome.message) if isinstance(outcome, Failed) else outcome)
 
@@ -244,7 +247,7 @@ class Connection:
         socket.connect(endpoint)
         return socket
 
-    def _count_sent(self, frames: list[codec.Frame]) -> None:
+    def _count_sent(self, frames: list[codec.WireFrame]) -> None:
         head, *arrays = (memoryview(frame).nbytes for frame in frames)
         old = self.wire_bytes
         self.wire_bytes = WireBytes(
@@ -254,7 +257,7 @@ class Connection:
             arrays_received=old.arrays_received,
         )
 
-    def _count_received(self, frames: list[codec.Frame]) -> None:
+    def _count_received(self, frames: list[codec.WireFrame]) -> None:
         head, *arrays = (memoryview(frame).nbytes for frame in frames)
         old = self.wire_bytes
         self.wire_bytes = WireBytes(

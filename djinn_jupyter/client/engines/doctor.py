@@ -31,17 +31,19 @@ from djinn_jupyter.wire.host import host_name, require_supported_platform
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX
 
 COPY_BYTES = 128 * 2**20
+PINNED_RATE = 22e9  # bytes per second; what PCIe 4 x16 attains, and what the original asked for
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
 _ASK_TORCH = """
 import json, torch
-from djinn_jupyter.engine.memory.weights.link import measure_link
+from djinn_jupyter.engine.memory.weights.link import measure_link, measure_return
 found = {"version": torch.__version__, "threads": torch.get_num_threads(), "devices": []}
 found["link"] = measure_link(torch.device("cpu"), 2**30)
 if torch.cuda.is_available():
     for i in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(i)
-        link = measure_link(torch.device("cuda", i), free)
-        found["devices"].append([torch.cuda.get_device_name(i), free, total, link])
+        card = torch.device("cuda", i)
+        links = [measure_link(card, free), measure_return(card, free)]
+        found["devices"].append([torch.cuda.get_device_name(i), free, total, links])
 print(json.dumps(found))
 """
 
@@ -56,7 +58,7 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    return [*_versions(), *_torch(), *_memory(), _copying(), *_registry(), _server()]
+    return [*_versions(), *_torch(), *_nvml(), *_memory(), _copying(), *_registry(), _server()]
 
 
 def _ok(sentence: str) -> Finding:
@@ -99,12 +101,51 @@ def _torch() -> Iterator[Finding]:
         return
     found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     yield _ok(f"torch {found['version']}, {found['threads']} threads.")
-    for name, free, total, link in found["devices"]:
+    for name, free, total, links in found["devices"]:
         yield _ok(f"{name}: {spell_bytes(free)} of {spell_bytes(total)} device memory free.")
-        yield _ok(f"{name}: weights that stream get there at {spell_rate(link)} from pinned memory.")
+        yield from _pinned(name, *links)
     if not found["devices"]:
         yield _note("torch sees no CUDA device; models run on the CPU.")
         yield _ok(f"On the CPU weights that stream are copied at {spell_rate(found['link'])} from the page cache.")
+
+
+def _pinned(card: str, there: float, back: float) -> Iterator[Finding]:
+    """Judge the copies of pinned memory by the original's precondition for streaming."""
+    for way, rate in (("Host -> Device (Pinned)", there), ("Device -> Host (Pinned)", back)):
+        said = f"{card}: {way} {spell_rate(rate)}"
+        if rate > PINNED_RATE:
+            yield _ok(f"{said}.")
+        else:
+            yield _note(f"{said}; streaming and swapping at the speed of PCIe 4 take {spell_rate(PINNED_RATE)}.")
+
+
+def _nvml() -> Iterator[Finding]:
+    """Tell what NVIDIA's management library says of each card; it is what an experiment measures memory by."""
+    try:
+        import pynvml
+    except ImportError:
+        yield _note("NVML cannot be asked: pip install 'djinn-jupyter[engine]'.")
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        yield _note(f"NVML does not answer ({error}); experiments then measure no GPU from outside.")
+        return
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            yield _ok(f"NVML, driver {driver}: {_card(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))}.")
+    except pynvml.NVMLError as error:
+        yield _bad(f"NVML answers and does not tell of its cards ({error}).")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _card(pynvml: Any, handle: Any) -> str:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    link = f"PCIe {pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)} x{pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)}"
+    used = f"{spell_bytes(memory.used)} of {spell_bytes(memory.total)} in use by all programs"
+    return f"{pynvml.nvmlDeviceGetName(handle)}, {link}, {used}"
 
 
 def _memory() -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def _alone(identity: Identity, told: StartCallbacks) -> Iterator[int]:
 
 
 def _lock(descriptor: int, identity: Identity, told: StartCallbacks) -> None:
-    waiting = f"waiting for {identity}, which somebody else is starting"
+    waiting = f"waiting for {identity}, which another process is starting"
     begun, due = time.monotonic(), 0.0
     while not _could_lock(descriptor):
         now = time.monotonic()

@@ -1,5 +1,5 @@
-"""Check a load's arguments against their spelling and this machine's files: a typo, an adapter or a GGUF file is
-refused here, before an engine has imported torch.
+"""Spell a load's arguments as engines take them, and check them against this machine's files: a typo, an adapter or a
+GGUF file is refused here, before an engine has imported torch.
 
 The engine checks everything else (existing GPUs, a model on the hub, a known architecture).
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import Final
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
 
+from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
 from djinn_jupyter.machine import why_no_gpu
 from djinn_jupyter.model_files import folder_called
-from djinn_jupyter.options import Identity
+from djinn_jupyter.options import AMOUNTS, Identity
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 DEVICES: Final = ("cpu", "cuda", "mps", "xpu")
@@ -27,8 +30,26 @@ _SHORT_DTYPES: Final = {
 _DEVICE: Final = re.compile(r"([a-z]+)(:\d+)?")
 _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.ASCII)
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
+LAST_PORT: Final = 2**16 - 2  # of requests; that of events is the next one
 _NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+def spell_model(model: str | Path) -> str:
+    """Return a folder as its absolute path, the same in every process; `demo` and hub names unchanged. UsageError where
+    `model` is neither text nor a path."""
+    if not isinstance(model, str | PathLike):
+        raise UsageError(f"A model is named by a text or a path, not by {type(model).__name__}: write dj.load('demo').")
+    text = str(model)
+    if text not in ("", "demo") and Path(text).expanduser().is_dir():
+        return str(Path(text).expanduser().resolve())
+    return text
+
+
+def spell_option(name: str, value: Any) -> Any:
+    """Return an option's value as engines take it. UsageError for an amount, a dtype or a device that is none."""
+    spell = _SPELLED.get(name)
+    return value if spell is None else spell(value)
 
 
 def spell_dtype(dtype: object) -> str | None:
@@ -58,11 +79,17 @@ def spell_device(asked: object) -> str | None:
     return "cuda:0" if device == "cuda" else device
 
 
+_SPELLED: Final[dict[str, Callable[[Any], Any]]] = {
+    "dtype": spell_dtype,
+    "device": spell_device,
+    **dict.fromkeys(AMOUNTS, parse_bytes),
+}
+
+
 def check_words(identity: Identity, listen: str | None) -> None:
     """Raise UsageError or ModelNotFound where the model, the device, the attention or the address is invalid."""
     _check_attention(identity.attention)
-    if listen is not None and _LISTEN.fullmatch(listen) is None:
-        raise UsageError(f"{listen!r} is no address to listen on; write tcp://127.0.0.1:7777, or :* for any port.")
+    _check_listen(listen)
     _check_device(identity.device)
     _check_model(identity.model)
 
@@ -118,6 +145,17 @@ def _check_attention(attention: str | None) -> None:
     if attention is None or attention in ATTENTIONS or "/" in attention:  # a kernel from the hub
         return
     raise UsageError(f"{attention!r} is no attention{closest(attention, ATTENTIONS) or '.'} Write sdpa or eager.")
+
+
+def _check_listen(listen: str | None) -> None:
+    """Raise UsageError for what is no address, or has a port that zmq would take for another one without a word."""
+    if listen is None:
+        return
+    found = _LISTEN.fullmatch(listen)
+    if found is None:
+        raise UsageError(f"{listen!r} is no address to listen on; write tcp://127.0.0.1:7777, or :* for any port.")
+    if found[2] != "*" and int(found[2]) > LAST_PORT:
+        raise UsageError(f"A port is at most {LAST_PORT} (events have the next one), not {found[2]}.")
 
 
 def _check_model(model: str) -> None:

@@ -1,0 +1,134 @@
+"""The kinds of arguments of public verbs, checked by their annotations: a wrong one is one sentence, and nothing has
+begun. What an annotation of `object` admits, and ranges of numbers, are the verb's to check."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from djinn_jupyter.errors import UsageError
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+SHOWN: Final = 60
+PLAIN: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, set, range, NoneType)
+WORDS: Final[dict[Any, str]] = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
+
+
+def typed(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Have a function raise UsageError for an argument that its annotation does not admit, and be handed the others as
+    the annotation says: a numpy integer as int, an array of numbers as a tuple."""
+    signature = inspect.signature(function)
+    hints: dict[str, Any] = {}
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Result:
+        if not hints:
+            hints.update(get_type_hints(function))
+        given = signature.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            parameter = signature.parameters[name]
+            if name in hints and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                given.arguments[name] = _admitted(name, value, hints[name])
+        return function(*given.args, **given.kwargs)
+
+    return checked
+
+
+def shown(value: object) -> str:
+    """Spell a value that was given, on one line and not too long; of other classes than Python's own, their name."""
+    if not isinstance(value, PLAIN):
+        return f"a {type(value).__name__}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _admitted(name: str, value: object, kind: Any) -> Any:
+    for one in _kinds(kind):
+        try:
+            return _as(one, value)
+        except _Other:
+            continue
+    expected = " or ".join(_words(one) for one in _kinds(kind) if one is not NoneType)
+    raise UsageError(f"{name} is {expected}, not {shown(value)}.")
+
+
+class _Other(Exception):
+    """A value is not of a kind."""
+
+
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """Return the kinds of a union; of one that admits slices, which are positions and check themselves, `object`."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return (object,) if slice in kinds else kinds
+
+
+def _as(kind: Any, value: Any) -> Any:
+    if kind in (object, Any):
+        return value
+    origin = get_origin(kind)
+    if origin is Literal:
+        return _if(isinstance(value, str) and value in get_args(kind), value)
+    if origin in (Sequence, Iterable):
+        return _several(get_args(kind)[0], value)
+    if origin is Mapping:
+        key, one = get_args(kind)
+        _if(isinstance(value, Mapping), value)
+        return {_as(key, name): _as(one, each) for name, each in value.items()}
+    if origin is Callable:
+        return _if(callable(value), value)
+    if kind is int:
+        return _whole(value)
+    if kind is float:
+        return _number(value)
+    return _if(isinstance(value, kind), value)
+
+
+def _several(kind: Any, value: Any) -> tuple[Any, ...]:
+    _if(not isinstance(value, str | bytes | dict), value)
+    try:
+        found = tuple(value)
+    except TypeError:
+        raise _Other from None
+    return tuple(_as(kind, one) for one in found)
+
+
+def _whole(value: Any) -> int:
+    try:
+        return operator.index(_if(not isinstance(value, bool), value))
+    except TypeError:
+        raise _Other from None
+
+
+def _number(value: Any) -> float:
+    _if(isinstance(value, numbers.Real) and not isinstance(value, bool), value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _if(holds: bool, value: Any) -> Any:
+    if not holds:
+        raise _Other
+    return value
+
+
+def _words(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if origin in (Sequence, Iterable):
+        return f"a list of {WORDS[get_args(kind)[0]].removeprefix('a ')}s"
+    if origin is Mapping:
+        return f"a dict of {WORDS[get_args(kind)[1]].removeprefix('a ')}s"
+    if origin is Callable:
+        return "a function"
+    named: str = WORDS.get(kind) or f"a {kind.__name__}"
+    return named

@@ -1,0 +1,137 @@
+"""The attention of heads: scores of all heads of a model, and all patterns of a line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.frames import frame_of
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.heads import MOST_LINES
+from djinn_jupyter.wire.replies import HeadsRead
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Kind = Literal["previous", "duplicate", "induction"]
+KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
+
+
+class HeadScores:
+    """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
+    (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
+    a place. `counted` are the positions that have."""
+
+    def __init__(self, read: HeadsRead, of: str) -> None:
+        self.layers, self.of = read.layers, of
+        self.counted = dict(zip(KINDS, read.counted, strict=True))
+        self.previous, self.duplicate, self.induction = to_numpy(read.scores)
+
+    @property
+    def heads(self) -> int:
+        """The number of heads of the layer that has the most."""
+        return int(self.previous.shape[1])
+
+    def best(self, kind: Kind, count: int = 5) -> list[tuple[int, int, float]]:
+        """Return (layer, head, score) of the heads with the highest scores, the highest first.
+
+        >>> scores = engine.head_scores()
+        >>> sorted((layer, head) for layer, head, score in scores.best("induction", 3) if score > 0.9)
+        [(2, 0), (2, 2), (2, 3)]
+        """
+        import numpy as np
+
+        if kind not in KINDS:
+            raise UsageError(f"Heads are scored as {', '.join(KINDS)}; {kind!r} is none of them.")
+        scores = np.nan_to_num(getattr(self, kind), nan=-1.0).reshape(-1)
+        order = np.argsort(-scores, kind="stable")[:count]
+        places = [(*divmod(int(number), self.heads), float(scores[number])) for number in order if scores[number] >= 0]
+        return [(self.layers[layer], head, score) for layer, head, score in places]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the scores as lists by column: layer, head, and one for each kind."""
+        places = list(itertools.product(self.layers, range(self.heads)))
+        scores: dict[str, list[Any]] = {kind: getattr(self, kind).reshape(-1).tolist() for kind in KINDS}
+        return {"layer": [layer for layer, _ in places], "head": [head for _, head in places], **scores}
+
+    def to_pandas(self) -> Any:
+        """Return a table with a row for each head."""
+        return frame_of(self.columns())
+
+    def __repr__(self) -> str:
+        return f"Scores of {len(self.layers)} layers x {self.heads} heads: {self.of}"
+
+
+class HeadPatterns:
+    """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
+    have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
+
+    def __init__(self, read: HeadsRead, of: str) -> None:
+        assert read.patterns is not None
+        self.layers, self.texts, self.pooled = read.layers, read.texts, read.pooled
+        self.values: np.ndarray[Any, Any] = to_numpy(read.patterns)
+        self.scores = HeadScores(read, of)
+
+    @property
+    def heads(self) -> int:
+        """The number of heads of the layer that has the most."""
+        return int(self.values.shape[1])
+
+    def __repr__(self) -> str:
+        return f"Patterns of {len(self.layers)} layers x {self.heads} heads over {len(self.texts)} tokens"
+
+
+def head_scores(channel: Channel, vocabulary: int, prompts: object, length: int, samples: int, seed: int) -> HeadScores:
+    """Return the scores of all heads over the prompts, or where there are none over random tokens repeated once."""
+    if prompts is not None:
+        lines = tuple(tokenized(channel, given_prompts(prompts)))
+        if not lines:
+            raise UsageError("There are no prompts to score heads on.")
+        return HeadScores(_read(channel, lines), f"over {len(lines)} prompts")
+    said = f"over {samples} lines of {length} random tokens, repeated once, seed {seed}"
+    return HeadScores(_read(channel, _repeated(vocabulary, length, samples, seed)), said)
+
+
+def _repeated(vocabulary: int, length: int, samples: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    import numpy as np
+
+    if length < 2 or not 1 <= samples <= MOST_LINES or seed < 0:
+        raise UsageError(
+            f"Heads are scored on 1 to {MOST_LINES:,} lines of two or more tokens, drawn by a seed from 0 on."
+        )
+    if length > vocabulary:
+        raise UsageError(f"A line of {length} different tokens needs a larger vocabulary than {vocabulary:,}.")
+    draw = np.random.default_rng(seed)
+    return tuple(tuple(draw.choice(vocabulary, length, replace=False).tolist()) * 2 for _ in range(samples))
+
+
+def _read(
+    channel: Channel, lines: Sequence[tuple[int, ...] | str], *, patterns: bool = False, rules_of: str | None = None
+) -> HeadsRead:
+    with interruptible("The reading of heads"), temporary_session(channel, "heads") as session:
+        request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
+        return ask_for(channel, request, HeadsRead)
+
+
+class HeadsOfSession:
+    """The verb of a session that reads all heads on its line."""
+
+    name: str
+    _channel: Channel
+
+    def patterns(self) -> HeadPatterns:
+        """Return the attention patterns of all heads over the present line, in one pass on the side under the session's
+        steering rules. UsageError where edits were made at its stops: they are no part of that pass.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
+        >>> session.patterns().values.shape  # layers, heads, queries, keys
+        (8, 4, 5, 5)
+        """
+        return HeadPatterns(_read(self._channel, [self.name], patterns=True, rules_of=self.name), "on this line")
