@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable
 
 from djinn_jupyter.client.engines.registry import is_alive
-from djinn_jupyter.dap.breakpoint_requests import Breakpoints
+from djinn_jupyter.dap.breakpoint_requests import BreakpointCommands
 from djinn_jupyter.dap.containers import References
 from djinn_jupyter.dap.debuggee import Debuggee, InUse
 from djinn_jupyter.dap.engine_events import EngineEvents
 from djinn_jupyter.dap.execution import Execution
 from djinn_jupyter.dap.frames import Frames
-from djinn_jupyter.dap.handles import Handlers
+from djinn_jupyter.dap.handles import CommandHandlers
 from djinn_jupyter.dap.inspection import Inspection
-from djinn_jupyter.dap.lifecycle import Lifecycle
+from djinn_jupyter.dap.lifecycle import AdapterLifecycle
 from djinn_jupyter.dap.protocol import Client, Message, Send, read_request
 from djinn_jupyter.dap.repl import Repl
 from djinn_jupyter.dap.reports import Reports
@@ -52,9 +52,11 @@ class Adapter:
         self.events = EngineEvents(self.client, self.debuggee, self.execution, self.reports)
         repl = Repl(self.execution, self.reports)
         self.inspection = Inspection(self.client, self.debuggee, references, frames, self.reports, repl)
-        self._lifecycle = Lifecycle(self.client, self.debuggee, self.execution, self.reports, self.events, self.queue)
-        breakpoints, sources = Breakpoints(self.client, self.debuggee), Sources(self.client, self.debuggee)
-        self.handlers = Handlers(self._lifecycle, self.execution, self.inspection, breakpoints, sources)
+        self._lifecycle = AdapterLifecycle(
+            self.client, self.debuggee, self.execution, self.reports, self.events, self.queue
+        )
+        breakpoints, sources = BreakpointCommands(self.client, self.debuggee), Sources(self.client, self.debuggee)
+        self.handlers = CommandHandlers(self._lifecycle, self.execution, self.inspection, breakpoints, sources)
         self._lost = False
 
     # --- from any thread ---------------------------------------------------------------------------------------------

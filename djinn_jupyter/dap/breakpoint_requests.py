@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from djinn_jupyter.dap import arguments
-from djinn_jupyter.dap.breakpoints import Kind, Wanted, refused
+from djinn_jupyter.dap.breakpoints import BreakpointKind, WantedBreakpoint, refused
 from djinn_jupyter.dap.debug_thread import DebugThread
 from djinn_jupyter.dap.debuggee import Debuggee
 from djinn_jupyter.dap.handles import Body, handles
@@ -13,7 +13,7 @@ from djinn_jupyter.dap.protocol import Client, Request
 from djinn_jupyter.errors import DjinnError
 
 
-class Breakpoints:
+class BreakpointCommands:
     def __init__(self, client: Client, debuggee: Debuggee) -> None:
         self._client, self._debuggee = client, debuggee
 
@@ -28,7 +28,7 @@ class Breakpoints:
     @handles("setFunctionBreakpoints", arguments.SetFunctionBreakpoints)
     def set_function_breakpoints(self, given: arguments.SetFunctionBreakpoints, request: Request) -> Body:
         wanted = [
-            Wanted(site=point.name.strip() or "?", condition=point.condition, hits=point.hit_condition)
+            WantedBreakpoint(site=point.name.strip() or "?", condition=point.condition, hits=point.hit_condition)
             for point in given.breakpoints
         ]
         return self._replace("function", wanted)
@@ -38,16 +38,16 @@ class Breakpoints:
         """Answer with an empty list: there are no exception breakpoints, but some editors send the request."""
         return {"breakpoints": []}
 
-    def _at_line(self, point: arguments.SourceBreakpoint) -> Wanted:
+    def _at_line(self, point: arguments.SourceBreakpoint) -> WantedBreakpoint:
         try:
             _, site = self._debuggee.tree.site_at(self._client.from_line(point.line))
         except DjinnError as error:
-            return Wanted(site=None, condition=None, hits=None, failure=error)
-        return Wanted(site=site, condition=point.condition, hits=point.hit_condition)
+            return WantedBreakpoint(site=None, condition=None, hits=None, failure=error)
+        return WantedBreakpoint(site=site, condition=point.condition, hits=point.hit_condition)
 
-    def _replace(self, kind: Kind, wanted: list[Wanted]) -> Body:
+    def _replace(self, kind: BreakpointKind, wanted: list[WantedBreakpoint]) -> Body:
         thread = self._debuggee.aimed_at
-        answers = thread.book.replace(thread.session, self._debuggee.tree, kind, wanted)
+        answers = thread.breakpoint_record.replace(thread.session, self._debuggee.tree, kind, wanted)
         return {"breakpoints": [self._spelled(thread, answer) for answer in answers]}
 
     def _spelled(self, thread: DebugThread, answer: dict[str, Any]) -> dict[str, Any]:

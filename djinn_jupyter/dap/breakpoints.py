@@ -15,12 +15,12 @@ from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, UnknownBreakpoint, UnknownSession
 from djinn_jupyter.wire.nouns import BreakpointDescription
 
-Kind = Literal["source", "function"]
+BreakpointKind = Literal["source", "function"]
 _refused = count(1_000_000)  # ids of refused breakpoints; set breakpoints have the session's numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedBreakpoint:
     """A breakpoint requested by the editor. `failure`: the line that it was to stand at has no site."""
 
     site: str | None
@@ -35,19 +35,19 @@ class EditorBreakpoint:
     editor's."""
 
     number: int
-    kind: Kind
+    kind: BreakpointKind
     ours: bool
     holds: Holds | None
 
 
 @dataclass(slots=True)
-class BreakpointBook:
+class BreakpointRecord:
     """The record of those breakpoints of a session that the editor set."""
 
     _kept: dict[int, EditorBreakpoint] = field(default_factory=dict)
 
     def replace(
-        self, session: RemoteSession, tree: ModelTree, kind: Kind, wanted: Iterable[Wanted]
+        self, session: RemoteSession, tree: ModelTree, kind: BreakpointKind, wanted: Iterable[WantedBreakpoint]
     ) -> list[dict[str, Any]]:
         """Replace the editor's breakpoints of a kind. Return the protocol's answer for each, also for refused ones."""
         before = {number for number, kept in self._kept.items() if kept.kind == kind}
@@ -67,7 +67,9 @@ class BreakpointBook:
     def clear(self, session: RemoteSession) -> None:
         self._take_away(session, set(self._kept))
 
-    def _set(self, session: RemoteSession, kind: Kind, wanted: Wanted, known: set[int]) -> BreakpointDescription:
+    def _set(
+        self, session: RemoteSession, kind: BreakpointKind, wanted: WantedBreakpoint, known: set[int]
+    ) -> BreakpointDescription:
         if wanted.failure is not None:
             raise wanted.failure
         assert wanted.site is not None
@@ -95,7 +97,7 @@ class BreakpointBook:
         kept = self._kept.get(met.number)
         return kept is not None and kept.holds is not None and not kept.holds(met.hits)
 
-    def kind_of(self, stop: Paused) -> Kind | None:
+    def kind_of(self, stop: Paused) -> BreakpointKind | None:
         met = stop.reply.breakpoint
         kept = None if met is None else self._kept.get(met.number)
         return None if kept is None else kept.kind

@@ -7,7 +7,7 @@ from typing import Literal
 
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused, Stop
-from djinn_jupyter.dap.breakpoints import BreakpointBook
+from djinn_jupyter.dap.breakpoints import BreakpointRecord
 from djinn_jupyter.dap.protocol import Request
 from djinn_jupyter.dap.values import StoppedValues
 from djinn_jupyter.errors import IllegalMove
@@ -32,15 +32,15 @@ class ThreadMove:
 @dataclass(slots=True, kw_only=True, eq=False)
 class DebugThread:
     """A session that the client sees. `number` is its thread id. `look` holds the values fetched at the present stop,
-    None where the session is not stopped or none were fetched. `book` records the breakpoints that the editor set in
-    it."""
+    None where the session is not stopped or none were fetched. `breakpoint_record` has the breakpoints that the editor
+    set in it."""
 
     number: int
     session: RemoteSession
     state: Literal["idle", "running", "paused"] = "idle"
     look: StoppedValues | None = None
     move: ThreadMove | None = None
-    book: BreakpointBook = field(default_factory=BreakpointBook)
+    breakpoint_record: BreakpointRecord = field(default_factory=BreakpointRecord)
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from djinn_jupyter.dap.arguments import Attach, Launch
 from djinn_jupyter.dap.debug_thread import DebugThread
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, UsageError
+from djinn_jupyter.wire.nouns import Progress
 from djinn_jupyter.wire.replies import Event
 
 InUse = Callable[[], str | None]
@@ -100,7 +101,17 @@ class Debuggee:
         return found
 
     def named(self, session: str) -> DebugThread | None:
-        return next((one for one in self.threads.values() if one.name == session), None)
+        """Return the thread of a session. May be called from any thread: the adapter's may follow one meanwhile."""
+        return next((one for one in list(self.threads.values()) if one.name == session), None)
+
+    def at_work(self) -> list[tuple[str, Progress]]:
+        """Return the sessions that sweep, collect or read, with their progress; none where the engine has ended."""
+        if self._engine is None:
+            return []
+        try:
+            return [(one.name, one.progress) for one in self._engine.sessions() if one.progress is not None]
+        except EngineUnavailable:
+            return []
 
     # --- what was asked for ------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class Execution:
         assert outcome is not None
         if isinstance(outcome, Finished):
             self._reports.finished(thread, outcome)
-        elif move.name in ("run", "continue") and thread.book.passes_by(outcome):
+        elif move.name in ("run", "continue") and thread.breakpoint_record.passes_by(outcome):
             stop = outcome.reply.stop
             self.set_off(thread, None, "continue", lambda session, _: session.resume(stop=stop))
         else:

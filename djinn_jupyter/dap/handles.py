@@ -27,7 +27,7 @@ def handles(command: str, given: type[Any] = arguments.Nothing) -> Callable[[Met
     return mark
 
 
-class Handlers:
+class CommandHandlers:
     """The handlers of all `parts`: objects with methods that are marked."""
 
     def __init__(self, *parts: object) -> None:

@@ -37,9 +37,11 @@ class Inspection:
 
     @handles("threads")
     def threads(self, given: arguments.Nothing, request: Request) -> Body:
-        """Return the followed sessions as threads, with names that tell them apart."""
+        """Return the followed sessions as threads, with names that tell them apart, and what is swept, collected or
+        read in them."""
         threads = self._debuggee.threads.values()
         shown = told_apart(one.name for one in threads)
+        shown |= {name: f"{shown[name]} ({progress})" for name, progress in self._debuggee.at_work() if name in shown}
         return {"threads": [{"id": one.number, "name": shown[one.name]} for one in threads]}
 
     # --- the stack ---------------------------------------------------------------------------------------------------

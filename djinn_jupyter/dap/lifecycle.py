@@ -29,7 +29,7 @@ from djinn_jupyter.errors import (
 from djinn_jupyter.sampling import GivenSampling
 
 
-class Lifecycle:
+class AdapterLifecycle:
     def __init__(
         self,
         client: Client,
@@ -167,7 +167,7 @@ class Lifecycle:
                 self._part(closes=False)  # it stays, without the editor's breakpoints
                 raise
         for thread in self._debuggee.threads.values():
-            thread.book.clear(thread.session)
+            thread.breakpoint_record.clear(thread.session)
         if self._debuggee.launched:
             self._debuggee.first.session.detach()
 

@@ -117,7 +117,7 @@ class Reports:
     def _why(self, thread: DebugThread, stop: Paused) -> dict[str, Any]:
         met = stop.reply.breakpoint
         reason = REASONS[stop.reason]
-        if reason == "breakpoint" and thread.book.kind_of(stop) == "function":
+        if reason == "breakpoint" and thread.breakpoint_record.kind_of(stop) == "function":
             reason = "function breakpoint"
         said: dict[str, Any] = {
             "reason": reason,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[Any]
+AnyArray = NDArray[Any]
 
 
-def wide(values: Values) -> Values:
+def wide(values: AnyArray) -> AnyArray:
     """Convert to a dtype that numpy computes with: bfloat16 and float16 to float32, in which all their values are
     exact."""
     return values.astype(np.float32) if values.dtype.itemsize < 4 or values.dtype.kind != "f" else values
@@ -20,11 +20,11 @@ def number(value: float) -> str:
     return f"{float(value):.6g}"
 
 
-def shape(values: Values) -> str:
+def shape(values: AnyArray) -> str:
     return "[" + ", ".join(str(size) for size in values.shape) + "]"
 
 
-def statistics(values: Values) -> dict[str, float]:
+def statistics(values: AnyArray) -> dict[str, float]:
     """Return mean, standard deviation, minimum, maximum and L2 norm, computed in float64. Empty for an empty array."""
     if values.size == 0:
         return {}
@@ -38,7 +38,7 @@ def statistics(values: Values) -> dict[str, float]:
     }
 
 
-def summary(values: Values) -> str:
+def summary(values: AnyArray) -> str:
     """Spell `mean 0.0123, max 4.2, norm 23.7`; a single number as itself."""
     if values.ndim == 0:
         return number(values.item())

@@ -9,6 +9,7 @@ from pathlib import Path
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.client.engines.spelling import spell_model
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.dap import arguments
 from djinn_jupyter.dap.tree import ModelTree
@@ -58,7 +59,7 @@ def _means(plan: arguments.Attach, entry: Entry) -> bool:
     if plan.pid is not None and entry.pid != plan.pid:
         return False
     names = (entry.identity.model, entry.found.model, Path(entry.identity.model).name, str(entry.identity))
-    return plan.model is None or plan.model in names or loading.spell_model(plan.model) in names
+    return plan.model is None or plan.model in names or spell_model(plan.model) in names
 
 
 def _chosen_session(engine: RemoteEngine, wanted: str | None) -> RemoteSession:

@@ -14,7 +14,7 @@ from djinn_jupyter.client.views import Effect, Lens, Snapshot
 from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.changes import read_change, read_number
 from djinn_jupyter.dap.containers import Container, Variable
-from djinn_jupyter.dap.summaries import Values
+from djinn_jupyter.dap.summaries import AnyArray
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
@@ -95,7 +95,7 @@ class ValuePart:
     unit: int | None = None
     entry: int | None = None
 
-    def write(self, text: str, present: Values) -> None:
+    def write(self, text: str, present: AnyArray) -> None:
         """Edit this part. `present` is the value of the innermost axis that contains it."""
         session, site = self.look.session, self.site
         if self.unit is not None:
@@ -120,7 +120,7 @@ class Axis(Container):
 
     def __init__(
         self,
-        read: Callable[[], Values],
+        read: Callable[[], AnyArray],
         *,
         numbers: Sequence[int],
         labels: Sequence[str] = (),
@@ -133,7 +133,7 @@ class Axis(Container):
         self.indexed = len(numbers)
 
     @property
-    def _values(self) -> Values:
+    def _values(self) -> AnyArray:
         """Read anew at each use, so that an edit of the stop is seen in all that is unfolded of it."""
         return self._read()
 
@@ -155,7 +155,7 @@ class Axis(Container):
             raise UsageError(f"There is no {name} here; there are [{self._numbers[0]}] to [{self._numbers[-1]}].")
         return list(self._numbers).index(int(number))
 
-    def _entry(self, row: int, values: Values | None = None) -> Variable:
+    def _entry(self, row: int, values: AnyArray | None = None) -> Variable:
         found = self._values[row] if values is None else values
         label = f"{self._labels[row]}  " if self._labels else ""
         return Variable(
@@ -195,7 +195,7 @@ class Axis(Container):
         return tuple(steps)
 
 
-def _part(values: Values, path: tuple[int, ...]) -> Values:
+def _part(values: AnyArray, path: tuple[int, ...]) -> AnyArray:
     for step in path:
         values = values[step]
     return values

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -16,16 +18,43 @@ from djinn_jupyter.dap.serving import serve_port
 from tests.dap.editor import SECONDS, Editor, on_port
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
-    """The demo model's engine, in a registry of its own."""
+@contextmanager
+def found_in(registry: Path) -> Iterator[None]:
+    """Find and start engines in this registry alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(registry))
+        yield
+
+
+def end_all() -> None:
+    for entry in running_engines():
+        os.kill(entry.pid, signal.SIGTERM)
+        await_end(entry)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The registry of the engine that all modules here share; tests of other folders run between them."""
+    folder = tmp_path_factory.mktemp("r")
+    yield folder
+    with found_in(folder):
+        end_all()
+
+
+@pytest.fixture(scope="module")
+def engine(registry: Path) -> Iterator[RemoteEngine]:
+    """The demo model's engine, which the first module starts and each enters; each test has sessions of its own."""
+    with found_in(registry):
         yield dj.load("demo", threads=1)
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
         loading._channels.close()
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[RemoteEngine]:
+    """An engine that a test may kill."""
+    with found_in(tmp_path):
+        yield dj.load("demo", threads=1)
+        end_all()
 
 
 @pytest.fixture(scope="module")

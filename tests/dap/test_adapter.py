@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.dap.capabilities import CAPABILITIES
+from djinn_jupyter.wire.nouns import Progress
 from tests.dap.editor import Editor, on_pipes, on_port
 
 PROMPT = "The capital of France is"
@@ -310,19 +312,20 @@ def test_two_notebooks_of_one_name_are_told_apart_by_their_folders(engine: Remot
 
 
 @pytest.mark.parametrize(("command", "how"), [("terminate", {}), ("disconnect", {"terminateDebuggee": True})])
+@pytest.mark.parametrize("name", ["theirs", "/team/ada/theirs.ipynb"], ids=["name", "notebook"])
 def test_what_another_client_has_open_is_ended_with_force_only(
-    engine: RemoteEngine, command: str, how: dict[str, bool]
+    engine: RemoteEngine, name: str, command: str, how: dict[str, bool]
 ) -> None:
     """A session whose end is refused stays as it was; an editor that leaves takes its breakpoints along all the
     same."""
-    theirs = engine.session("theirs", fresh=True)
+    theirs = engine.session(name, fresh=True)
     for force in (False, True):
         editor = on_pipes()
         editor.ask("attach", model="demo", session="theirs", force=force)
         editor.break_at("resid_post.3")
         if force:
             editor.ask(command, **how)
-            assert "theirs" not in {one.name for one in engine.sessions()}
+            assert name not in {one.name for one in engine.sessions()}
         else:
             assert "is open in another kernel" in (said := editor.refused(command, **how))
             assert "to close it all the same, add --force" in said
@@ -359,4 +362,17 @@ def test_pause_stops_a_run(editor: Editor) -> None:
     assert "not running" in editor.refused("pause", threadId=1)
     editor.ask("terminate")
     editor.event("terminated")
+    editor.ask("disconnect")
+
+
+def test_a_thread_says_what_is_swept_in_it(
+    engine: RemoteEngine, editor: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.session("shared", fresh=True)
+    editor.ask("attach", model="demo", session="shared")
+    editor.event("initialized")
+    assert editor.ask("threads")["threads"] == [{"id": 1, "name": "shared"}]
+    working = replace(engine.session("shared").describe(), progress=Progress(doing="sweeping", done=40, total=192))
+    monkeypatch.setattr(RemoteEngine, "sessions", lambda self: (working,))
+    assert editor.ask("threads")["threads"] == [{"id": 1, "name": "shared (sweeping, 40 of 192 cells)"}]
     editor.ask("disconnect")

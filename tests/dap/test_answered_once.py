@@ -15,6 +15,7 @@ from djinn_jupyter.dap import targets
 from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.arguments import Attach, Launch
 from djinn_jupyter.dap.debug_thread import DebugThread, ThreadMove
+from djinn_jupyter.dap.debuggee import Debuggee
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.replies import SessionPaused
@@ -111,6 +112,21 @@ def test_a_launch_that_its_client_does_not_wait_for_is_refused(monkeypatch: pyte
     assert talk.ask("disconnect") == [True]
     assert talk.answers(1) == [False]
     go_on.set()
+
+
+def test_a_session_is_found_while_another_is_followed() -> None:
+    """JupyterLab's requests look for the session in use on the control thread; one that raises there has no reply."""
+    debuggee = Debuggee()
+
+    class Followed:
+        @property
+        def name(self) -> str:
+            debuggee.follow(SimpleNamespace(name="late"))  # as the adapter's thread does in between
+            return "first"
+
+    debuggee.follow(Followed())
+    debuggee.follow(SimpleNamespace(name="second"))
+    assert debuggee.named("second") is debuggee.threads[2]
 
 
 def _launching(monkeypatch: pytest.MonkeyPatch, launched: Any) -> Conversation:

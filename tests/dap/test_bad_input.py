@@ -97,13 +97,12 @@ def test_an_editor_that_vanishes_takes_its_run_with_it(engine: RemoteEngine) -> 
     assert "vanishing" not in {session.name for session in engine.sessions()}
 
 
-def test_an_engine_that_is_killed_is_said(engine: RemoteEngine) -> None:
-    """The last test here: no later test needs this engine."""
+def test_an_engine_that_is_killed_is_said(doomed: RemoteEngine) -> None:
     editor = on_pipes()
     editor.launch("resid_post.2", tokens=[3, 4, 5])
     assert editor.stopped() == "resid_post.2"
-    assert engine.entry is not None
-    os.kill(engine.entry.pid, signal.SIGKILL)
+    assert doomed.entry is not None
+    os.kill(doomed.entry.pid, signal.SIGKILL)
     editor.event("terminated")
     assert "has ended" in editor.refused("continue", threadId=1)
     editor.ask("disconnect")

@@ -7,7 +7,7 @@ import pytest
 from djinn_jupyter.dap import arguments
 from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.capabilities import CAPABILITIES
-from djinn_jupyter.dap.handles import Body, Handlers, handles
+from djinn_jupyter.dap.handles import Body, CommandHandlers, handles
 from djinn_jupyter.dap.protocol import Request
 from djinn_jupyter.errors import UsageError
 
@@ -39,7 +39,7 @@ class Part:
 
 
 def test_a_handler_is_given_its_arguments_read() -> None:
-    handlers = Handlers(Part())
+    handlers = CommandHandlers(Part())
     assert handlers.answer(Request(number=1, command="next", arguments={"threadId": 7})) == {"thread": 7}
     with pytest.raises(UsageError, match="threadId"):
         handlers.answer(Request(number=2, command="next", arguments={}))
@@ -49,4 +49,4 @@ def test_a_handler_is_given_its_arguments_read() -> None:
 
 def test_two_handlers_of_one_command_are_refused() -> None:
     with pytest.raises(TypeError, match="next has two handlers"):
-        Handlers(Part(), Part())
+        CommandHandlers(Part(), Part())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
@@ -14,7 +17,9 @@ from jupyter_client.manager import KernelManager
 
 from tests.families import build
 
-SECONDS = 300
+SECONDS: Final = 100  # less than a test may take: the limit of a test ends the whole run, without the kernel's stacks
+LOOK_SECONDS: Final = 1.0  # between two checks that the kernel's process is alive
+DUMP_SECONDS: Final = 5.0
 
 
 class Kernel:
@@ -26,12 +31,20 @@ class Kernel:
     def __init__(self, notebook: str) -> None:
         self.notebook = notebook
         self._unread: list[dict[str, Any]] = []
+        self._folder = TemporaryDirectory()
+        self._stacks = Path(self._folder.name) / "stacks"
         self.manager = KernelManager()
-        self.manager.start_kernel(env=self._environment())
+        self.manager.start_kernel(
+            env=self._environment(), extra_arguments=[f"--IPKernelApp.exec_lines={self._dumps()}"]
+        )
         self.client = self._connected()
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "JPY_SESSION_NAME": self.notebook}
+
+    def _dumps(self) -> str:
+        """A line for the kernel's start: SIGUSR1 then writes the stacks of all its threads."""
+        return f"__import__('faulthandler').register({int(signal.SIGUSR1)}, file=open({str(self._stacks)!r}, 'w'))"
 
     def _connected(self) -> BlockingKernelClient:
         client = self.manager.client()
@@ -64,12 +77,25 @@ class Kernel:
             self._unread.append(message)
         return message
 
+    def next_of(self, receive: Callable[..., dict[str, Any]], awaited: str) -> dict[str, Any]:
+        """Return a channel's next message. Fails with the kernel's stacks where none comes, and at once where it has
+        ended."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            try:
+                return receive(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                assert self.manager.is_alive(), f"the kernel has ended; {awaited} cannot come"
+        raise AssertionError(f"{awaited} does not come; the kernel's threads are at:\n{self.stacks()}")
+
+    def stacks(self) -> str:
+        """Return where the kernel's threads are, innermost call first."""
+        self.manager.signal_kernel(signal.SIGUSR1)
+        time.sleep(DUMP_SECONDS)
+        return self._stacks.read_text()
+
     def _message(self) -> dict[str, Any]:
-        try:
-            message: dict[str, Any] = self.client.get_iopub_msg(timeout=SECONDS)
-        except queue.Empty:
-            raise AssertionError("the kernel says nothing any more") from None
-        return message
+        return self.next_of(self.client.get_iopub_msg, "a message on iopub")
 
     def restart(self) -> None:
         self.client.stop_channels()
@@ -80,6 +106,7 @@ class Kernel:
     def end(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self._folder.cleanup()
 
 
 def _texts(message: dict[str, Any]) -> list[str]:

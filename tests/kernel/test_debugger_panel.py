@@ -29,13 +29,11 @@ class Panel:
         self._number += 1
         sent = client.session.msg("debug_request", content)
         client.control_channel.send(sent)
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            reply = client.get_control_msg(timeout=SECONDS)
+        while True:
+            reply = self.kernel.next_of(client.get_control_msg, f"the reply to {command}")
             if reply["parent_header"].get("msg_id") == sent["header"]["msg_id"]:
                 assert reply["content"].get("request_seq", content["seq"]) == content["seq"]
                 return dict(reply["content"])
-        raise AssertionError(f"{command} is not answered")
 
     def body(self, command: str, **arguments: Any) -> dict[str, Any]:
         reply = self.ask(command, **arguments)
@@ -243,7 +241,11 @@ def test_the_session_in_use_is_shown_named_and_moved_and_no_fork_of_it(panel: Pa
     assert parked != thread
     assert panel.stack(parked)[0]["name"] == "resid_post.4, step 0 of parked"
     assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
+    assert panel.moved("continue", parked) == "resid_post.4, step 1 of parked"  # a fork has its parent's breakpoints
+    assert panel.body("debugInfo")["stoppedThreads"] == [parked]
+    kernel.do("%djinn_clear")
     assert panel.ask("continue", threadId=1)["success"]
+    assert panel.event("continued")["threadId"] == parked
     panel.await_stopped()
     assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
 
