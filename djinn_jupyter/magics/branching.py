@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UnknownSession, UsageError
+from djinn_jupyter.magics.changing import EDIT, EDIT_OPTIONS
+from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
-from djinn_jupyter.magics.showing import line_of, residuals_of_both
+from djinn_jupyter.magics.showing import residuals_of_both, side_of
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -24,17 +26,24 @@ class BranchingMagics(Group):
         option("--use", action="store_true", help="go on with the fork"),
         option("--fresh", action="store_true", help="in place of the session of that name, if there is one"),
         option("--force", action="store_true", help="--fresh: also in place of one of another notebook"),
+        EDIT,
+        *EDIT_OPTIONS,
+        option("--site", metavar="SITE", help="of an edit: keys or values of the cache, as k_rot.5[0] or v.5"),
+        option("--positions", metavar="P", help="of an edit: committed positions, such as 2, 0,4 or 2:5; default all"),
         KEEP,
         SESSION,
     )
     def djinn_fork(self, args: Namespace) -> None:
-        """A second session that stands where this one stands; each then goes its own way."""
+        """A second session that stands where this one stands; each then goes its own way.
+
+        With an edit, such as `zero --site v.5[0] --positions 2`, it has other keys or values in its cache."""
         if args.force and not args.fresh:
             raise UsageError("--force belongs to --fresh: a fork takes no other session's name without it.")
         session = self.state.reach(args.session)
+        edit = parse_edit(self.state, args.edit, args) if args.edit else None
         if args.fresh:
             self._end(args.name, but=session, force=args.force)
-        fork = self.state.hold(session.fork(args.name))
+        fork = self.state.hold(session.fork(args.name, edit=edit, site=args.site, positions=args.positions))
         if session.name in self.state.outcomes:
             self.state.outcomes[fork.name] = self.state.outcomes[session.name]
         if args.use:
@@ -42,7 +51,8 @@ class BranchingMagics(Group):
         described = fork.describe()
         at = f" at {described.stopped_at}, step {described.step}" if described.stopped_at is not None else ""
         self.state.keep(args.keep, fork)
-        self.state.screen.say(f"{fork.label} forked from {session.label}{at}; {self._in_use()}")
+        edited = f", with {' '.join(args.edit)} at {args.site} in its cache" if args.edit else ""
+        self.state.screen.say(f"{fork.label} forked from {session.label}{at}{edited}; {self._in_use()}")
 
     def _end(self, name: str, *, but: RemoteSession, force: bool) -> None:
         """Close the session of that full name. One of another notebook is refused, unless `force`."""
@@ -69,7 +79,7 @@ class BranchingMagics(Group):
 
     @verb(KEEP)
     def djinn_sessions(self, args: Namespace) -> None:
-        """All sessions of the engine, with who holds them."""
+        """All sessions of the engine, with their holders."""
         engine = self.state.engine
         sessions = engine.sessions()
         mine = {one.name for one in sessions if one.holder == engine.holder}
@@ -80,6 +90,11 @@ class BranchingMagics(Group):
         option("name", nargs="?", help="a session; by default the one in use"),
         option("--new", action="store_true", help="make it, if there is none of that name"),
         option("--join", action="store_true", help="enter it even where another kernel holds it"),
+        option(
+            "--attention",
+            choices=("eager", "sdpa"),
+            help="eager: its passes alone compute attention so, and `pattern` can be stopped at and edited there",
+        ),
         KEEP,
     )
     def djinn_use(self, args: Namespace) -> None:
@@ -87,6 +102,8 @@ class BranchingMagics(Group):
         if args.name is not None:
             self.state.use(self._chosen(args.name, new=args.new, join=args.join))
         session = self.state.session()
+        if args.attention is not None:
+            session.attend(args.attention)
         self.state.keep(args.keep, session)
         self.state.screen.say(self._in_use())
 
@@ -123,7 +140,7 @@ class BranchingMagics(Group):
     def djinn_diff(self, args: Namespace) -> None:
         """Two sessions side by side: tokens, next token, and the stopped values where both stand at the same site."""
         second = args.b if args.b is not None else self.state.session().name
-        a, b = line_of(self.state, args.a), line_of(self.state, second)
+        a, b = side_of(self.state, args.a), side_of(self.state, second)
         finished = [line.name for line in (a, b) if line.site is None]
         compared = args.layers and not finished
         positions, layers = residuals_of_both(self.state, args.a, second) if compared else ((), None)

@@ -15,7 +15,7 @@ from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, phrase, verb
 from djinn_jupyter.magics.showing import effect_asked, effect_of, outcome_view
 
-EDIT = option("edit", nargs="*", help=f"{EXAMPLES}; a VECTOR is a variable or an expression without spaces")
+EDIT = option("edit", nargs="*", default=[], help=f"{EXAMPLES}; a VECTOR is a variable or an expression without spaces")
 EDIT_OPTIONS = tuple(
     option(one.flag, metavar=one.metavar, help=f"{name}: {one.help}", type=unquoted if one.type is str else one.type)
     for name, kind in KINDS.items()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.client.interrupts import WorkInterrupted
+from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.wire.texts import in_quotes
 
-DRAWN_SECONDS = 0.25
 PROMPTS = option(
     "--prompts",
     metavar="FILE|NAME",
@@ -40,7 +39,7 @@ class CollectingMagics(Group):
         """Write the values at sites of many prompts to files that numpy, torch and datasets read lazily."""
         if args.prompts is None or args.to is None:
             raise UsageError("A collection needs prompts and a folder: --prompts FILE|NAME --to FOLDER.")
-        progress = Progress(self.state.screen)
+        progress = Redrawn(self.state.screen, at_once=False)
         try:
             acts = self.state.engine.collect(
                 prompts_of(self, args.prompts),
@@ -51,7 +50,7 @@ class CollectingMagics(Group):
                 shard_prompts=args.shard_prompts,
                 mode="exact" if args.exact else "fast",
                 **given(seed=args.seed),
-                on_progress=lambda done: progress.draw(f"{done} prompts collected"),
+                on_progress=lambda done: progress.draw(lambda: views.progress_line_view(f"{done} prompts collected")),
             )
         except KeyboardInterrupt:
             raise UsageError(
@@ -63,6 +62,7 @@ class CollectingMagics(Group):
     @verb(
         PROMPTS,
         option("--text-from", metavar="NAME", help="the text in this variable, under the rules of the session"),
+        option("--fast", action="store_true", help="--prompts: share passes; some prompts are computed again alone"),
         KEEP,
         SESSION,
     )
@@ -77,33 +77,19 @@ class CollectingMagics(Group):
             prompts = prompts_of(self, args.prompts)
         elif args.text_from is not None:
             prompts = [self.state.value(args.text_from)]
-        losses = session.loss(prompts)
+        try:
+            losses = session.loss(prompts, mode="fast" if args.fast else "exact")
+        except (MeasurementEnded, WorkInterrupted) as ended:
+            if ended.kept is not None:
+                self.state.keep(args.keep, ended.kept)
+            raise
         self.state.keep(args.keep, losses)
-        rules = [str(rule) for rule in session.rules() if rule.enabled]
+        rules = [f"{rule.number}: {rule.what}" for rule in session.rules() if rule.enabled]
         self.state.screen.say(views.loss_lines(losses, rules))
 
 
-class Progress:
-    """One display with a line, a few times a second; nothing where outputs are static."""
-
-    def __init__(self, screen: Any) -> None:
-        self._screen = screen
-        self._handle: Any = None
-        self._drawn = time.monotonic()
-
-    def draw(self, line: str) -> None:
-        if self._screen.is_static or time.monotonic() - self._drawn < DRAWN_SECONDS:
-            return
-        self._drawn = time.monotonic()
-        view = views.progress_line_view(line)
-        if self._handle is None:
-            self._handle = self._screen.show_live(view)
-        else:
-            self._handle.update(view)
-
-
 def prompts_of(group: Group, name: str) -> object:
-    """Return what --prompts names: a variable of this notebook, or a file."""
+    """Return the value that --prompts names: a variable of this notebook, or a file."""
     there = group.state.shell.user_ns.get(name)
     if there is not None and not callable(there):
         return there

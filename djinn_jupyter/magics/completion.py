@@ -17,6 +17,7 @@ from djinn_jupyter.client.edits import KINDS
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.magics.lazily import naming
 from djinn_jupyter.magics.parsing import option_strings
+from djinn_jupyter.wire.texts import natural_order
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -47,7 +48,7 @@ class Matcher:
             candidates = self._candidates(found["name"], words, word)
         except DjinnError:
             return []
-        kept = sorted({c for c in candidates if c.startswith(word) and c != word}, key=_natural)[:_MOST]
+        kept = sorted({c for c in candidates if c.startswith(word) and c != word}, key=natural_order)[:_MOST]
         return [SimpleCompletion(text=c, type="magic") for c in kept]
 
     def _candidates(self, name: str, words: list[str], word: str) -> list[str]:
@@ -128,8 +129,3 @@ def register(shell: InteractiveShell, matcher: Matcher) -> None:
 def unregister(shell: InteractiveShell) -> None:
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", None) != "djinn_jupyter"]
-
-
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts resid_post.2 before resid_post.10."""
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text) if part]

@@ -9,11 +9,13 @@ from djinn_jupyter.magics.breaking import BreakingMagics
 from djinn_jupyter.magics.changing import ChangingMagics
 from djinn_jupyter.magics.collecting import CollectingMagics
 from djinn_jupyter.magics.debugging import DebuggingMagics
+from djinn_jupyter.magics.heads import HeadsMagics
 from djinn_jupyter.magics.keeping import KeepingMagics
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.looking import LookingMagics
 from djinn_jupyter.magics.memory import MemoryMagics
 from djinn_jupyter.magics.parsing import Group
+from djinn_jupyter.magics.paths import PathMagics
 from djinn_jupyter.magics.running import RunningMagics
 from djinn_jupyter.magics.sweeping import SweepingMagics
 
@@ -27,6 +29,8 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     KeepingMagics,
     MemoryMagics,
     SweepingMagics,
+    PathMagics,
+    HeadsMagics,
     CollectingMagics,
     DebuggingMagics,
 )

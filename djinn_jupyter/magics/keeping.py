@@ -32,6 +32,18 @@ class KeepingMagics(Group):
         self.state.keep(args.keep, moved)
         self.state.screen.say(views.swapped_line(session.name, moved, out=out))
 
+    @verb(
+        option("seconds", type=float, help="when it will be used again"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_rest(self, args: Namespace) -> None:
+        """Say when the session will be used again: it leaves the device for a long rest, and is back in time."""
+        session = self.state.session(args.session)
+        leaves = session.rest(args.seconds)
+        self.state.keep(args.keep, leaves)
+        self.state.screen.say(views.rest_line(session.name, args.seconds, leaves=leaves))
+
     @verb(WAKE, KEEP)
     def djinn_sleep(self, args: Namespace) -> None:
         """The weights leave the device until a session needs them. Refused while one runs."""

@@ -104,7 +104,7 @@ class KernelState:
             try:
                 session.detach()
             except DjinnError:
-                pass  # closed by somebody else, or the engine has ended: there is nothing to let go of
+                pass  # closed by another client, or the engine has ended: there is nothing to let go of
         self.forget()
 
     def end_chart(self) -> None:

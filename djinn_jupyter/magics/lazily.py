@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import batches, stops, sweeping
+    from djinn_jupyter.client import batches, doses, paths, stops, sweep_arguments, sweeping
     from djinn_jupyter.client.engines import logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
@@ -20,14 +20,31 @@ else:
             return getattr(importlib.import_module(self._module), name)
 
     batches = _Lazy("djinn_jupyter.client.batches")
+    doses = _Lazy("djinn_jupyter.client.doses")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
+    paths = _Lazy("djinn_jupyter.client.paths")
     stops = _Lazy("djinn_jupyter.client.stops")
+    sweep_arguments = _Lazy("djinn_jupyter.client.sweep_arguments")
     sweeping = _Lazy("djinn_jupyter.client.sweeping")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
     terminal = _Lazy("djinn_jupyter.client.engines.terminal")
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["batches", "live_memory", "logs", "naming", "requests", "spelling", "stops", "sweeping", "terminal", "views"]
+__all__ = [
+    "batches",
+    "doses",
+    "live_memory",
+    "logs",
+    "naming",
+    "paths",
+    "requests",
+    "spelling",
+    "stops",
+    "sweep_arguments",
+    "sweeping",
+    "terminal",
+    "views",
+]

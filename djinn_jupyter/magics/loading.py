@@ -83,12 +83,12 @@ class LoadingMagics(Group):
 
     @verb(KEEP)
     def djinn_status(self, args: Namespace) -> None:
-        """The engine's books: model, self-test, sessions, work done, memory."""
+        """The engine's statistics: model, self-test, sessions, work done, memory."""
         engine = self.state.engine
-        books = engine.statistics()
+        statistics = engine.statistics()
         session = self.state.session().describe() if self.state.present is not None else None
-        self.state.keep(args.keep, books)
-        self.state.screen.show(views.status_view(engine.description, books, session))
+        self.state.keep(args.keep, statistics)
+        self.state.screen.show(views.status_view(engine.description, statistics, session))
 
     @verb(option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"))
     def djinn_log(self, args: Namespace) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
+UNHEARD = "The engine finishes what it was asked; its answer is not waited for any more."
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
 _DESTS = {
@@ -103,6 +104,8 @@ def verb(
                 raise OneLine(as_typed(made.parser, " ".join(str(error).split()))) from None
             except OneLine as error:  # argparse's own
                 raise OneLine(_in_words(made.parser, str(error))) from None
+            except KeyboardInterrupt as broken:
+                raise OneLine(f"Interrupted. {str(broken) or UNHEARD}") from None
             finally:
                 self.state.tell_unkept()
 
@@ -120,6 +123,14 @@ def phrase(words: Sequence[str] | None) -> str | None:
     if not words:
         return None
     return unquoted(words[0]) if len(words) == 1 else " ".join(words)
+
+
+def numbers_of(coefs: str | None) -> list[float]:
+    """Return the numbers of --coefs. Raises UsageError."""
+    try:
+        return [] if coefs is None else [float(part) for part in coefs.split(",")]
+    except ValueError:
+        raise UsageError(f"--coefs is a list of numbers, as 0,0.5,1; {coefs!r} is none.") from None
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -147,6 +158,20 @@ TOKEN = option(
     metavar="TEXT",
     type=unquoted,
     help='--effect: this token too, such as " Mary"; of two also how far apart their logits are',
+)
+SO_FAR = option(
+    "--continue",
+    dest="so_far",
+    metavar="NAME",
+    help="go on with the grid in this variable, which was cut short; its finished cells are kept",
+)
+METRICS = option(
+    "--metric",
+    dest="metrics",
+    type=unquoted,
+    action="append",
+    metavar="EXPR",
+    help="such as \"logit(' Mary') - logit(' John')\"; may be given several times, each has a picture",
 )
 
 

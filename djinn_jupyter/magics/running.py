@@ -13,7 +13,20 @@ from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.batches import run_rows
 from djinn_jupyter.magics.lazily import batches, views
-from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, TOKEN, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.magics.parsing import (
+    EFFECT,
+    KEEP,
+    METRICS,
+    SESSION,
+    TOKEN,
+    Group,
+    given,
+    numbers_of,
+    option,
+    read_prompt,
+    unquoted,
+    verb,
+)
 from djinn_jupyter.magics.showing import effect_asked, outcome_view, restored_by, sentence
 from djinn_jupyter.sampling import GivenSampling
 
@@ -26,6 +39,7 @@ SAMPLES = option(
 )
 
 
+FORCE = option("--force", action="store_true", help="replace rows of these names that are another notebook's")
 FAST = option("--fast", action="store_true", help="share passes with other runs that do; last bits may differ")
 
 
@@ -42,7 +56,11 @@ class RunningMagics(Group):
         option("--text-from", metavar="NAME", help="the text in this variable, or the texts: then each is a row"),
         option("--ids", metavar="NAME", help="a list of token ids in this variable, or a list of such lists"),
         SAMPLES,
+        option("--coefs", type=unquoted, metavar="LIST", help="a dose-response: a row for each of 0,0.5,1 as a rule's"),
+        option("--rule", type=int, metavar="N", help="--coefs: that rule's number; default the only rule"),
+        METRICS,
         FAST,
+        FORCE,
         option("--continue", dest="extend", action="store_true", help="go on from the present line of tokens"),
         option("--free", action="store_true", help="do not stop at breakpoints"),
         option("--ignore-eos", action="store_true", help="go on where the model would end its text"),
@@ -64,10 +82,15 @@ class RunningMagics(Group):
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         options["mode"] = "fast" if args.fast else "exact"
         options |= {"chat": args.chat, "extend": args.extend, "free": args.free, "ignore_eos": args.ignore_eos}
-        if args.samples is not None or batches.are_prompts(prompt):
-            options["samples"] = args.samples
-            run_rows(self.state, args, session, lambda on_row: session.run(prompt, on_row=on_row, **options))
+        coefs = numbers_of(args.coefs)
+        if not coefs and (args.metrics or args.rule is not None):
+            raise UsageError("--metric and --rule are of a dose-response: add --coefs, as 0,0.5,1.")
+        if args.samples is not None or coefs or batches.are_prompts(prompt):
+            options |= given(samples=args.samples, coefs=coefs or None, rule=args.rule, force=args.force or None)
+            run_rows(self.state, args, session, lambda on_row: session.run(prompt, on_row=on_row, **options), coefs)
             return
+        if args.force:
+            raise UsageError("--force replaces rows: it belongs to --samples, --coefs or a list of prompts.")
         self._move(args, session, lambda on_token: session.run(prompt, on_token=on_token, **options))
 
     def _prompt(self, args: argparse.Namespace, cell: str | None) -> Any:
@@ -100,6 +123,7 @@ class RunningMagics(Group):
         option("--free", action="store_true", help="do not stop at breakpoints again"),
         SAMPLES,
         FAST,
+        FORCE,
         option("--seed", type=int, metavar="S", help="of the samples' drawing; default 0"),
         EFFECT,
         TOKEN,
@@ -115,7 +139,7 @@ class RunningMagics(Group):
             return
         if args.samples is None:
             raise UsageError("--seed belongs to --samples: a run that goes on draws as it began.")
-        options = given(samples=args.samples, seed=args.seed, free=args.free, mode=mode)
+        options = given(samples=args.samples, seed=args.seed, free=args.free, mode=mode, force=args.force or None)
         run_rows(self.state, args, session, lambda on_row: session.resume(on_row=on_row, **options))
 
     @verb(
@@ -172,7 +196,7 @@ class RunningMagics(Group):
             live.broken_off(str(error))
             raise
         except KeyboardInterrupt:
-            live.broken_off("Interrupted twice: nobody waited for the run any more.")
+            live.broken_off("Interrupted twice: the cell did not wait for the run any more.")
             raise
         self.state.outcomes[outcome.session.name] = outcome
         self.state.keep(args.keep, outcome)

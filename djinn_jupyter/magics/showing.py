@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Finished, Paused, Stop, StoppedSession
     from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.widgets.diff import Line
+    from djinn_jupyter.widgets.diff import DiffSide
     from djinn_jupyter.widgets.look import Look
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import SessionDescription, Transfer
@@ -117,22 +117,22 @@ def look_of(session: RemoteSession, snapshot: Any) -> Look:
     )
 
 
-def line_of(state: KernelState, name: str) -> Line:
+def side_of(state: KernelState, name: str) -> DiffSide:
     """Return the outcome of a session to compare: its stop, or the end of its last run in this notebook."""
     session = state.find(name)
     try:
-        return _stopped_line(session.stop)
+        return _stopped_side(session.stop)
     except IllegalMove:
         outcome = state.outcomes.get(session.name)
     if not isinstance(outcome, stops.Finished):
         raise UsageError(
             f"Session {in_quotes(session.label)} neither stands at a stop nor has finished a run in this notebook."
         )
-    return _finished_line(session.name, outcome)
+    return _finished_side(session.name, outcome)
 
 
-def _stopped_line(stop: Paused) -> Line:
-    return views.Line(
+def _stopped_side(stop: Paused) -> DiffSide:
+    return views.DiffSide(
         name=stop.session.name,
         state=f"paused at {stop.site}",
         tokens=stop.tokens,
@@ -147,8 +147,8 @@ def _stopped_line(stop: Paused) -> Line:
     )
 
 
-def _finished_line(name: str, done: Finished) -> Line:
-    return views.Line(
+def _finished_side(name: str, done: Finished) -> DiffSide:
+    return views.DiffSide(
         name=name,
         state="finished",
         tokens=(*done.prompt_tokens, *done.tokens),

@@ -2,38 +2,75 @@
 
 from __future__ import annotations
 
-import time
+import re
 from argparse import Namespace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import SweepEnded, UsageError
+from djinn_jupyter.magics.collecting import prompts_of
 from djinn_jupyter.magics.editing import parse_edit
-from djinn_jupyter.magics.lazily import sweeping, views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb, words_of
+from djinn_jupyter.magics.lazily import sweep_arguments, sweeping, views
+from djinn_jupyter.magics.parsing import (
+    KEEP,
+    METRICS,
+    SESSION,
+    SO_FAR,
+    Group,
+    given,
+    numbers_of,
+    option,
+    unquoted,
+    verb,
+    words_of,
+)
+from djinn_jupyter.magics.redrawn import Redrawn
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.grid import Grid
     from djinn_jupyter.client.patches import Patch
+    from djinn_jupyter.client.sweeping import OnProgress
+    from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.wire.edits import Edit
     from djinn_jupyter.wire.sweeps import Noise
 
-DRAWN_SECONDS = 0.25
+_NAME = r"""\s*(?:'[^']*'|"[^"]*"|-?\d+(?::-?\d+)?)\s*"""
+_ALIGNED = re.compile(rf"{_NAME}(?:={_NAME})?(?:,{_NAME}(?:={_NAME})?)*")
+_SIDES = re.compile(rf"({_NAME})(?:=({_NAME}))?(?:,|$)")
 
 
 @magics_class
 class SweepingMagics(Group):
     @verb(
-        option("site", help="a point such as resid_post or z, with a layer where --over has none: mlp_out.4"),
-        option("--over", default="layer,position", help="layer, position, head, coef; default layer,position"),
+        option(
+            "site",
+            help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]",
+        ),
+        option(
+            "--over",
+            help="of point, layer, position, head, neuron, coef; default the site's stars, else layer,position",
+        ),
+        option("--positions", type=unquoted, metavar="P", help="edit these alone: 2:5,-1, last, or a token's text"),
+        option(
+            "--align",
+            type=unquoted,
+            metavar="LIST",
+            help="lines of unequal length: what corresponds, present=clean: \"' capital', -1, ' Italy'=' France'\"",
+        ),
+        option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
+        option(
+            "--window", metavar="N", help="edit so many layers together, from the cell's on; position=2 is positions"
+        ),
+        option("--pairs", dest="in_pairs", action="store_true", help="edit two cells at once: every pair of cells"),
         option(
             "--from",
             dest="clean",
             metavar="NAME",
             help="the clean line: a session, or a variable with a text or token ids; its values are patched in",
         ),
-        option("--metric", type=unquoted, metavar="EXPR", help="such as \"logit(' Mary') - logit(' John')\""),
+        METRICS,
         option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
         option(
             "--coefs",
@@ -52,38 +89,43 @@ class SweepingMagics(Group):
         option("--exact", action="store_true", help="compute each cell alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the cells that are computed again alone; default 0"),
         option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer"),
+        SO_FAR,
         KEEP,
         SESSION,
         literal=True,
     )
     def djinn_sweep(self, args: Namespace) -> None:
         """Sweep one edit over layers, positions or heads of the present line, and draw what it does to a metric."""
-        if args.metric is None:
+        if not args.metrics:
             raise UsageError("A sweep needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         noise = self._noise(args)
-        session, drawing = self.state.session(args.session), _Drawing(self.state.screen)
-        try:
-            grid = sweeping.sweep(
+        session = self.state.session(args.session)
+        pairs = self._pairs(args)
+        draw_swept(
+            self.state,
+            args,
+            lambda on_progress: sweeping.sweep(
                 self.state.engine,
-                corrupted=session if noise is None else None,
-                clean=session if noise is not None else None if args.clean is None else self._line(args.clean),
+                corrupted=session if noise is None and pairs is None else None,
+                pairs=pairs,
+                positions=args.positions,
+                align=None if args.align is None else _alignment(args.align),
+                clean=session if noise is not None else named_line(self.state, args.clean),
                 noise=noise,
                 samples=args.samples,
-                coefs=_numbers(args.coefs),
+                coefs=numbers_of(args.coefs),
                 site=args.site,
-                over=args.over,
-                metric=args.metric,
-                edit=None if args.edit is None else self._edit(args.edit),
+                over=args.over or (None if _has_stars(args.site) else "layer,position"),
+                window=_window(args.window),
+                in_pairs=args.in_pairs,
+                metric=args.metrics[0] if len(args.metrics) == 1 else args.metrics,
+                edit=swept_edit(self.state, args.edit),
                 mode="exact" if args.exact else "fast",
-                on_progress=drawing.draw,
+                on_progress=on_progress,
+                so_far=None if args.so_far is None else self.state.value(args.so_far),
                 **given(seed=args.seed),
-            )
-        except SweepEnded as ended:
-            self.state.keep(args.keep, ended.grid)
-            drawing.end(ended.grid, hover=False)
-            raise
-        self.state.keep(args.keep, grid)
-        drawing.end(grid, hover=args.hover)
+            ),
+        )
 
     def _noise(self, args: Namespace) -> Noise | None:
         if args.noise is None:
@@ -92,52 +134,61 @@ class SweepingMagics(Group):
             return None
         if args.clean is not None:
             raise UsageError("--noise patches from the present line itself: leave --from out.")
-        return sweeping.noise(args.noise, **given(scale=args.noise_scale))
+        return sweep_arguments.noise(args.noise, **given(scale=args.noise_scale))
 
-    def _edit(self, text: str) -> Edit | Patch | str:
-        if text.strip() in ("mean", "resample"):
-            return text.strip()
-        return parse_edit(self.state, words_of(text, posix=True), Namespace())
-
-    def _line(self, name: str) -> object:
-        """Return what --from names: a variable of this notebook, or a session."""
-        there = self.state.shell.user_ns.get(name)
-        return there if there is not None and not callable(there) else self.state.find(name)
+    def _pairs(self, args: Namespace) -> object:
+        if args.prompts is None:
+            return None
+        if args.clean is not None or args.noise is not None:
+            raise UsageError("--prompts gives both lines of each pair: leave --from and --noise out.")
+        return prompts_of(self, args.prompts)
 
 
-def _numbers(text: str | None) -> list[float]:
+def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:
+    """Draw a grid, which fills while it is computed, and keep it, also where it ended early. Raises UsageError, so that
+    no later cell runs, where it was interrupted."""
+    drawing = Redrawn(state.screen)
     try:
-        return [] if text is None else [float(part) for part in text.split(",")]
+        grid = compute(lambda so_far, done, total: drawing.draw(lambda: views.grid_view(so_far)))
+    except SweepEnded as ended:
+        state.keep(args.keep, ended.grid)
+        drawing.end(views.grid_view(ended.grid, hover=False))
+        raise
+    state.keep(args.keep, grid)
+    drawing.end(views.grid_view(grid, hover=args.hover))
+    if grid.interrupted:
+        raise UsageError(f"Interrupted. {grid.notes[-1]}")
+
+
+def swept_edit(state: KernelState, text: str | None) -> Edit | Patch | str | None:
+    """Return the edit that --edit spells; mean and resample by their names."""
+    if text is None or text.strip() in ("mean", "resample"):
+        return text if text is None else text.strip()
+    return parse_edit(state, words_of(text, posix=True), Namespace())
+
+
+def named_line(state: KernelState, name: str | None) -> object:
+    """Return the line that --from names: a variable of this notebook, or a session."""
+    there = None if name is None else state.shell.user_ns.get(name)
+    return there if name is None or (there is not None and not callable(there)) else state.find(name)
+
+
+def _alignment(text: str) -> list[Any]:
+    """Return the alignment that --align names: a number, a slice or a text in quotes, or two of them with = between."""
+    if not _ALIGNED.fullmatch(text):
+        raise UsageError(f"--align is a list such as \"' capital', -1, ' Italy'=' France'\"; {text!r} is none.")
+    found = [[side.strip() for side in sides if side.strip()] for sides in _SIDES.findall(text)]
+    return [sides[0] if len(sides) == 1 else tuple(sides) for sides in found]
+
+
+def _has_stars(site: str) -> bool:
+    return site.startswith("*") or "[*]" in site
+
+
+def _window(text: str | None) -> int | dict[str, int]:
+    try:
+        if text is None or "=" not in text:
+            return int(text or 1)
+        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
     except ValueError:
-        raise UsageError(f"--coefs is a list of numbers, as 0,0.5,1; {text!r} is none.") from None
-
-
-class _Drawing:
-    """One display: the cells so far, a few times a second, and the whole grid at the end."""
-
-    def __init__(self, screen: Any) -> None:
-        self._screen = screen
-        self._handle: Any = None
-        self._drawn = 0.0
-
-    def draw(self, grid: Grid, done: int, total: int) -> None:
-        if self._screen.is_static or time.monotonic() - self._drawn < DRAWN_SECONDS:
-            return
-        self._drawn = time.monotonic()
-        self._show(views.grid_view(grid))
-
-    def end(self, grid: Grid, *, hover: bool) -> None:
-        view = views.grid_view(grid, hover=hover)
-        if self._handle is None:
-            self._screen.show(view)
-            return
-        self._show(view.card())
-        figure = view.figure()
-        if figure is not None:
-            self._screen.show_live(figure)
-
-    def _show(self, view: Any) -> None:
-        if self._handle is None:
-            self._handle = self._screen.show_live(view)
-        else:
-            self._handle.update(view)
+        raise UsageError(f"--window is a number, or one by axis as layer=3,position=2; {text!r} is none.") from None

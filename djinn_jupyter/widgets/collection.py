@@ -26,7 +26,14 @@ def collected_lines(acts: Activations) -> str:
 
 def loss_lines(losses: Losses, rules: Sequence[str]) -> str:
     """Return the mean and the perplexity, with the rules that held."""
-    return "\n".join([repr(losses), *(f"under rule {rule}" for rule in rules)])
+    return "\n".join([repr(losses), *_shared(losses), *losses.notes, *(f"under rule {rule}" for rule in rules)])
+
+
+def _shared(losses: Losses) -> list[str]:
+    if losses.mode == "exact":
+        return []
+    difference = "not measured" if losses.largest_difference is None else f"{losses.largest_difference:.2g}"
+    return [f"fast: largest difference {difference}, from prompts that were computed again alone"]
 
 
 def progress_line_view(line: str) -> View:

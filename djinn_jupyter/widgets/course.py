@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from djinn_jupyter.client.memory_trace import Move, Reading
+from djinn_jupyter.client.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.wire.names import label
 
 COLUMNS: Final = 160
@@ -55,8 +55,8 @@ class MemoryCourse:
         }
 
 
-def course_of(readings: Sequence[Reading], moves: Sequence[Move]) -> MemoryCourse:
-    """Return the course at no more than COLUMNS moments: of each block of readings the one with most bytes booked."""
+def course_of(readings: Sequence[Reading], moves: Sequence[TracedTransfer]) -> MemoryCourse:
+    """Return the course at no more than COLUMNS moments: of each block of readings the one with most bytes."""
     kept = _pooled(readings)
     names = _largest(kept)
     streams = any(r.ring for r in kept)
@@ -87,7 +87,7 @@ def _pooled(readings: Sequence[Reading]) -> list[Reading]:
     if block == 1:
         return list(readings)
     stretches = [readings[i : i + block] for i in range(0, len(readings), block)]
-    return [max(stretch, key=lambda reading: reading.booked) for stretch in stretches]
+    return [max(stretch, key=lambda reading: reading.accounted) for stretch in stretches]
 
 
 def _largest(readings: Sequence[Reading]) -> list[str]:

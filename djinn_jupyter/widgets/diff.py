@@ -22,7 +22,7 @@ ROWS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class DiffSide:
     """One session's part of a diff: its tokens, the length of the prompt, the text of both parts, the most probable
     next tokens, and its stopped value if it has one."""
 
@@ -39,10 +39,12 @@ class Line:
     value: NDArray[np.generic] | None = None
 
 
-Values = tuple[NDArray[np.generic], NDArray[np.generic]]
+ValuePair = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
-def diff_view(a: Line, b: Line, *, positions: Sequence[int] = (), layers: Mapping[str, Values] | None = None) -> View:
+def diff_view(
+    a: DiffSide, b: DiffSide, *, positions: Sequence[int] = (), layers: Mapping[str, ValuePair] | None = None
+) -> View:
     """Compare two sessions. `layers` maps a site to the values [positions, features] of both at the shared
     `positions`."""
     differs = differing(a.tokens, b.tokens)
@@ -75,7 +77,7 @@ def differing(a: Sequence[int], b: Sequence[int]) -> list[int]:
     return [i for i in range(max(len(a), len(b))) if i >= len(a) or i >= len(b) or a[i] != b[i]]
 
 
-def _sentence(a: Line, b: Line, differs: Sequence[int]) -> str:
+def _sentence(a: DiffSide, b: DiffSide, differs: Sequence[int]) -> str:
     if not differs:
         return f"the same {plural(len(a.tokens), 'token')}"
     first = differs[0]
@@ -83,20 +85,20 @@ def _sentence(a: Line, b: Line, differs: Sequence[int]) -> str:
     return f"{len(differs)} of {plural(longest, 'position')} differ, the first at {first}"
 
 
-def _plain_text(line: Line) -> str:
-    return f"  {label(line.name)} ({line.state}): {line.prompt_text}|{line.new_text}"
+def _plain_text(side: DiffSide) -> str:
+    return f"  {label(side.name)} ({side.state}): {side.prompt_text}|{side.new_text}"
 
 
-def _strip(line: Line, differs: Sequence[int]) -> Html:
-    new = set(range(line.prompt_tokens, len(line.tokens)))
-    return token_strip(line.texts, line.tokens, new=new - set(differs), differs=frozenset(differs))
+def _strip(side: DiffSide, differs: Sequence[int]) -> Html:
+    new = set(range(side.prompt_tokens, len(side.tokens)))
+    return token_strip(side.texts, side.tokens, new=new - set(differs), differs=frozenset(differs))
 
 
-def _tops(a: Line, b: Line) -> list[tuple[str, int, str, float, str, float]]:
+def _tops(a: DiffSide, b: DiffSide) -> list[tuple[str, int, str, float, str, float]]:
     """Return rows (text, token, spelled and drawn probability in a, the same in b), most probable in either first."""
     if not a.top or not b.top:
         return []
-    of_a, of_b = ({t.token: t for t in line.top} for line in (a, b))
+    of_a, of_b = ({t.token: t for t in side.top} for side in (a, b))
     rows = []
     for token, top in {**of_a, **of_b}.items():
         p, q = of_a.get(token), of_b.get(token)
@@ -106,13 +108,13 @@ def _tops(a: Line, b: Line) -> list[tuple[str, int, str, float, str, float]]:
     return rows
 
 
-def _tops_part(a: Line, b: Line, tops: Sequence[tuple[str, int, str, float, str, float]]) -> Html:
+def _tops_part(a: DiffSide, b: DiffSide, tops: Sequence[tuple[str, int, str, float, str, float]]) -> Html:
     rows = [[cell_token(t, i), x, meter(p, "dj-grey"), y, meter(q)] for t, i, x, p, y, q in tops]
     head = ["token", label(a.name), "", label(b.name), ""]
     return part(table(head, rows, numeric=(1, 3)), name="the next token; \u2013 is not among the first of that session")
 
 
-def _distances(a: Line, b: Line) -> list[tuple[int, float | None]]:
+def _distances(a: DiffSide, b: DiffSide) -> list[tuple[int, float | None]]:
     """Return (position, |b - a| / |a|) at the positions of both passes, if both are stopped at the same site."""
     if a.value is None or b.value is None or a.site != b.site:
         return []
@@ -138,7 +140,7 @@ def _apart(values: Sequence[tuple[int, float | None]]) -> str:
     return ", ".join(f"{p}: {figure(v, 2)}" for p, v in values[-ROWS:]) + " (relative distance by position)"
 
 
-def _distances_part(a: Line, b: Line, values: Sequence[tuple[int, float | None]]) -> Html:
+def _distances_part(a: DiffSide, b: DiffSide, values: Sequence[tuple[int, float | None]]) -> Html:
     shown = values[-ROWS:]
     most = max((rounded(v, 2) for _, v in shown if v), default=0.0) or 1.0
     rows = [
@@ -154,7 +156,9 @@ def _layers_plain(positions: Sequence[int], layers: Mapping[str, Sequence[float 
     return "relative distance by layer and position\n" + columns(rows, ["site", *(str(p) for p in positions)])
 
 
-def _layers_part(a: Line, b: Line, positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]) -> Html:
+def _layers_part(
+    a: DiffSide, b: DiffSide, positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]
+) -> Html:
     """Draw layers down, the deepest first, and positions across, named by both tokens where they differ."""
     titles = [_title(a, b, position) for position in positions]
     rows = [(mono(site), values) for site, values in list(layers.items())[::-1]]
@@ -162,7 +166,7 @@ def _layers_part(a: Line, b: Line, positions: Sequence[int], layers: Mapping[str
     return part(matrix("", titles, rows, tint=ORANGE), name=name)
 
 
-def _title(a: Line, b: Line, position: int) -> Html:
-    names = [marked(line.texts[position], line.tokens[position]) for line in (a, b)]
+def _title(a: DiffSide, b: DiffSide, position: int) -> Html:
+    names = [marked(side.texts[position], side.tokens[position]) for side in (a, b)]
     same = a.tokens[position] == b.tokens[position]
     return span("dj-mono", names[0] if same else joined(names, " | "))

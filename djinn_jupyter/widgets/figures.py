@@ -49,7 +49,7 @@ def attention(
     titles = [_of_head(site, head, len(heads)) for head in heads[: len(drawn)]]
     framed = _framed(go.Figure(maps), titles[0], "key", "query", height=_height(drawn[0][0].shape[0]), downwards=True)
     if len(drawn) > 1:
-        framed.update_layout(updatemenus=[_menu(heads, titles)], margin={"t": 60})
+        framed.update_layout(updatemenus=[_menu([f"head {head}" for head in heads], titles)], margin={"t": 60})
     return framed
 
 
@@ -63,13 +63,22 @@ def contributions(values: Sequence[Sequence[float]], columns: Sequence[str], *, 
     return _framed(go.Figure(heat), title, "", "layer", height=_height(len(cells)), downwards=True)
 
 
-def changes(values: NDArray[np.generic], rows: Sequence[str], columns: Sequence[str], *, title: str) -> go.Figure:
-    """Draw what edits change, a cell for each place: more is red, less is blue."""
+def changes(values: Mapping[str, NDArray[np.generic]], rows: Sequence[str], columns: Sequence[str]) -> go.Figure:
+    """Draw what edits change, a cell for each place: more is red, less is blue. `values` are by title, which a menu
+    chooses from where there are several."""
+    titles = list(values)
+    heats = [_change(of, rows, columns, visible=number == 0) for number, of in enumerate(values.values())]
+    figure = _framed(go.Figure(heats), titles[0], "", "", height=_height(len(rows)), downwards=True)
+    if len(titles) > 1:
+        figure.update_layout(updatemenus=[_menu(titles, titles)], margin={"t": 60})
+    return figure
+
+
+def _change(values: NDArray[np.generic], rows: Sequence[str], columns: Sequence[str], *, visible: bool) -> go.Heatmap:
     limit = float(np.abs(values).max()) or 1.0
     cells = [[rounded(float(value)) for value in row] for row in values]
-    heat = go.Heatmap(z=cells, x=list(columns), y=list(rows), zmin=-limit, zmax=limit, colorscale=DIVERGING,
-                      hovertemplate="%{y}, %{x}: %{z}<extra></extra>", colorbar=_bar())  # fmt: skip
-    return _framed(go.Figure(heat), title, "", "", height=_height(len(cells)), downwards=True)
+    return go.Heatmap(z=cells, x=list(columns), y=list(rows), zmin=-limit, zmax=limit, colorscale=DIVERGING,
+                      hovertemplate="%{y}, %{x}: %{z}<extra></extra>", colorbar=_bar(), visible=visible)  # fmt: skip
 
 
 def _of_head(site: str, head: int, count: int) -> str:
@@ -77,10 +86,10 @@ def _of_head(site: str, head: int, count: int) -> str:
     return f"{site}, head {head}" if count > 1 or "[" not in site else site
 
 
-def _menu(heads: Sequence[int], titles: Sequence[str]) -> dict[str, Any]:
-    """Return a menu of heads; each entry shows one head and its title."""
+def _menu(labels: Sequence[str], titles: Sequence[str]) -> dict[str, Any]:
+    """Return a menu; each entry shows one picture and its title."""
     rows = [
-        {"label": f"head {heads[i]}", "method": "update",
+        {"label": labels[i], "method": "update",
          "args": [{"visible": [i == j for j in range(len(titles))]}, {"title.text": title}]}
         for i, title in enumerate(titles)
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
-from djinn_jupyter.widgets.spelling import columns, figure, marked, plural
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
 from djinn_jupyter.widgets.theme import card, facts, mono, part
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
@@ -25,44 +26,82 @@ STRONGEST = "largest mean changes over pairs"
 
 
 def grid_view(grid: Grid, *, hover: bool = False) -> View:
-    values, rows, names = _matrix(grid)
-    base = float(np.mean(grid.corrupted))
-    some_rows, some_columns = _ends(len(rows), ROWS), _ends(len(names), COLUMNS)
-    notes = [*grid.notes, *_cut("rows", some_rows, len(rows)), *_cut("columns", some_columns, len(names))]
-    values = values[np.ix_(some_rows, some_columns)]
-    rows, names = [rows[at] for at in some_rows], [names[at] for at in some_columns]
-    judged = _judged(grid)
+    pictures = [_pictured(grid.of(number)) for number in range(len(grid.metrics))]
+    notes = list(dict.fromkeys([*grid.notes, *(note for one in pictures for note in one.notes)]))
     html = card(
-        part(_picture(values, base, rows, names), name=_legend(grid, base)),
-        part(folded(_figures(values, rows, names))),
-        part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST) if judged else None,
+        *(part_of for one in pictures for part_of in one.parts(titled=grid.several)),
         facts(_facts(grid)),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
         title=mono(grid.metric),
-        beside=f"{grid.edit} at {grid.site}, over {', '.join(grid.over)}",
+        beside=f"{grid.what}, over {', '.join(grid.over)}" if grid.over else grid.what,
     )
-    plain = _plain(grid, values, rows, names, judged, notes)
+    figures = [one.plain(titled=grid.several) for one in pictures]
+    plain = "\n".join([repr(grid), *figures, *(f"{name}: {value}" for name, value in _facts(grid)), *notes])
     return View(plain=plain, html=html, hover=_hovering(grid) if hover else None)
 
 
-def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[int, str]]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pictured:
+    """The part of a card for one metric."""
+
+    grid: Grid
+    values: NDArray[np.float64]
+    rows: list[str]
+    names: list[tuple[str, str]]
+    judged: list[list[str]]
+    notes: list[str]
+
+    def parts(self, *, titled: bool) -> list[Html]:
+        base, judged = float(np.mean(self.grid.unedited)), self.judged
+        named = (lambda said: joined([mono(self.grid.metric), " ", said])) if titled else (lambda said: said)
+        return [
+            part(_picture(self.values, base, self.rows, self.names), name=named(_legend(self.grid, base))),
+            part(folded(_figures(self.values, self.rows, self.names))),
+            *([part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST)] if judged else []),
+        ]
+
+    def plain(self, *, titled: bool) -> str:
+        some = ends(len(self.names), PLAIN_COLUMNS)
+        head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in (self.names[n] for n in some))]
+        lines = [[name, *(_told(v) for v in line[some])] for name, line in zip(self.rows, self.values, strict=True)]
+        told = [STRONGEST, columns(self.judged[1:], self.judged[0])] if self.judged else []
+        title = [self.grid.metric] if titled else []
+        return "\n".join([*title, columns(lines, head), *ends_note("columns", some, len(self.names)), *told])
+
+
+def _pictured(grid: Grid) -> _Pictured:
+    values, rows, names = _matrix(grid)
+    some_rows, some_columns = ends(len(rows), ROWS), ends(len(names), COLUMNS)
+    return _Pictured(
+        grid=grid,
+        values=values[np.ix_(some_rows, some_columns)],
+        rows=[rows[at] for at in some_rows],
+        names=[names[at] for at in some_columns],
+        judged=_judged(grid),
+        notes=[*ends_note("rows", some_rows, len(rows)), *ends_note("columns", some_columns, len(names))],
+    )
+
+
+def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str, str]]]:
     """Return the values as a matrix (the mean over pairs), the names of its rows, and of its columns with a token
     each."""
     values = grid.values.mean(axis=0) if grid.paired else grid.values
     over, places = (grid.over[1:], grid.places()[1:]) if grid.paired else (grid.over, grid.places())
-    texts = {} if grid.paired else dict(enumerate(grid.texts))
-    names = [(at, texts.get(at, "") if over[-1] == "position" else "") for at in places[-1]]
+    split = len(over) // 2 if grid.in_pairs else len(over) - 1
+    texts = {} if grid.paired or grid.in_pairs else dict(enumerate(grid.texts))
+    names = [
+        (", ".join(map(str, at)), texts.get(at[-1], "") if over[-1:] == ("position",) else "")
+        for at in itertools.product(*places[split:])
+    ]
     rows = [", ".join(f"{axis} {at}" for axis, at in zip(over, place, strict=False)) for place in
-            itertools.product(*places[:-1])]  # fmt: skip
+            itertools.product(*places[:split])]  # fmt: skip
     return values.reshape(len(rows), len(names)), rows, names
 
 
-def _picture(values: NDArray[Any], base: float, rows: Sequence[str], names: Sequence[tuple[int, str]]) -> Html:
+def _picture(values: NDArray[Any], base: float, rows: Sequence[str], names: Sequence[tuple[str, str]]) -> Html:
     most = _most(values, base)
     titles = (
-        element(
-            "th", element("span", marked(text) if text else str(at), class_="dj-mono"), scope="col", class_="dj-key"
-        )
+        element("th", element("span", marked(text) if text else at, class_="dj-mono"), scope="col", class_="dj-key")
         for at, text in names
     )
     heads = [element("td", name, style="white-space:nowrap") for name in rows]  # many columns would break the name
@@ -91,25 +130,26 @@ def _most(values: NDArray[Any], base: float) -> float:
 
 def _legend(grid: Grid, base: float) -> Html:
     of = "the mean over pairs, " if grid.paired else ""
-    return joined([f"{of}orange above {figure(base)}, the corrupted line's, blue below; full colour at the largest"])
+    return joined([f"{of}orange above {figure(base)}, the {grid.into} line's, blue below; full colour at the largest"])
 
 
-def _figures(values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[int, str]]) -> Html:
+def _figures(values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[str, str]]) -> Html:
     head = ["", *(joined([f"{at} ", cell_token(text)]) if text else str(at) for at, text in names)]
     lines = [[name, *(_told(v) for v in line)] for name, line in zip(rows, values, strict=False)]
     return table(head, lines, numeric=tuple(range(1, len(head))))
 
 
 def _facts(grid: Grid) -> list[tuple[str, str]]:
-    corrupted, clean = float(np.mean(grid.corrupted)), grid.clean
-    finished = int(np.count_nonzero(~np.isnan(grid.values)))
-    found = [("corrupted", figure(corrupted))]
-    if clean is not None:
-        found.append(("clean", figure(float(np.mean(clean)))))
-    if finished < grid.values.size:
-        return [*found, ("cells", f"{finished:,} of {grid.values.size:,} finished")]
-    equal = grid.values.size - grid.computed
-    found.append(("cells", f"{grid.computed:,} computed, {equal:,} where the edit changes nothing"))
+    found = [("corrupted", _each(grid.corrupted, grid))]
+    if grid.clean is not None:
+        found.append(("clean", _each(grid.clean, grid)))
+    if not grid.replies[0].over:  # one cell, which a picture alone would not tell
+        found.append(("edited", _each(grid.values, grid)))
+    cells = grid.values.size // len(grid.metrics)
+    finished = int(np.count_nonzero(~np.isnan(grid.values))) // len(grid.metrics)
+    if finished < cells:
+        return [*found, ("cells", f"{finished:,} of {cells:,} finished")]
+    found.append(("cells", f"{grid.computed:,} computed, {cells - grid.computed:,} where the edit changes nothing"))
     if grid.largest_difference is None:
         return [*found, ("exactness", "each cell computed alone" if grid.mode == "exact" else "nothing to recheck")]
     rechecked = sum(len(one.rechecked) for one in grid.replies)
@@ -117,20 +157,10 @@ def _facts(grid: Grid) -> list[tuple[str, str]]:
     return [*found, ("largest difference", said)]
 
 
-def _plain(
-    grid: Grid,
-    values: NDArray[Any],
-    rows: Sequence[str],
-    names: Sequence[tuple[int, str]],
-    judged: Sequence[Sequence[str]],
-    notes: Sequence[str],
-) -> str:
-    some = _ends(len(names), PLAIN_COLUMNS)
-    head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in (names[n] for n in some))]
-    lines = [[name, *(_told(v) for v in line[some])] for name, line in zip(rows, values, strict=True)]
-    told = [STRONGEST, columns(judged[1:], judged[0])] if judged else []
-    said = [f"{name}: {value}" for name, value in _facts(grid)]
-    return "\n".join([repr(grid), columns(lines, head), *_cut("columns", some, len(names)), *told, *said, *notes])
+def _each(numbers: Any, grid: Grid) -> str:
+    """Spell a number for each metric, the mean over pairs."""
+    by_metric = np.reshape(numbers, (len(grid.replies), len(grid.metrics))).mean(0)
+    return ", ".join(figure(float(number)) for number in by_metric)
 
 
 def _judged(grid: Grid) -> list[list[str]]:
@@ -151,25 +181,19 @@ def _judged(grid: Grid) -> list[list[str]]:
     return [head, *lines] if change.any() else []
 
 
-def _ends(count: int, most: int) -> list[int]:
-    """Return the first and the last of so many places, where they are more than can be drawn."""
-    if count <= most:
-        return list(range(count))
-    return [*range(most // 2), *range(count - most // 2, count)]
-
-
-def _cut(what: str, some: Sequence[int], count: int) -> list[str]:
-    half = len(some) // 2
-    return [] if len(some) == count else [f"the first {half} and the last {half} of {count} {what}"]
-
-
 def _hovering(grid: Grid) -> Any:
     def made() -> Any:
         from djinn_jupyter.widgets import figures
 
-        values, rows, names = _matrix(grid)
-        change = np.nan_to_num(values - float(np.mean(grid.corrupted)))
+        each = [grid.of(number) for number in range(len(grid.metrics))]
+        _, rows, names = _matrix(each[0])
         labels = [f"{at} {marked(text)}" if text else str(at) for at, text in names]
-        return figures.changes(change, rows, labels, title=f"change of {grid.metric}")
+        return figures.changes({f"change of {one.metric}": _change(one) for one in each}, rows, labels)
 
     return made
+
+
+def _change(grid: Grid) -> NDArray[np.float64]:
+    """Return by how much each cell's metric is from the unedited line's; 0 where it was not computed."""
+    changed: NDArray[np.float64] = np.nan_to_num(_matrix(grid)[0] - float(np.mean(grid.unedited)))
+    return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.client.memory_trace import Move, Reading
+from djinn_jupyter.client.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.widgets.course import MemoryCourse, course_of
 from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
 from djinn_jupyter.widgets.residency import CAUSES, transfer_line
@@ -20,12 +20,14 @@ MOVES_SHOWN, SESSIONS_SHOWN = 16, 8
 OUT_INK, IN_INK = "#e06c28", "#2e7ad6"
 
 
-def memory_view(model: str, readings: Sequence[Reading], moves: Sequence[Move], *, ended: str | None = None) -> View:
+def memory_view(
+    model: str, readings: Sequence[Reading], moves: Sequence[TracedTransfer], *, ended: str | None = None
+) -> View:
     """Show the bytes on the device from the first reading to the last. `ended` is the reason that a live chart
     stopped."""
     course = course_of(readings, moves)
     sentence = _sentence(readings, moves)
-    held = _table("by the engine's books", _books(readings), once=len(readings) == 1)
+    held = _table("in the engine's accounting", _accounted(readings), once=len(readings) == 1)
     measured = _table("as measured", _system(readings), once=len(readings) == 1)
     ring = ring_rows(readings[-1].ring)
     listed = [_move(move) for move in moves[-MOVES_SHOWN:]]
@@ -43,10 +45,10 @@ def memory_view(model: str, readings: Sequence[Reading], moves: Sequence[Move], 
     return View(plain="\n".join(plain), html=html)
 
 
-def _sentence(readings: Sequence[Reading], moves: Sequence[Move]) -> str:
+def _sentence(readings: Sequence[Reading], moves: Sequence[TracedTransfer]) -> str:
     if len(readings) == 1:
-        return f"{amount(readings[0].booked)} of {amount(readings[0].budget)}"
-    most = max(reading.booked for reading in readings)
+        return f"{amount(readings[0].accounted)} of {amount(readings[0].budget)}"
+    most = max(reading.accounted for reading in readings)
     took = f"{figure(readings[-1].at - readings[0].at, 2)} s"
     return f"at most {amount(most)} of {amount(readings[-1].budget)} in {took}, {plural(len(moves), 'move')}"
 
@@ -58,7 +60,7 @@ def _table(name: str, rows: list[list[str]], *, once: bool) -> tuple[list[str], 
     return [name, "at the end", "at most"], rows
 
 
-def _books(readings: Sequence[Reading]) -> list[list[str]]:
+def _accounted(readings: Sequence[Reading]) -> list[list[str]]:
     most: dict[str, int] = {}
     for name, size in (session for reading in readings for session in reading.sessions):
         most[name] = max(size, most.get(name, 0))
@@ -74,7 +76,7 @@ def _books(readings: Sequence[Reading]) -> list[list[str]]:
         others = [sum(size for name, size in r.sessions if name in rest) for r in readings]
         rows.append(_row(plural(len(rest), "other session"), others))
     rows.append(_row("empty pages", [r.empty for r in readings]))
-    rows.append(_row("on the device", [r.booked for r in readings]))
+    rows.append(_row("on the device", [r.accounted for r in readings]))
     rows.append(["budget", amount(readings[-1].budget), ""])
     return [*rows, _row("host", [r.host for r in readings]), _row("disk", [r.disk for r in readings])]
 
@@ -84,7 +86,7 @@ def _system(readings: Sequence[Reading]) -> list[list[str]]:
     for name, sizes in (
         ("of it, parts of files", [r.mapped for r in readings]),
         ("of it, Python and libraries", [r.runtime for r in readings]),
-        ("of it, beyond the books", [r.beyond for r in readings]),
+        ("of it, not accounted for", [r.beyond for r in readings]),
     ):
         if sizes[-1] is not None:
             rows.append(_row(name, sizes))
@@ -99,11 +101,11 @@ def _row(name: str, sizes: Sequence[int | None]) -> list[str]:
     return [name, amount(sizes[-1]), "" if most is None else amount(most)]
 
 
-def _move(move: Move) -> list[object]:
+def _move(move: TracedTransfer) -> list[object]:
     return [f"{figure(move.at, 3)} s", label(move.session), transfer_line(move.transfer), CAUSES[move.transfer.cause]]
 
 
-def _moves_name(moves: Sequence[Move]) -> str:
+def _moves_name(moves: Sequence[TracedTransfer]) -> str:
     shown = f"the last {MOVES_SHOWN} of " if len(moves) > MOVES_SHOWN else ""
     return f"{shown}{plural(len(moves), 'move')}, as a table"
 

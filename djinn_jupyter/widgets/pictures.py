@@ -31,7 +31,7 @@ VIRIDIS: Final = (
     (170, 220, 50),
     (253, 231, 37),
 )
-Values = NDArray[np.float32]
+Pixels = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Picture:
     """A pooled picture: `cells` as drawn, the value `limit` at full colour, and the rows and columns pooled in a
     cell."""
 
-    cells: Values
+    cells: Pixels
     limit: float
     rows_per_cell: int
     columns_per_cell: int
@@ -56,14 +56,14 @@ class Picture:
         return data_uri(encode([row.tobytes() for row in levels.astype(np.uint8)], palette))
 
 
-def as_rows(values: NDArray[np.generic]) -> Values:
+def as_rows(values: NDArray[np.generic]) -> Pixels:
     """Return float32 [positions, all other axes flattened], with NaN as 0 and infinities clipped to finite values."""
-    flat: Values = np.asarray(values).astype(np.float32).reshape(values.shape[0] if values.ndim else 1, -1)
+    flat: Pixels = np.asarray(values).astype(np.float32).reshape(values.shape[0] if values.ndim else 1, -1)
     largest = np.finfo(np.float32).max
     return np.where(np.isnan(flat), np.float32(0), flat).clip(-largest, largest)
 
 
-def pooled(values: Values, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tuple[Values, int, int]:
+def pooled(values: Pixels, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tuple[Pixels, int, int]:
     """Pool equal blocks to their entry of largest magnitude; return it with the rows and columns of a block."""
     row_block = -(-values.shape[0] // rows)
     column_block = -(-values.shape[1] // columns)

@@ -51,6 +51,12 @@ def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
     return f"{label(name)}: nothing to move, {'it holds no bytes on the device' if out else 'it is on the device'}"
 
 
+def rest_line(name: str, seconds: float, *, leaves: bool) -> str:
+    """Return the output of `%djinn_rest`."""
+    meanwhile = "it leaves the device until then" if leaves else "it stays on the device unless others need its room"
+    return f"{label(name)}: wanted again in {duration(seconds)}; {meanwhile}"
+
+
 def whereabouts(session: SessionDescription) -> Residency:
     """Return the tier of a session's bytes. Pages shared with a fork go to disk with the fork, even those of a session
     on the host."""

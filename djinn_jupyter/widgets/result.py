@@ -99,11 +99,11 @@ def rule_line(rule: RuleDescription) -> str:
     """Spell the changes made by a steering rule so far in one line, also for a rule that changed nothing."""
     kind = name_of(rule.edit)
     size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
-    books = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
+    counts = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
     if rule.trouble is not None:
-        books += f"; {plural(rule.passes_refused, 'pass', 'passes')} could not have it: {rule.trouble}"
+        counts += f"; {plural(rule.passes_refused, 'pass', 'passes')} could not have it: {rule.trouble}"
     place = ", ".join((rule.site, *limits_of(rule)))
-    return f"rule {rule.number}, {kind} at {place}{'' if rule.enabled else ' (off)'}: {books}"
+    return f"rule {rule.number}, {kind} at {place}{'' if rule.enabled else ' (off)'}: {counts}"
 
 
 def _new_tokens(done: Finished) -> str | Html:

@@ -110,3 +110,16 @@ def columns(rows: Sequence[Sequence[str]], head: Sequence[str] | None = None) ->
 def clipped(text: str, limit: int) -> str:
     """Return a text of at most `limit` characters, cutting off the beginning of a longer one."""
     return text if len(text) <= limit else "\u2026" + text[-(limit - 1) :]
+
+
+def ends(count: int, most: int) -> list[int]:
+    """Return the first and the last of so many places, where they are more than can be drawn."""
+    if count <= most:
+        return list(range(count))
+    return [*range(most // 2), *range(count - most // 2, count)]
+
+
+def ends_note(what: str, some: Sequence[int], count: int) -> list[str]:
+    """Say that these are not all of `count` things, if they are not."""
+    half = len(some) // 2
+    return [] if len(some) == count else [f"the first {half} and the last {half} of {count} {what}"]

@@ -58,11 +58,11 @@ def _streams(weights: WeightsStatistics | None) -> list[tuple[str, str]]:
 
 def status_view(
     model: ModelDescription,
-    books: EngineStatistics,
+    reading: EngineStatistics,
     session: SessionDescription | None,
 ) -> View:
     """Show the engine's statistics. Memory is as measured; figures that were not measured are marked so."""
-    slabs = books.slabs
+    slabs = reading.slabs
     pages = sum(s.pages for s in slabs)
     free = sum(s.pages_free for s in slabs)
     last = session.last_transfer if session is not None else None
@@ -73,22 +73,22 @@ def status_view(
         *(("note", note) for note in model.notes),
         ("self-test", _checks(model)),
         ("fed", f"in {model.feeding}" if model.feeding == "chunks" else model.feeding),
-        ("session", f"{label(session.name)}: {session.state}, {armed(session)}" if session else "none in use here"),
-        ("sessions", f"{books.sessions}, of which {books.sessions_running} running"),
-        ("work", f"{plural(books.passes, 'pass', 'passes')}, {plural(books.layers_run, 'layer')} run, "
-                 f"{plural(books.tokens_sampled, 'token')} sampled"),
-        ("weights", amount(books.weight_bytes) if books.weights is None else weights_line(books.weights)),
-        *(streaming_rows(books.weights) if books.weights is not None else ()),
+        ("session", f"{label(session.name)}: {session.doing}, {armed(session)}" if session else "none in use here"),
+        ("sessions", f"{reading.sessions}, of which {reading.sessions_running} running"),
+        ("work", f"{plural(reading.passes, 'pass', 'passes')}, {plural(reading.layers_run, 'layer')} run, "
+                 f"{plural(reading.tokens_sampled, 'token')} sampled"),
+        ("weights", amount(reading.weight_bytes) if reading.weights is None else weights_line(reading.weights)),
+        *(streaming_rows(reading.weights) if reading.weights is not None else ()),
         ("pages", f"{pages - free:,} of {pages:,} in use, {sum(s.pages_shared for s in slabs):,} shared, "
                   f"{amount(sum(s.bytes_allocated for s in slabs))}"),
-        *((("budget", _budget(books.budget)),) if books.budget else ()),
-        *((tier.tier, tier_line(tier)) for tier in books.tiers),
+        *((("budget", _budget(reading.budget)),) if reading.budget else ()),
+        *((tier.tier, tier_line(tier)) for tier in reading.tiers),
         *((("last move", moved),) if moved else ()),
-        *((("journal", books.journal_trouble),) if books.journal_trouble else ()),
-        *((("came back", _came_back(books)),) if books.recovered_exact or books.recovered_recomputed else ()),
-        *((("faults", faults_line(books.faults, books.last_fault)),) if books.faults else ()),
-        ("process", amount(books.process_bytes) + _process(books.process)),
-        ("device", _device(books)),
+        *((("journal", reading.journal_trouble),) if reading.journal_trouble else ()),
+        *((("came back", _came_back(reading)),) if reading.recovered_exact or reading.recovered_recomputed else ()),
+        *((("faults", faults_line(reading.faults, reading.last_fault)),) if reading.faults else ()),
+        ("process", amount(reading.process_bytes) + _process(reading.process)),
+        ("device", _device(reading)),
     ]  # fmt: skip
     html = card(facts(rows), title=mono(model.name), beside="engine", dot="done")
     return View(plain=columns(rows), html=html)
@@ -105,7 +105,7 @@ def _process(process: ProcessMemory | None) -> str:
     """Spell the parts of the process's memory, as far as the system reports them."""
     if process is None or process.anonymous_bytes is None:
         return ""
-    parts = [f"{amount(process.mapped_bytes)} parts of files", f"{amount(process.booked_bytes)} by the books"]
+    parts = [f"{amount(process.mapped_bytes)} parts of files", f"{amount(process.accounted_bytes)} accounted for"]
     if process.runtime_bytes is not None:
         parts.append(f"{amount(process.runtime_bytes)} Python and its libraries")
         parts.append(f"{amount(process.beyond_bytes)} beyond")
@@ -123,17 +123,18 @@ def _checks(model: ModelDescription) -> str:
     return f"{plural(len(model.checks), 'check')} passed"
 
 
-def _came_back(books: EngineStatistics) -> str:
-    return f"{books.recovered_exact:,} as they were, {books.recovered_recomputed:,} to be computed again"
+def _came_back(reading: EngineStatistics) -> str:
+    return f"{reading.recovered_exact:,} as they were, {reading.recovered_recomputed:,} to be computed again"
 
 
-def _device(books: EngineStatistics) -> str:
-    if books.device_bytes_total is None:
+def _device(reading: EngineStatistics) -> str:
+    if reading.device_bytes_total is None:
         return "not measured (no accelerator)"
-    return f"{amount(books.device_bytes_in_use)} of {amount(books.device_bytes_total)} in use, all programs" + _others(
-        books
+    return (
+        f"{amount(reading.device_bytes_in_use)} of {amount(reading.device_bytes_total)} in use, all programs"
+        + _others(reading)
     )
 
 
-def _others(books: EngineStatistics) -> str:
-    return "" if books.other_bytes is None else f", {amount(books.other_bytes)} by others"
+def _others(reading: EngineStatistics) -> str:
+    return "" if reading.other_bytes is None else f", {amount(reading.other_bytes)} by others"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from urllib.parse import quote
 
 from djinn_jupyter.widgets.markup import Html, div, element, span
@@ -12,6 +14,7 @@ WIDTH, HEIGHT = 640, 120
 LEFT, BOTTOM, TOP = 48, 18, 8
 COLOURS = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # those of the plotly figures
 DASHES = (None, "7 3", "2 3", "9 3 2 3", "14 4")  # colour is never the only difference
+LINE = 12  # pixels from one label to the next, so that both can be read
 SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on black: a picture cannot follow the theme
 _SAFE = " =:/,;().-"  # beside letters and digits, the characters that need no escape in a URI
 
@@ -66,37 +69,55 @@ def series_chart(
     spelled: Callable[[float], str] = lambda value: figure(value, 2),
     height: int = 220,
 ) -> Html:
-    """Draw one line for each of `series` over rising `across`, labelled `name`, on an axis from 0 to `most`."""
-    left, right, top, bottom = 44, 12, 10, 36
-    high = most or max(rounded(v, 2) for values in series for v in values) or 1.0
+    """Draw one line for each of `series` over rising `across`, labelled `name`, on an axis from 0 (or below, where
+    values are negative) to `most`. A line has a gap where its value is not finite."""
+    right, top, bottom = 12, 10, 36
+    short = [0.0, *(rounded(v, 2) for values in series for v in values if math.isfinite(v))]
+    high, deep = most or max(short), min(short)
+    high = high if high > deep else 1.0
     low, spread = across[0], (across[-1] - across[0]) or 1.0
+    left = max(44, 6 + max(_wide(spelled(end)) for end in (high, deep)))
 
     def x(value: float) -> int:
         return left + round((value - low) / spread * (WIDTH - left - right))
 
     def y(value: float) -> int:
-        return top + round((1 - rounded(value, 2) / high) * (height - top - bottom))
+        return top + round((1 - (rounded(value, 2) - deep) / (high - deep)) * (height - top - bottom))
 
     lines = []
     for index, values in enumerate(series):
-        points = [(x(at), y(value)) for at, value in zip(across, values, strict=True)]
-        path = " ".join(f"{a},{b}" for a, b in points)
         ink = {"stroke": colour(index), "stroke_dasharray": DASHES[index % len(DASHES)]}
-        lines.append(element("polyline", points=path, fill="none", stroke_width="1.8", **ink))
-        lines += [element("circle", cx=a, cy=b, r="2.5", fill=colour(index)) for a, b in points]
-    base = y(0)
+        for part in _finite_parts(across, values):
+            points = [(x(at), y(value)) for at, value in part]
+            path = " ".join(f"{a},{b}" for a, b in points)
+            lines.append(element("polyline", points=path, fill="none", stroke_width="1.8", **ink))
+            lines += [element("circle", cx=a, cy=b, r="2.5", fill=colour(index)) for a, b in points]
+    base, foot = y(0), y(deep)
+    zero = base - top >= LINE and (base == foot or foot - base >= LINE)
     step = max(1, -(-len(across) // 16))
     return drawn(
         element("path", d=f"M{left},{top}V{base}H{WIDTH - right}", fill="none", stroke=AXIS),
-        *(element("path", d=f"M{x(at)},{top}V{base + 4}", stroke=AXIS) for at in across if at in (0, low, across[-1])),
-        *(_text(x(at), base + 16, f"{at:g}", "middle", SOFT) for at in across[::step]),
+        *(element("path", d=f"M{x(at)},{top}V{foot + 4}", stroke=AXIS) for at in across if at in (0, low, across[-1])),
+        *(_text(x(at), foot + 16, f"{at:g}", "middle", SOFT) for at in across[::step]),
         _text(left - 6, y(high) + 4, spelled(high), "end", SOFT),
-        _text(left - 6, base + 4, "0", "end", SOFT),
+        *([_text(left - 6, base + 4, "0", "end", SOFT)] if zero else []),
+        *([_text(left - 6, foot + 4, spelled(deep), "end", SOFT)] if deep else []),
         _text((left + WIDTH - right) // 2, height - 4, name, "middle", SOFT),
         *lines,
         alt=alt,
         height=height,
     )
+
+
+def _wide(text: str) -> int:
+    """Return how many pixels a figure of ours takes at most: a digit 7, a sign or a point 4."""
+    return sum(7 if letter.isalnum() or letter == "%" else 4 for letter in text)
+
+
+def _finite_parts(across: Sequence[float], values: Sequence[float]) -> Iterator[list[tuple[float, float]]]:
+    """Yield the runs of neighbours whose values are finite, each with its place."""
+    placed = zip(across, values, strict=True)
+    return (list(part) for finite, part in groupby(placed, lambda one: math.isfinite(one[1])) if finite)
 
 
 def keys(names: Sequence[str]) -> Html:

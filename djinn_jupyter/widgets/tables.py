@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from djinn_jupyter.client.engines.naming import told_apart
-from djinn_jupyter.widgets.markup import table
+from djinn_jupyter.widgets.markup import element, table
 from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
 from djinn_jupyter.widgets.spelling import amount, columns, plural, since
@@ -21,6 +21,7 @@ from djinn_jupyter.wire.nouns import (
     WatchDescription,
 )
 from djinn_jupyter.wire.replies import Finished, Paused
+from djinn_jupyter.wire.texts import natural_order
 from djinn_jupyter.wire.watches import spell_watch
 
 TableRows = Sequence[Sequence[str]]
@@ -69,13 +70,22 @@ def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None
     """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
     head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by".split("|")
     shown = told_apart(s.name for s in sessions)
-    rows = [_session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: s.name)]
+    rows = [
+        _session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: natural_order(shown[s.name]))
+    ]
     kept = [i for i, title in enumerate(head) if title not in AT_TIMES or any(row[i] not in ("", "0") for row in rows)]
     titles = [head[i] for i in kept]
     numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules")]
     code = [i for i, title in enumerate(titles) if title == "stopped at"]
+    long = [i for i, title in enumerate(titles) if title in ("session", "held by")]
     return _listed(
-        "Sessions", titles, [[row[i] for i in kept] for row in rows], "no sessions", numeric=numeric, code=code
+        "Sessions",
+        titles,
+        [[row[i] for i in kept] for row in rows],
+        "no sessions",
+        numeric=numeric,
+        code=code,
+        long=long,
     )
 
 
@@ -83,13 +93,15 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
     return [
         "\u25b8" if s.name == present else "",
         shown,
-        s.state if s.exactness == "exact" else f"{s.state}, {s.exactness}",
+        ", ".join(
+            [s.doing, *([] if s.exactness == "exact" else [s.exactness]), *([s.attention] if s.attention else [])]
+        ),
         "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
         str(s.tokens),
         str(len(s.breakpoints)),
         str(len(s.rules)),
         _memory(s),
-        "" if s.state == "running" else since(s.idle_seconds),
+        "" if s.state == "running" or s.progress is not None else since(s.idle_seconds),
         "this notebook" if s.name in mine else _held_by(s),
     ]
 
@@ -98,7 +110,7 @@ def _held_by(s: SessionDescription) -> str:
     """Name the notebook that a session belongs to."""
     if s.notebook is not None:
         return notebook_shown(s.notebook)
-    return "nobody" if s.holder is None else "another kernel"
+    return "no kernel" if s.holder is None else "another kernel"
 
 
 def _memory(s: SessionDescription) -> str:
@@ -107,19 +119,24 @@ def _memory(s: SessionDescription) -> str:
     return ", ".join(filter(None, (here, copies(s))))
 
 
-def rows_view(session: str, rows: Sequence[Paused | Finished | str | None]) -> View:
-    """List the rows of a session's batch: where each ended, the sentence of its error, or nothing where it runs."""
-    cells = [[f"{label(session)}/{number}", *_row(row)] for number, row in enumerate(rows)]
-    prompts = {row[1] for row in cells if row[1]}
-    head = ["session", "prompt", "new text", "new tokens", "ended"]
-    kept = [i for i, title in enumerate(head) if title != "prompt" or len(prompts) > 1]
+def rows_view(session: str, rows: Sequence[Paused | Finished | str | None], doses: Sequence[float] = ()) -> View:
+    """List the rows of a session's batch: where each ended, the sentence of its error, or nothing where it runs; in a
+    dose-response with the coefficient of each."""
+    stem = next((row.session.rpartition("/")[0] for row in rows if isinstance(row, Paused | Finished)), label(session))
+    spelled = [f"{dose:g}" for dose in doses] or [""] * len(rows)
+    cells = [[f"{stem}/{number}", spelled[number], *_row(row)] for number, row in enumerate(rows)]
+    prompts = {row[2] for row in cells if row[2]}
+    head = ["session", "coefficient", "prompt", "new text", "new tokens", "ended"]
+    left_out = {title for title, there in (("coefficient", doses), ("prompt", len(prompts) > 1)) if not there}
+    kept = [i for i, title in enumerate(head) if title not in left_out]
     return _listed(
         "Rows",
         [head[i] for i in kept],
         [[row[i] for i in kept] for row in cells],
         "no rows",
-        numeric=(kept.index(3),),
-        code=(kept.index(2),),
+        numeric=[kept.index(i) for i in (1, 4) if i in kept],
+        code=(kept.index(3),),
+        long=[column for column, i in enumerate(kept) if i in (0, 2, 3)],
         session=session,
     )
 
@@ -183,6 +200,8 @@ def armed(session: SessionDescription) -> str:
         parts.append(plural(session.tokens, "token"))
     if session.residency in ("host", "disk"):
         parts.append(f"swapped out to {session.residency}")
+    if session.attention is not None:
+        parts.append(f"{session.attention} attention")
     if session.exactness == "fast":
         parts.append("computed in passes that it shared with others, so that last bits may differ (fast)")
     if session.exactness == "recomputed":
@@ -203,15 +222,21 @@ def _listed(
     *,
     numeric: Sequence[int],
     code: Sequence[int],
+    long: Sequence[int] = (),
     session: str | None = None,
 ) -> View:
-    """Show rows as a table; the columns in `code` are set as code."""
+    """Show rows as a table; the columns in `code` are set as code, and words of those in `long` are broken where there
+    is no room for them."""
     if not rows:
         return View(plain=empty, html=card(title=title, beside=empty, session=session))
-    made = [[mono(cell) if i in code else cell for i, cell in enumerate(row)] for row in rows]
-    return View(
-        plain=columns(rows, head), html=card(part(table(head, made, numeric=numeric)), title=title, session=session)
-    )
+    made = [[_cell(cell, code=i in code, long=i in long) for i, cell in enumerate(row)] for row in rows]
+    drawn = table(head, made, numeric=numeric, class_="dj-wraps" if long else None)
+    return View(plain=columns(rows, head), html=card(part(drawn), title=title, session=session))
+
+
+def _cell(text: str, *, code: bool, long: bool) -> str:
+    shown = mono(text) if code else text
+    return element("td", shown, class_="dj-long") if long else shown
 
 
 def _lines(title: str, lines: Sequence[str], empty: str, session: str | None) -> View:

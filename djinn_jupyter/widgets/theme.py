@@ -46,6 +46,9 @@ line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:norma
 .djinn.djinn table .dj-num{text-align:right;font-variant-numeric:tabular-nums}
 .djinn.djinn table thead{border:0}
 .djinn.djinn table td.dj-fact{white-space:normal;overflow-wrap:anywhere}
+.djinn.djinn .dj-wraps td{white-space:normal;height:auto;line-height:16px;padding-top:3px;padding-bottom:3px}
+.djinn.djinn .dj-wraps td.dj-num{white-space:nowrap}
+.djinn.djinn .dj-wraps td.dj-long{overflow-wrap:anywhere;min-width:60px}
 .djinn.djinn table td.dj-tight{padding:0 3px 0 0}
 .djinn.djinn table .dj-tint{padding:0 10px 0 6px}
 .djinn.djinn table td.dj-tall{vertical-align:top;line-height:0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from djinn_jupyter.client.engines.naming import told_apart
-from djinn_jupyter.client.tree import Row, rows_of
+from djinn_jupyter.client.tree import TreeRow, rows_of
 from djinn_jupyter.widgets.markup import Html, element, folded, table
 from djinn_jupyter.widgets.spelling import plural
 from djinn_jupyter.widgets.svg import AXIS, SOFT, WIDTH, colour, drawn
@@ -35,7 +35,7 @@ def tree_view(branches: Sequence[Branch], *, present: str | None = None) -> View
     return View(plain="\n".join(["stops and forks", *lines]) if rows else "no sessions", html=html)
 
 
-def _lines(row: Row, names: dict[str, str], present: str | None) -> Iterator[str]:
+def _lines(row: TreeRow, names: dict[str, str], present: str | None) -> Iterator[str]:
     indent = "  " * row.depth
     yield f"{indent}{_head(row, names, present)}"
     for stop in row.own:
@@ -43,7 +43,7 @@ def _lines(row: Row, names: dict[str, str], present: str | None) -> Iterator[str
         yield f"{indent}  {mark} {_stop(stop)}"
 
 
-def _head(row: Row, names: dict[str, str], present: str | None) -> str:
+def _head(row: TreeRow, names: dict[str, str], present: str | None) -> str:
     branch = row.branch
     mine = " (in use)" if branch.session == present else ""
     state = f"{branch.state}, {plural(branch.tokens, 'token')}" if branch.tokens else branch.state
@@ -51,7 +51,7 @@ def _head(row: Row, names: dict[str, str], present: str | None) -> str:
     return f"{names[branch.session]}{mine}: {state}{_origin(row, names)}{dropped}"
 
 
-def _origin(row: Row, names: dict[str, str]) -> str:
+def _origin(row: TreeRow, names: dict[str, str]) -> str:
     origin = row.branch.forked_from
     if origin is None:
         return ""
@@ -65,7 +65,7 @@ def _stop(stop: StopDescription) -> str:
     return f"stop {stop.index + 1}: {stop.site}, step {stop.step}{', edited' if stop.edited else ''}"
 
 
-def _cells(rows: Sequence[Row], names: dict[str, str]) -> Iterator[list[object]]:
+def _cells(rows: Sequence[TreeRow], names: dict[str, str]) -> Iterator[list[object]]:
     for row in rows:
         for stop in row.own:
             here = "stands here" if stop.index == row.branch.present else ""
@@ -73,7 +73,7 @@ def _cells(rows: Sequence[Row], names: dict[str, str]) -> Iterator[list[object]]
             yield [names[row.branch.session], stop.index + 1, stop.site, stop.step, said]
 
 
-def _drawing(rows: Sequence[Row], names: dict[str, str], present: str | None) -> Html:
+def _drawing(rows: Sequence[TreeRow], names: dict[str, str], present: str | None) -> Html:
     longest = max(len(row.branch.stops) for row in rows)
     skipped = max(0, longest - STOPS_DRAWN)
     across = (WIDTH - LEFT - 60) / max(1, min(longest, STOPS_DRAWN))
@@ -90,7 +90,7 @@ def _drawing(rows: Sequence[Row], names: dict[str, str], present: str | None) ->
 
 
 def _lane(
-    row: Row, lanes: dict[str, int], x: Callable[[int], int], names: dict[str, str], present: str | None
+    row: TreeRow, lanes: dict[str, int], x: Callable[[int], int], names: dict[str, str], present: str | None
 ) -> Iterator[Html]:
     branch, y = row.branch, lanes[row.branch.session]
     ink = colour(list(lanes).index(branch.session))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
-from djinn_jupyter.widgets.diff import Line, diff_view
+from djinn_jupyter.widgets.diff import DiffSide, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
 from djinn_jupyter.widgets.effect import edit_view
 from djinn_jupyter.widgets.grid import grid_view
+from djinn_jupyter.widgets.heads import patterns_view, scores_view
 from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
-from djinn_jupyter.widgets.residency import checkpoints_view, saved_line, swapped_line, transfer_line
+from djinn_jupyter.widgets.residency import checkpoints_view, rest_line, saved_line, swapped_line, transfer_line
 from djinn_jupyter.widgets.result import broken_off_view, progress_view, result_view, running_view
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
@@ -32,12 +33,13 @@ from djinn_jupyter.widgets.watch import watch_view, watching
 from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
-    "Line", "Look", "View",
+    "DiffSide", "Look", "View",
     "armed", "attribution_view", "checkpoints_view", "collected_lines", "loss_lines", "progress_line_view",
-    "memory_view", "sleep_line", "saved_line", "swapped_line",
+    "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "grid_view",
     "history_view",
+    "patterns_view", "scores_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rows_view",
     "rules_view", "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
     "watch_view", "watches_view", "watching",

@@ -56,7 +56,7 @@ def watch_view(
     )
     head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", measure]
     listed = folded(table(head, rows, numeric=(0, 1, 2)))
-    html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_books(watch), session=session)
+    html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_counts(watch), session=session)
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
     return View(plain=plain, html=html, hover=drawn if hover else None)
@@ -75,14 +75,14 @@ def _pass_names(runs: Sequence[int], count: int) -> list[str]:
 
 
 def watch_line(watch: WatchDescription) -> str:
-    return f"{watching(watch)}: {_books(watch)}"
+    return f"{watching(watch)}: {_counts(watch)}"
 
 
 def watching(watch: WatchDescription) -> str:
     return f"watching {spell_watch(watch.site, watch.direction)}"
 
 
-def _books(watch: WatchDescription) -> str:
+def _counts(watch: WatchDescription) -> str:
     held = f"{plural(watch.passes, 'pass', 'passes')} recorded, {amount(watch.bytes_held)}"
     if watch.passes_left_out:
         held += f"; {plural(watch.passes_left_out, 'pass', 'passes')} left out at the cap of {amount(watch.byte_cap)}"

@@ -18,6 +18,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import (
     DjinnError,
     IllegalMove,
+    InvalidCondition,
     SessionHeld,
     SessionsWouldSuffer,
     UnknownCheckpoint,
@@ -30,6 +31,7 @@ from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
 from tests.magics.attributed import Attributing
 from tests.magics.collected import Collecting
+from tests.magics.headed import Headed
 from tests.magics.owned import Owned
 from tests.magics.swept import Sweeping
 from tests.magics.switched import Switched
@@ -38,7 +40,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting):
+class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:
@@ -136,6 +138,11 @@ class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting):
         self.channel.publish(replies.SessionSwapped(session=name, transfer=transfer))
         return replies.Swapped(session=self.sessions[name], transfer=transfer)
 
+    def _rest(self, request: requests.Rest) -> replies.Reply:
+        if request.expected_seconds >= 60.0:
+            self._change(request.session, residency="host")
+        return self._describe(request)
+
     def _sleep(self, _: Any) -> replies.Reply:
         return replies.WeightsMoved(weights=samples.weights(residency="asleep", bytes_on_device=0), seconds=0.02)
 
@@ -227,6 +234,15 @@ class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting):
 
     def _readlogits(self, request: Any) -> replies.Reply:
         return replies.Logits(logits=from_numpy(samples.values(16)), stop=self.sessions[request.session].stop)
+
+    def _readmetrics(self, request: requests.ReadMetrics) -> replies.Reply:
+        """The number of a row, and less than nothing. The sessions beside rows have finished no pass."""
+        if any("(" not in metric for metric in request.metrics):
+            raise InvalidCondition("A metric reads logits.")
+        row = request.session.rpartition("/")[2]
+        if not row.isdecimal():
+            raise UsageError("There are no logits.")
+        return replies.MetricsRead(values=tuple(float(row) - 2 * number for number, _ in enumerate(request.metrics)))
 
     def _stand(self, name: str) -> nouns.StopIdentity:
         """The number of the next stop: the double's sessions share one row of them."""

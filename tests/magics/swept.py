@@ -8,4 +8,6 @@ from tests.widgets.swept import swept
 
 class Sweeping:
     def _sweep(self, request: requests.Sweep) -> replies.Reply:
-        return swept(mode=request.mode, seed=request.seed, metric=request.metric, over=request.over)
+        return swept(
+            mode=request.mode, seed=request.seed, metric=request.metrics, over=request.over, in_pairs=request.in_pairs
+        )

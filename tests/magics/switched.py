@@ -20,6 +20,11 @@ class Switched:
     stops: dict[str, replies.Paused | None]
     _site: Callable[[str], str]
 
+    def _setattention(self, request: requests.SetAttention) -> replies.Reply:
+        found = msgspec.structs.replace(self.sessions[request.session], attention=request.attention)
+        self.sessions[request.session] = found
+        return replies.Described(session=found)
+
     def _steer(self, request: requests.Steer) -> replies.Reply:
         rule = samples.rule(
             site=self._site(request.site),

@@ -6,6 +6,7 @@ import pytest
 
 from tests.magics.conftest import Notebook
 
+METRIC = "--metric \"logit(' Paris') - logit(' Rome')\""
 UNLOADED = [
     "%djinn_break 4",
     "%djinn_run x",
@@ -77,6 +78,10 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_swap", "required: way"),
         ("%djinn_swap away", "invalid choice: 'away'"),
         ("%djinn_swap in --disk", "it belongs to %djinn_swap out"),
+        ("%djinn_rest", "required: seconds"),
+        ("%djinn_rest soon", "seconds"),
+        ("%djinn_rest -1", "A rest lasts 0 to 31536000 seconds (a year); it cannot last -1.0."),
+        ("%djinn_rest nan", "it cannot last nan."),
         ("%djinn_checkpoint --drop", "Which one? Write the name"),
         ("%djinn_checkpoint noon --drop", "There is no checkpoint 'noon'"),
         ("%djinn_restore", "required: name"),
@@ -85,10 +90,24 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_restore noon --as rome --session paris", "Name the session once"),
         ("%djinn_accept", "Session paris is exact"),
         ("%djinn_sessions --session oslo", "There is no option --session."),
+        ("%djinn_sweep resid_post --from [1,2,3]", "A sweep needs a metric"),
+        (f"%djinn_sweep resid_post --from nobody {METRIC}", "There is no session 'nobody'"),
+        (f"%djinn_sweep resid_post --over depth {METRIC}", "not over depth"),
+        (f"%djinn_sweep resid_post --edit shrink {METRIC}", "'shrink' is no edit"),
+        (f'%djinn_sweep resid_post --edit "scale \'2" {METRIC}', "A quote in this line is not closed: scale '2"),
+        ("%djinn_path z -> q.5[0] --from paris", "A path needs a metric"),
+        (f"%djinn_path z q.5[0] --from paris {METRIC}", "A path is written SENDER -> RECEIVERS"),
+        (f"%djinn_path {METRIC} --from paris", "A path is written SENDER -> RECEIVERS"),
+        (f"%djinn_path z -> q.5[0] {METRIC}", "A path needs the line whose values go along it"),
+        (f"%djinn_path z -> q.5[0] --from nobody {METRIC}", "There is no session 'nobody'"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(notebook: Notebook, line: str, answer: str) -> None:
     assert answer in notebook.fails(line)
+
+
+def test_a_fork_requires_a_name_and_no_edit(notebook: Notebook) -> None:
+    assert notebook.fails("%djinn_fork").endswith("required: name")
 
 
 def test_positions_that_are_none_are_refused(notebook: Notebook) -> None:

@@ -64,9 +64,42 @@ def test_a_row_that_fails_is_told_and_the_others_are_kept(notebook: Notebook, mo
     assert "failed: There is no room." in notebook.html()
 
 
+def test_coefficients_are_rows_and_each_metric_a_picture(notebook: Notebook) -> None:
+    notebook.cell("v = __import__('numpy').ones(16)\n%djinn_steer 4 add v")
+    said = notebook.cell(
+        "%djinn_run --coefs 2,0.5 --rule 1 --max-tokens 0 --metric \"logit(' a')\" --metric \"logit(' b')\" -o rows hi"
+    )
+    forks = [r for r in notebook.engine.channel.requests if isinstance(r, requests.Fork)]
+    assert [(fork.name, fork.coef, fork.rule) for fork in forks] == [("paris/0", 2, 1), ("paris/1", 0.5, 1)]
+    assert [row.session.name for row in notebook.shell.user_ns["rows"]] == ["paris/0", "paris/1"]
+    lines = [line.split() for line in said.splitlines()]
+    assert lines[0][:2] == ["session", "coefficient"]
+    assert [line[:2] for line in lines[1:3]] == [["paris/0", "2"], ["paris/1", "0.5"]]
+    assert ["coefficient", "logit('", "b')"] in lines
+    assert lines[-2:] == [["0.5", "-1.0"], ["2", "-2.0"]]
+    assert notebook.html().count("%3Cpolyline") == 2
+
+
+def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> None:
+    notebook.cell("v = __import__('numpy').ones(16)\n%djinn_steer 4 add v")
+    notebook.cell("%djinn_run --samples 2 hi")
+    asked = len(notebook.engine.channel.requests)
+    assert "A metric reads logits." in notebook.fails("%djinn_run --coefs 1,2 --metric surprise hi")
+    assert {"paris/0", "paris/1"} <= set(notebook.engine.sessions)
+    later = notebook.engine.channel.requests[asked:]
+    assert not [r for r in later if isinstance(r, requests.Close | requests.Fork | requests.Run)]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("%djinn_run --metric \"logit(' a')\" hi", "add --coefs, as 0,0.5,1"),
+        ("%djinn_run --samples 2 --metric \"logit(' a')\" hi", "add --coefs, as 0,0.5,1"),
+        ("%djinn_run --coefs 1,x hi", "--coefs is a list of numbers, as 0,0.5,1; '1,x' is none."),
+        ("%djinn_run --coefs 1,2 hi", "A dose-response gives one steering rule its coefficients"),
+        ("%djinn_run --rule 1 hi", "add --coefs, as 0,0.5,1"),
+        ("%djinn_run --force hi", "--force replaces rows"),
+        ("%djinn_run --coefs 1 --measure a hi", "--effect measures one stop"),
         ("%djinn_run --samples 0 hi", "A batch has 1 to 4096 rows, not 0"),
         ("%djinn_run --samples 2 --effect hi", "--effect measures one stop"),
         ("%djinn_resume --seed 3", "--seed belongs to --samples"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from djinn_jupyter.client import scoring
+from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook, last
 
@@ -65,6 +68,26 @@ def test_what_cannot_be_meant_is_one_line(notebook: Notebook, line: str, said: s
     assert said in notebook.fails(f"%djinn_collect {line}")
 
 
+@pytest.mark.parametrize(
+    ("broken", "said"), [(IllegalMove("Session 'score 1' was closed."), "was closed"), (KeyboardInterrupt(), "Interr")]
+)
+def test_losses_of_the_first_prompts_are_kept_where_the_measurement_ends(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, broken: BaseException, said: str
+) -> None:
+    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)
+    ask_for = scoring.ask_for
+
+    def break_in(channel: Any, request: Any, expected: Any) -> Any:
+        if isinstance(request, requests.Score) and request.first:
+            raise broken
+        return ask_for(channel, request, expected)
+
+    monkeypatch.setattr(scoring, "ask_for", break_in)
+    notebook.shell.user_ns["prompts"] = [[1, 2, 3], [4, 5, 6]]
+    assert said in notebook.fails("%djinn_loss --prompts prompts -o losses")
+    assert notebook.shell.user_ns["losses"].tokens == ((1, 2, 3),)
+
+
 def test_the_loss_of_the_line_and_of_prompts_is_said_with_the_rules_that_held(notebook: Notebook) -> None:
     said = notebook.cell("%djinn_loss -o losses")
     asked = last(notebook, requests.Score)
@@ -76,5 +99,7 @@ def test_the_loss_of_the_line_and_of_prompts_is_said_with_the_rules_that_held(no
     notebook.cell("%djinn_loss --text-from text")
     assert last(notebook, requests.Tokenize).text == "a text"
     assert "Give the text once" in notebook.fails("%djinn_loss --prompts prompts --text-from text")
+    notebook.cell("%djinn_steer 4 scale 0.5")
+    assert "\nunder rule 1: " in notebook.cell("%djinn_loss")
     notebook.shell.user_ns["prompts"] = [[1, 2], [3]]
     assert "Prompt 1 (counted from 0) has one token" in notebook.fails("%djinn_loss --prompts prompts")

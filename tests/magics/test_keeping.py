@@ -27,6 +27,17 @@ def test_swap_says_what_moved_where_and_how_long_it_took(stopped: Notebook) -> N
     assert stopped.cell("%djinn_swap in") == "paris: nothing to move, it is on the device\n"
 
 
+def test_a_rest_says_whether_the_session_leaves_meanwhile(stopped: Notebook) -> None:
+    assert stopped.cell("%djinn_rest 300 -o leaves") == (
+        "paris: wanted again in 300 s; it leaves the device until then\n"
+    )
+    assert stopped.shell.user_ns["leaves"] is True
+    stopped.cell("%djinn_swap in")
+    assert stopped.cell("%djinn_rest 20") == (
+        "paris: wanted again in 20 s; it stays on the device unless others need its room\n"
+    )
+
+
 def test_swap_to_the_disk(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_swap out --disk") == "paris: moved 1.60 GiB to disk in 34 ms\n"
     assert stopped.engine.sessions[PARIS].residency == "disk"

@@ -56,11 +56,11 @@ def test_stop_names_what_ends_with_it(notebook: Notebook) -> None:
 
 
 def test_status_shows_the_books_without_clock_and_process_number(notebook: Notebook) -> None:
-    said = notebook.cell("%djinn_status -o books")
+    said = notebook.cell("%djinn_status -o statistics")
     assert "30 passes, 240 layers run, 24 tokens sampled" in said
     assert "4242" not in said + notebook.html()
     assert "12.5" not in said + notebook.html()
-    assert notebook.shell.user_ns["books"].passes == 30
+    assert notebook.shell.user_ns["statistics"].passes == 30
 
 
 def test_log_needs_an_engine_that_writes_one(notebook: Notebook) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.nouns import Progress
 from djinn_jupyter.wire.sweeps import Mean, Noise
 from tests.magics.conftest import Notebook, last
 
@@ -20,7 +23,7 @@ def test_a_sweep_of_the_present_line_is_drawn_and_kept(notebook: Notebook) -> No
     asked = last(notebook, requests.Sweep)
     assert (asked.site, asked.over, asked.clean) == ("resid_post", ("layer", "position"), (1, 2, 3))
     assert (asked.corrupted, asked.mode, asked.seed) == ("work/paris.ipynb", "fast", 3)
-    assert asked.metric == "logit(' Rome') - logit(' Paris')"
+    assert asked.metrics == ("logit(' Rome') - logit(' Paris')",)
     grid = notebook.shell.user_ns["grid"]
     assert np.array_equal(grid.values.reshape(-1), np.arange(40) / 4 - 3)
     assert "layer 0  -3.00" in said, said
@@ -61,33 +64,106 @@ def test_edits_by_name_and_coefficients_go_to_the_engine(notebook: Notebook) -> 
     assert "is a list of numbers" in notebook.fails(f"%djinn_sweep z --edit zero --coefs a,b {METRIC}")
 
 
+def test_several_metrics_are_an_axis_and_a_picture_each(notebook: Notebook) -> None:
+    other = "prob(' Rome')"
+    said = notebook.cell(f'%djinn_sweep resid_post --edit zero {METRIC} --metric "{other}" -o grid')
+    assert last(notebook, requests.Sweep).metrics == ("logit(' Rome') - logit(' Paris')", other)
+    grid = notebook.shell.user_ns["grid"]
+    assert grid.over == ("metric", "layer", "position")
+    assert np.array_equal(grid.values[1], grid.values[0] + 1)
+    assert notebook.html().count('class="dj-cell"') == 80
+    assert said.count("layer 7") == 2
+    assert "corrupted: -3.00, -3.00" in said
+
+
+def test_windows_pairs_of_cells_and_stars_go_to_the_engine(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_sweep resid_post --edit zero --window 3 {METRIC}")
+    assert last(notebook, requests.Sweep).windows == (("layer", 3),)
+    notebook.cell(f"%djinn_sweep resid_post --edit zero --window layer=2,position=3 {METRIC}")
+    assert last(notebook, requests.Sweep).windows == (("layer", 2), ("position", 3))
+    said = notebook.cell(f"%djinn_sweep z.*[*] --edit zero --pairs {METRIC}")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.site, asked.over, asked.in_pairs) == ("z.*[*]", ("layer", "head"), True)
+    assert "8 other_layers" in said
+    notebook.cell(f"%djinn_sweep mlp_post.2[*] --edit zero {METRIC}")
+    assert last(notebook, requests.Sweep).over == ("neuron",)
+    assert "is a number, or one by axis" in notebook.fails(f"%djinn_sweep z --edit zero --window wide {METRIC}")
+
+
+def test_positions_alignment_and_pairs_go_to_the_engine(notebook: Notebook) -> None:
+    notebook.shell.user_ns["two"] = [([1, 2, 3], [1, 2]), ([4, 5, 3], [4, 5, 6])]
+    notebook.cell(f"%djinn_sweep resid_post --prompts two --align \"' is', -1, ' Italy'=' France'\" {METRIC}")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.clean, asked.corrupted) == ((4, 5, 3), (4, 5, 6))
+    assert asked.align == ((" is", " is"), (-1, -1), (" Italy", " France"))
+    notebook.cell(f'%djinn_sweep resid_post --edit zero --positions " is" {METRIC}')
+    assert last(notebook, requests.Sweep).positions == (" is",)
+    notebook.cell(f"%djinn_sweep resid_post --edit zero --positions 1:3,-1 {METRIC}")
+    assert last(notebook, requests.Sweep).positions == (1, 2, -1)
+    assert "leave --from" in notebook.fails(f"%djinn_sweep z --prompts two --from two {METRIC}")
+    assert "--align is a list" in notebook.fails(f"%djinn_sweep z --prompts two --align France {METRIC}")
+
+
 def test_a_sweep_that_ends_early_is_drawn_as_far_as_it_came(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(request: requests.Sweep) -> replies.Reply:
-        told = replies.SweepProgressed(
-            session=request.session, shape=(8, 5), corrupted=0.5, done=2, total=40, cells=(0, 1), values=(0.25, 0.75)
-        )
-        notebook.engine.channel.publish(told)
+        notebook.engine.channel.publish(two_cells(request))
         raise UnknownSession("Its session was closed.")
 
     monkeypatch.setattr(notebook.engine, "_sweep", closed)
     assert "2 cells were finished" in notebook.fails(f"%djinn_sweep resid_post --edit zero {METRIC} -o grid")
     assert np.count_nonzero(~np.isnan(notebook.shell.user_ns["grid"].values)) == 2
     assert "The sweep is not whole: Its session was closed." in notebook.html()
+    assert "closed.." not in notebook.html()
     assert "under way" not in notebook.html()
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("resid_post --from clean", "A sweep needs a metric"),
-        (f"resid_post --from nobody {METRIC}", "There is no session 'nobody'"),
-        (f"resid_post --over depth {METRIC}", "not over depth"),
-        (f"resid_post --edit shrink {METRIC}", "'shrink' is no edit"),
-        (f'resid_post --edit "scale \'2" {METRIC}', "A quote in this line is not closed: scale '2"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_line(notebook: Notebook, line: str, said: str) -> None:
-    notebook.shell.user_ns["clean"] = [1, 2, 3]
-    assert said in notebook.fails(f"%djinn_sweep {line}")
+@pytest.mark.parametrize("line", ["%djinn_sweep resid_post --edit zero", "%djinn_path z -> q.5 --edit zero"])
+def test_an_interrupted_sweep_is_drawn_and_kept_and_ends_its_cell_in_an_error(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def told(request: requests.Sweep) -> replies.Reply:
+        notebook.engine.channel.publish(two_cells(request))
+        return replies.Pong()
+
+    monkeypatch.setattr(notebook.engine, "_sweep", told)
+    monkeypatch.setattr("djinn_jupyter.magics.redrawn.Redrawn.draw", interrupt)
+    assert notebook.fails(f"{line} {METRIC} -o grid") == "Interrupted. The sweep is not whole: it was interrupted."
+    grid = notebook.shell.user_ns["grid"]
+    assert grid.interrupted
+    assert np.count_nonzero(~np.isnan(grid.values)) == 2
+    assert "2 of 40 finished" in notebook.html()
+
+
+def two_cells(request: requests.Sweep) -> replies.SweepProgressed:
+    return replies.SweepProgressed(
+        session=request.session, places=(tuple(range(8)), tuple(range(5))), unedited=(0.5,),
+        done=2, total=40, cells=(0, 1),
+        values=((0.25,), (0.75,)),
+    )  # fmt: skip
+
+
+def test_sessions_say_what_is_swept_and_how_far(notebook: Notebook) -> None:
+    notebook.cell('%djinn_use "sweep 1" --new')
+    notebook.engine._change("sweep 1", progress=Progress(doing="sweeping", done=40, total=192), idle_seconds=90.0)
+    row = next(line for line in notebook.cell("%djinn_sessions").splitlines() if "sweep 1" in line)
+    assert "sweeping, 40 of 192 cells" in row
+    assert "idle" not in row
+    assert "min" not in row
+    assert "sweeping, 40 of 192 cells" in notebook.cell("%djinn_status")
+
+
+def test_a_sweep_goes_on_with_a_grid_in_a_variable(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run hello")
+    line = f"%djinn_sweep resid_post --edit zero {METRIC}"
+    notebook.cell(f"{line} -o grid")
+    notebook.cell(f"{line} --continue grid -o grid")
+    kept = last(notebook, requests.Sweep).continued
+    assert (kept.cells, len(kept.values[0])) == (tuple(range(notebook.shell.user_ns["grid"].values.size)), 1)
+    assert "so_far" not in notebook.fails(f"{line} --continue METRIC")
+    notebook.cell("three = 3")
+    assert notebook.fails(f"{line} --continue three") == "--continue is a Grid, not 3."

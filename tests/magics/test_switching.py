@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.wire import requests
+from djinn_jupyter.wire import edits, requests
 from tests.magics.conftest import Notebook, last
 
 
@@ -24,6 +24,22 @@ def test_an_edit_of_the_stop_is_turned_off_and_the_stop_drawn_with_it(notebook: 
     assert "off: edit 1: an edit" in notebook.cell("%djinn_edit --off 1")
     assert "turned off" in notebook.html()
     assert "off: edit 1" not in notebook.cell("%djinn_edit --on 1")
+
+
+def test_a_fork_has_its_keys_or_values_edited(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run The capital of France is")
+    said = notebook.cell("%djinn_fork other scale 3 --site v.5[0] --positions 2:4")
+    assert said.startswith("other forked from paris, with scale 3 at v.5[0] in its cache")
+    asked = last(notebook, requests.Fork)
+    assert (asked.edit, asked.site, asked.positions) == (edits.Scale(factor=3.0), "v.5[0]", (2, 3))
+    assert "belong to an edit" in notebook.fails("%djinn_fork third --positions 2")
+
+
+def test_a_session_chooses_its_attention_and_the_list_shows_it(notebook: Notebook) -> None:
+    assert notebook.cell("%djinn_use maps --new --attention eager") == "maps is in use\n"
+    assert last(notebook, requests.SetAttention) == requests.SetAttention(session="maps", attention="eager")
+    assert "idle, eager" in notebook.cell("%djinn_sessions")
+    assert "eagre" in notebook.fails("%djinn_use maps --attention eagre")
 
 
 @pytest.mark.parametrize(

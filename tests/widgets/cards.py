@@ -30,9 +30,9 @@ def look(site: str, values: np.ndarray, axes: str = "T D") -> views.Look:
     )
 
 
-def line(name: str, *, seed: int | None = None) -> views.Line:
+def line(name: str, *, seed: int | None = None) -> views.DiffSide:
     """A session's line; with a seed it stands at resid_post.4 with values of that seed."""
-    return views.Line(
+    return views.DiffSide(
         name=name,
         state="finished" if seed is None else "paused at resid_post.4",
         tokens=(1, 2, 3, 4, 5, 100 + (seed or 0), 7),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from djinn_jupyter.client.memory_trace import Move, Reading
+from djinn_jupyter.client.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
@@ -337,9 +337,9 @@ def readings(count: int = 400) -> list[Reading]:
     return made
 
 
-def moves() -> list[Move]:
+def moves() -> list[TracedTransfer]:
     return [
-        Move(
+        TracedTransfer(
             at=5.0 * n, session=f"session-{n}", transfer=transfer(direction="in" if n % 3 else "out", cause="pressure")
         )
         for n in range(20)

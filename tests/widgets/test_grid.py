@@ -10,8 +10,7 @@ import numpy as np
 from djinn_jupyter.client.grid import Grid, unfinished
 from djinn_jupyter.widgets.grid import COLUMNS, grid_view
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
-from djinn_jupyter.wire.arrays import Array
-from tests.widgets.swept import swept
+from tests.widgets.swept import swept, with_values
 
 
 def test_every_cell_is_drawn_and_told() -> None:
@@ -27,7 +26,7 @@ def test_every_cell_is_drawn_and_told() -> None:
 
 def test_pairs_are_drawn_as_their_mean() -> None:
     one = swept()
-    other = msgspec.structs.replace(one, values=_array(np.full((8, 5), 5.0)), corrupted=-1.0)
+    other = with_values(one, np.full((8, 5), 5.0), corrupted=-1.0)
     view = grid_view(Grid([one, other], paired=True))
     assert 'title="5.88"' in view.html  # of 6.75 and 5
     assert "orange above -2.00" in view.html
@@ -37,10 +36,10 @@ def test_pairs_are_drawn_as_their_mean() -> None:
 
 
 def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours() -> None:
-    cells = {0: -3.0, 1: 1.5, 2: -4.0}
+    cells = {0: (-3.0,), 1: (1.5,), 2: (-4.0,)}
     over = ("layer", "position")
-    told = {"site": "z", "over": over, "metric": "logit(5)", "mode": "exact", "seed": 0, "note": "It ended."}
-    grid = unfinished((8, 5), cells, corrupted=-3.0, **told)
+    told = {"site": "z", "over": over, "metrics": ("logit(5)",), "mode": "exact", "seed": 0, "note": "It ended."}
+    grid = unfinished((tuple(range(8)), tuple(range(5))), cells, unedited=(-3.0,), **told)
     view = grid_view(grid)
     assert view.html.count("not computed") == 37
     shades = re.findall(r"background:rgba\(([\d,]+),([\d.]+)\)", view.html)
@@ -52,16 +51,15 @@ def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours(
 
 
 def test_where_no_cell_changes_anything_none_has_a_colour() -> None:
-    view = grid_view(Grid([msgspec.structs.replace(swept(), values=_array(np.full((8, 5), -3.0)))]))
+    view = grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))]))
     assert view.html.count(",0.00)") == 40
 
 
 def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     view = grid_view(Grid([swept(over=("layer", "position", "head"))]))
     assert "layer 0, position 4" in view.html
-    wide = msgspec.structs.replace(
-        swept(), positions=tuple(range(200)), texts=("a",) * 200, values=_array(np.zeros((8, 200)))
-    )
+    wide = msgspec.structs.replace(swept(), places=(tuple(range(8)), tuple(range(200))), texts=("a",) * 200)
+    wide = with_values(wide, np.zeros((8, 200)))
     view = grid_view(Grid([wide]), hover=True)
     assert view.html.count('class="dj-cell"') == 8 * COLUMNS
     assert f"the first {COLUMNS // 2} and the last {COLUMNS // 2} of 200 columns" in view.plain
@@ -69,5 +67,15 @@ def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     assert view.figure() is not None
 
 
-def _array(values: np.ndarray) -> Array:
-    return Array(dtype="float64", shape=values.shape, data=values.tobytes())
+def test_the_figure_under_the_pointer_has_every_metric() -> None:
+    one = swept()
+    second = msgspec.structs.replace(with_values(one, np.full((8, 5), -1.0)).measured[0], metric="prob(' b')")
+    grid = Grid([msgspec.structs.replace(one, measured=(*one.measured, second))], several=True)
+    hover = grid_view(grid, hover=True).hover
+    assert hover is not None
+    figure = hover()
+    assert [bool(trace.visible) for trace in figure.data] == [True, False]
+    assert np.array_equal(figure.data[1].z, np.full((8, 5), 2.0))  # from -3
+    [menu] = figure.layout.updatemenus
+    assert [button.label for button in menu.buttons] == [f"change of {metric}" for metric in grid.metrics]
+    assert grid_view(grid.of(0), hover=True).hover().layout.updatemenus == ()  # type: ignore[misc]

@@ -31,7 +31,7 @@ def large() -> list[View]:
     shared = range(POSITIONS - 12, POSITIONS)
     pair = (wide[-12:], wide[-12:] * np.float32(1.01))
     line = cards.line("paris", seed=1)
-    long_line = views.Line(
+    long_line = views.DiffSide(
         name="paris",
         state="paused",
         tokens=range(POSITIONS),

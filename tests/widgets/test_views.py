@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -98,6 +100,32 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
     asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="", hover=True)
     assert asked.hover is not None
     assert [line.name for line in asked.hover().data] == ["sad"]
+
+
+def test_a_dose_response_has_a_gap_where_a_value_is_not_finite() -> None:
+    series = {"gap": [1.0, float("nan"), 2.0, 3.0], "none": [float("inf")] * 4}
+    shown = views.dose_response_view([0, 1, 2, 3], series, dose="x", response="y", title="")
+    assert shown.html.count("%3Cpolyline") == 2
+    assert shown.html.count("%3Ccircle") == 3
+    assert [line.split() for line in shown.plain.splitlines()[2:4]] == [["0", "1.0", "inf"], ["1", "nan", "inf"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "axis"),
+    [
+        ([14.0, 2.0], ["14", "0"], 44),
+        ([0.00036, 0.0], ["0.00036", "0"], 52),
+        ([5.0, -5.0], ["5.0", "0", "-5.0"], 44),
+        ([20.0, -0.1], ["20", "-0.10"], 44),
+        ([0.1, -20.0], ["0.10", "-20"], 44),
+        ([-1.0, -20.0], ["0", "-20"], 44),
+    ],
+)
+def test_the_axis_of_a_dose_response_has_room_for_its_labels(values: list[float], labels: list[str], axis: int) -> None:
+    shown = views.dose_response_view([0, 1], {"one": values}, dose="x", response="y", title="")
+    drawn = unquote(shown.html)
+    assert re.findall(r'text-anchor="end"[^>]*>([^<]*)<', drawn) == labels
+    assert f"M{axis},10V" in drawn
 
 
 def test_a_result_has_prompt_new_text_reason_and_what_comes_next() -> None:
@@ -210,12 +238,18 @@ def test_a_watch_that_left_passes_out_says_so() -> None:
 
 
 def test_sessions_say_who_holds_them() -> None:
-    rows = CARDS["sessions"].plain.splitlines()
-    assert rows[1].startswith("\u25b8  rome")
-    assert rows[1].endswith("this notebook")
-    assert rows[2].endswith("another kernel")
+    _, other, mine = CARDS["sessions"].plain.splitlines()
+    assert other.endswith("another kernel")
+    assert mine.startswith("\u25b8  rome")
+    assert mine.endswith("this notebook")
     alone = views.sessions_view([samples.session(holder=None)], present=None, mine=set())
-    assert alone.plain.endswith("nobody")
+    assert alone.plain.endswith("no kernel")
+
+
+def test_the_rows_of_a_batch_are_listed_by_their_numbers() -> None:
+    rows = [samples.session(name, holder=None) for name in ("a/10", "a-fork", "a/2", "a")]
+    listed = views.sessions_view(rows, present=None, mine=set()).plain.splitlines()[1:]
+    assert [line.split()[0] for line in listed] == ["a", "a/2", "a/10", "a-fork"]
 
 
 def test_a_session_whose_pages_went_to_the_disk_with_a_fork_is_said_to_be_there() -> None:

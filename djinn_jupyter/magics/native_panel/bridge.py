@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FIRST_THREAD: Final = 2**40  # debugpy counts threads from 1
 FIRST_FRAME: Final = 2**50  # debugpy's are a thousand times its threads, and what is added to them
 FIRST_REFERENCE: Final = 2**52  # debugpy's are small, or addresses of objects: 47 bits
+LEFT: Final = "The debugger panel has left this engine."
 Message = dict[str, Any]
 
 
@@ -57,6 +58,8 @@ class Bridge:
         self._state, self._told, self._answered = state, told, answered
         self._numbers = count(1)
         self._waiting: dict[int, tuple[str, int, Future[Message]]] = {}
+        self._unanswered: set[Future[Message]] = set()
+        self._ending, self._over = threading.Lock(), False
         adapter = Adapter(
             self._take,
             first_thread=FIRST_THREAD,
@@ -69,7 +72,8 @@ class Bridge:
         self._post = adapter.queue.post
         self._debuggee.plan = Attach()
         self._debuggee.work_with(engine, self.tree, lambda event: self._post(lambda: self._hear(event)))
-        beside_debuggers(threading.Thread(target=adapter.run, name="djinn-debugger", daemon=True)).start()
+        thread = threading.Thread(target=self._run, args=(adapter.run,), name="djinn-debugger", daemon=True)
+        beside_debuggers(thread).start()
 
     # --- the sessions that this kernel holds -------------------------------------------------------------------------
 
@@ -113,12 +117,11 @@ class Bridge:
 
     async def ask(self, message: Message, given: Message) -> Message:
         """Have the adapter answer a request of JupyterLab's, with these arguments."""
-        number = next(self._numbers)
-        answer: Future[Message] = Future()
+        number, answer = next(self._numbers), self._promised()
         self._waiting[number] = (message["command"], given.get("threadId", 0), answer)
         self._receive({"type": "request", "seq": number, "command": message["command"], "arguments": given})
         reply = await asyncio.wrap_future(answer)
-        return {"body": {}, **reply, "request_seq": message["seq"]}
+        return {"type": "response", "command": message["command"], "body": {}, **reply, "request_seq": message["seq"]}
 
     async def picture(self, given: Message) -> Message:
         """Draw the value at the stop, or what went into a module around it."""
@@ -127,6 +130,25 @@ class Bridge:
     async def copy(self, given: Message) -> Message:
         """Bring the value into the notebook, as a numpy array."""
         return await self._done(lambda: self._copy(given))
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Do the adapter's work; refuse what it leaves, as the kernel reads no further request before each reply."""
+        work()
+        with self._ending:
+            self._over = True
+        for answer in tuple(self._unanswered):
+            answer.set_result(_refused(LEFT))
+
+    def _promised(self) -> Future[Message]:
+        """Return the future of a reply: a refusal where the adapter has ended."""
+        answer: Future[Message] = Future()
+        with self._ending:
+            if self._over:
+                answer.set_result(_refused(LEFT))
+            else:
+                self._unanswered.add(answer)
+        answer.add_done_callback(self._unanswered.discard)
+        return answer
 
     def _take(self, message: Message) -> None:
         if message["type"] == "event":
@@ -139,7 +161,7 @@ class Bridge:
 
     async def _done(self, job: Callable[[], Message]) -> Message:
         """Do a job on the adapter's thread."""
-        done: Future[Message] = Future()
+        done = self._promised()
 
         def do() -> None:
             try:

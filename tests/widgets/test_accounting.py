@@ -83,24 +83,24 @@ def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> No
     assert "faults" not in views.status_view(samples.model(), samples.statistics(), None).plain
 
 
-def test_what_the_process_takes_beyond_the_books_stands_beside_them() -> None:
+def test_what_of_the_process_is_not_accounted_for_stands_beside_the_rest() -> None:
     """The status and the memory of `%djinn_vram` show it from one engine's statistics; both leave it out where it was
     not measured."""
     measured = ProcessMemory(
         anonymous_bytes=900 << 20,
         mapped_bytes=300 << 20,
-        booked_bytes=500 << 20,
+        accounted_bytes=500 << 20,
         runtime_bytes=280 << 20,
         beyond_bytes=120 << 20,
         device_beyond_bytes=None,
     )
-    books = samples.statistics(process_bytes=1200 << 20, process=measured)
-    said = " ".join(views.status_view(samples.model(), books, None).plain.split())
-    parts = "300 MiB parts of files, 500 MiB by the books, 280 MiB Python and its libraries, 120 MiB beyond"
+    statistics = samples.statistics(process_bytes=1200 << 20, process=measured)
+    said = " ".join(views.status_view(samples.model(), statistics, None).plain.split())
+    parts = "300 MiB parts of files, 500 MiB accounted for, 280 MiB Python and its libraries, 120 MiB beyond"
     assert f"process 1.17 GiB: {parts}" in said
-    memory = views.memory_view("demo", [reading_of(0.0, books, ())], ())
-    assert "of it, beyond the books 120 MiB" in " ".join(memory.plain.split())
-    assert "of it, beyond the books" in memory.html
+    memory = views.memory_view("demo", [reading_of(0.0, statistics, ())], ())
+    assert "of it, not accounted for 120 MiB" in " ".join(memory.plain.split())
+    assert "of it, not accounted for" in memory.html
     unmeasured = views.memory_view("demo", [reading_of(0.0, samples.statistics(process=None), ())], ())
     assert "beyond" not in unmeasured.plain + unmeasured.html
 
@@ -116,7 +116,7 @@ def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
             ["1", "empty", "0", "1.00", "MiB"],
         ]
         assert "weights that stay" in shown.html
-    assert readings[0].booked == samples.readings(1)[0].booked + 2 * 2**20
+    assert readings[0].accounted == samples.readings(1)[0].accounted + 2 * 2**20
     assert "ring" not in views.memory_view("demo", samples.readings(3), ()).plain
 
 

@@ -1,0 +1,48 @@
+"""Heads: scores of all of them in one request, and all patterns of a line in one view."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.collecting import prompts_of
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, verb
+
+
+@magics_class
+class HeadsMagics(Group):
+    @verb(
+        option(
+            "--patterns", action="store_true", help="draw the attention patterns of all heads over the present line"
+        ),
+        option("--prompts", metavar="FILE|NAME", help="score on these; by default on random tokens, repeated once"),
+        option("--length", type=int, help="of the random tokens, before they are repeated; default 50"),
+        option("--samples", type=int, help="lines of random tokens; default 8"),
+        option("--seed", type=int, help="draws the random tokens; default 0"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_heads(self, args: Namespace) -> None:
+        """Score all heads of the model by where they look: the previous token, a duplicate, what followed it."""
+        drawn = given(length=args.length, samples=args.samples, seed=args.seed)
+        if args.patterns:
+            if args.prompts is not None or drawn:
+                raise UsageError(
+                    "--patterns are of the present line; leave --prompts, --length, --samples, --seed out."
+                )
+            session = self.state.session(args.session)
+            patterns = session.patterns()
+            self.state.keep(args.keep, patterns)
+            self.state.screen.show(views.patterns_view(patterns, session.name))
+            return
+        if args.prompts is not None and drawn:
+            raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
+        if args.session is not None:
+            raise UsageError("--session has the line of --patterns; scores are of the model.")
+        prompts = None if args.prompts is None else prompts_of(self, args.prompts)
+        scores = self.state.engine.head_scores(prompts, **drawn)
+        self.state.keep(args.keep, scores)
+        self.state.screen.show(views.scores_view(scores))

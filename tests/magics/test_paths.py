@@ -1,0 +1,30 @@
+"""`%djinn_path` reads an arrow, sends one request and shows the grid."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire import requests
+from tests.magics.conftest import Notebook, last
+
+METRIC = "--metric \"logit(' Paris') - logit(' Rome')\""
+
+
+def test_a_path_is_one_request_into_the_present_line(notebook: Notebook) -> None:
+    notebook.shell.user_ns["other"] = [1, 2, 3]
+    notebook.cell(f"%djinn_path z -> q.5[0], k.5[0, 1] --from other {METRIC} --seed 3 -o grid")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.site, asked.over, asked.receivers) == ("z", ("layer", "head"), ("q.5[0]", "k.5[0, 1]"))
+    assert (asked.clean, asked.corrupted, asked.into) == ("work/paris.ipynb", (1, 2, 3), "clean")
+    assert (asked.mode, asked.seed) == ("fast", 3)
+    assert "grid" in notebook.shell.user_ns
+
+
+def test_an_edit_axes_and_exactness_are_passed_on(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_path mlp_out->logits --edit zero --over layer,position --exact {METRIC}")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.site, asked.over, asked.receivers, asked.mode) == (
+        "mlp_out",
+        ("layer", "position"),
+        ("logits",),
+        "exact",
+    )
+    assert type(asked.edit).__name__ == "Zero"
