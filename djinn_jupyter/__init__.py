@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
     from djinn_jupyter.client.grid import Grid as Grid
+    from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.client.loading import attach as attach
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
+    from djinn_jupyter.client.paths import path as path
     from djinn_jupyter.client.session import RemoteSession as RemoteSession
     from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
     from djinn_jupyter.client.stops import Finished as Finished
     from djinn_jupyter.client.stops import Interrupted as Interrupted
     from djinn_jupyter.client.stops import Paused as Paused
-    from djinn_jupyter.client.sweeping import noise as noise
+    from djinn_jupyter.client.sweep_arguments import noise as noise
     from djinn_jupyter.client.sweeping import sweep as sweep
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
@@ -37,7 +39,8 @@ _HOMES = {
     "engines": "client.loading",
     "attach": "client.loading",
     "sweep": "client.sweeping",
-    "noise": "client.sweeping",
+    "path": "client.paths",
+    "noise": "client.sweep_arguments",
     "collect": "client.engine",
     "Activations": "client.activations",
     "Grid": "client.grid",
@@ -47,6 +50,7 @@ _HOMES = {
     "Finished": "client.stops",
     "Interrupted": "client.stops",
     "BatchInterrupted": "client.stops",
+    "WorkInterrupted": "client.interrupts",
     "BatchEnded": "errors",
     "DjinnError": "errors",
 }

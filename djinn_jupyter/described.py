@@ -2,7 +2,7 @@
 the checks of ranges are made from the descriptions.
 
     class Given(TypedDict, total=False):
-        threads: Annotated[int | None, Described("threads for computing", least=1)]
+        threads: Annotated[int | None, Description("threads for computing", least=1)]
 
 Knows no setting by name. `%load_ext` reads this file: the standard library only.
 """
@@ -23,13 +23,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from djinn_jupyter.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Kind = TypeVar("Kind")
+AnyDataclass = TypeVar("AnyDataclass")
 
 
 _KINDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 
 
-class Rule(NamedTuple):
+class AllowedValues(NamedTuple):
     """The values that a setting allows: in words, and as a test."""
 
     words: str
@@ -37,14 +37,14 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class Description:
     """The description of a setting: the words of its help; its least value, or another rule; its former names."""
 
     help: str
     _: KW_ONLY
     metavar: str | None = None
     least: float | None = None
-    rule: Rule | None = None
+    rule: AllowedValues | None = None
     formerly: tuple[str, ...] = ()
 
 
@@ -55,7 +55,7 @@ class Setting:
     name: str
     kinds: frozenset[Any]
     hint: Any
-    described: Described
+    described: Description
 
     @property
     def is_amount(self) -> bool:
@@ -169,14 +169,14 @@ def check_rules(described: type, values: object) -> None:
             raise UsageError(f"{one.described.rule.words}; it cannot be {asked!r}.")
 
 
-def _keeps(rule: Rule, asked: Any) -> bool:
+def _keeps(rule: AllowedValues, asked: Any) -> bool:
     try:
         return rule.keeps(asked)
     except TypeError:
         return False
 
 
-def part_of(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
+def part_of(kind: type[AnyDataclass], given: Mapping[str, Any], **more: Any) -> AnyDataclass:
     """Return a dataclass made of those settings that are its fields; the others have its defaults."""
     names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
     return kind(**{name: value for name, value in given.items() if name in names}, **more)

@@ -12,6 +12,7 @@ DjinnError
 │   ├── PromptTooLong        more tokens than the model has positions for
 │   └── NoTokenizer          text was given to a model saved without a tokenizer
 ├── SweepEnded               a sweep that ended before its last cell; it has the grid of the finished ones
+├── MeasurementEnded         losses that ended before the last prompt; it has those of the first ones
 ├── BatchEnded               some rows of a batch failed; it has the others
 ├── IllegalMove              the session is not in a state from which this verb is possible
 ├── SessionHeld              a live session that another kernel holds
@@ -29,7 +30,7 @@ DjinnError
 │   └── CheckpointRefused    a file that is no checkpoint of this model, or is damaged
 ├── EngineError
 │   ├── EngineUnavailable    no engine process answers (died, killed, never started)
-│   ├── EngineBroken         the engine's books contradict each other: it begins anew, from what it has kept
+│   ├── EngineBroken         the engine's accounting contradicts itself: it begins anew, from what it has kept
 │   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
 │   └── VersionMismatch      client and engine speak different versions
 ├── WireError
@@ -54,6 +55,7 @@ class DjinnError(Exception):
 
     @property
     def code(self) -> str:
+        """The name of its class, by which it crosses the wire."""
         return type(self).__name__
 
 
@@ -91,6 +93,14 @@ class SweepEnded(DjinnError):
     def __init__(self, message: str, grid: Any = None) -> None:
         super().__init__(message)
         self.grid = grid
+
+
+class MeasurementEnded(DjinnError):
+    """`kept` are the Losses of the prompts that were done."""
+
+    def __init__(self, message: str, kept: Any = None) -> None:
+        super().__init__(message)
+        self.kept = kept
 
 
 class BatchEnded(DjinnError):

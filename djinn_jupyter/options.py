@@ -11,54 +11,60 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Final, TypedDict
 
-from djinn_jupyter.described import Described, settings_of
+from djinn_jupyter.described import Description, settings_of
 
 
 class GivenOptions(TypedDict, total=False):
     """The options as a user gives them; amounts of memory in bytes or as `20GiB`."""
 
-    revision: Annotated[str | None, Described("a branch, tag or commit of a hub model")]
-    dtype: Annotated[object, Described("float32, bfloat16 or float16; by default as the model was saved")]
-    device: Annotated[object, Described("cpu, cuda, cuda:1, ...; by default the accelerator if there is one")]
+    revision: Annotated[str | None, Description("a branch, tag or commit of a hub model")]
+    dtype: Annotated[object, Description("float32, bfloat16 or float16; by default as the model was saved")]
+    device: Annotated[object, Description("cpu, cuda, cuda:1, ...; by default the accelerator if there is one")]
     attention: Annotated[
         str | None,
-        Described(
+        Description(
             "sdpa or eager; under eager the pattern can be stopped at and edited", metavar="NAME", formerly=("attn",)
         ),
     ]
-    random_weights: Annotated[bool, Described("draw the weights of a folder that holds none")]
-    random_seed: Annotated[int | None, Described("of those weights; default 0", metavar="S")]
+    random_weights: Annotated[bool, Description("draw the weights of a folder that holds none")]
+    random_seed: Annotated[int | None, Description("of those weights; default 0", metavar="S")]
     device_memory: Annotated[
         int | str | None,
-        Described("the most that weights and pages may take, as 20GiB; what is beyond streams", least=1),
+        Description("the most that weights and pages may take, as 20GiB; what is beyond streams", least=1),
     ]
     card_memory: Annotated[
-        int | str | None, Described("a cap on everything that is allocated on the GPU, as if it were smaller", least=1)
+        int | str | None,
+        Description("a cap on everything that is allocated on the GPU, as if it were smaller", least=1),
     ]
     host_memory: Annotated[
-        int | str | None, Described("the most that sessions which left the device may take; 0: none", least=0)
+        int | str | None, Description("the most that sessions which left the device may take; 0: none", least=0)
     ]
-    disk_memory: Annotated[int | str | None, Described("likewise on disk; 0: none", least=0)]
+    disk_memory: Annotated[int | str | None, Description("likewise on disk; 0: none", least=0)]
     idle_swap_seconds: Annotated[
-        float | None, Described("a session leaves the device after so long without use; default 60", least=0)
+        float | None, Description("a session leaves the device after so long without use; default 60", least=0)
     ]
+    evict_by_last_use: Annotated[
+        bool,
+        Description("for want of room the session unused for longest leaves, not the one expected back last"),
+    ]
+    no_prefetch: Annotated[bool, Description("a session comes back to the device only when a request needs it")]
     sleep_seconds: Annotated[
         float | None,
-        Described("the weights leave the device after so long without work", least=0, formerly=("nap_seconds",)),
+        Description("the weights leave the device after so long without work", least=0, formerly=("nap_seconds",)),
     ]
-    page_positions: Annotated[int | None, Described("positions in a page of keys and values", least=1)]
+    page_positions: Annotated[int | None, Description("positions in a page of keys and values", least=1)]
     stops_kept: Annotated[
-        int | None, Described("stops a session keeps in memory, older ones on disk; default 64", least=1)
+        int | None, Description("stops a session keeps in memory, older ones on disk; default 64", least=1)
     ]
-    no_journal: Annotated[bool, Described("sessions end with the engine's process")]
-    trust_remote_code: Annotated[bool, Described("run model code that comes with the model")]
-    cuda_graphs: Annotated[bool, Described("run decode steps by CUDA graphs where all weights are on the GPU")]
-    threads: Annotated[int | None, Described("threads for computing; by default torch's choice", least=1)]
+    no_journal: Annotated[bool, Description("sessions end with the engine's process")]
+    trust_remote_code: Annotated[bool, Description("run model code that comes with the model")]
+    cuda_graphs: Annotated[bool, Description("run decode steps by CUDA graphs where all weights are on the GPU")]
+    threads: Annotated[int | None, Description("threads for computing; by default torch's choice", least=1)]
     idle_seconds: Annotated[
-        float | None, Described("the engine ends after so long without clients and sessions; default 1800", least=0)
+        float | None, Description("the engine ends after so long without clients and sessions; default 1800", least=0)
     ]
     listen: Annotated[
-        str | None, Described("TCP with CURVE keys instead of a private folder", metavar="tcp://HOST:PORT")
+        str | None, Description("TCP with CURVE keys instead of a private folder", metavar="tcp://HOST:PORT")
     ]
 
 
@@ -115,6 +121,8 @@ class Options:
     stops_kept: int | None = None
     no_journal: bool = False
     cuda_graphs: bool = False
+    evict_by_last_use: bool = False
+    no_prefetch: bool = False
     threads: int | None = None
 
 
@@ -128,7 +136,7 @@ class SettledOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions:
-    """How the engine's process serves. `idle_seconds` applies only to the load that starts it."""
+    """The service of the engine's process. `idle_seconds` applies only to the load that starts it."""
 
     listen: str | None = None
     idle_seconds: float | None = None

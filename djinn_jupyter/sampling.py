@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, TypedDict
 
-from djinn_jupyter.described import Described, Rule
+from djinn_jupyter.described import AllowedValues, Description
 
 
 class GivenSampling(TypedDict, total=False):
@@ -18,50 +18,50 @@ class GivenSampling(TypedDict, total=False):
 
     temperature: Annotated[
         float | None,
-        Described(
+        Description(
             "0 (the default) takes the most probable token",
             metavar="T",
-            rule=Rule("A temperature is 0 (greedy) or more", lambda t: 0 <= t < math.inf),
+            rule=AllowedValues("A temperature is 0 (greedy) or more", lambda t: 0 <= t < math.inf),
         ),
     ]
     top_k: Annotated[
         int | None,
-        Described(
+        Description(
             "sample among the K most probable tokens; default 50, 0 for all",
             metavar="K",
-            rule=Rule("top_k counts tokens, 0 for all", lambda k: k >= 0),
+            rule=AllowedValues("top_k counts tokens, 0 for all", lambda k: k >= 0),
         ),
     ]
     top_p: Annotated[
         float | None,
-        Described(
+        Description(
             "sample among the tokens that make up this probability",
             metavar="P",
-            rule=Rule("top_p is above 0 and at most 1", lambda p: 0 < p <= 1),
+            rule=AllowedValues("top_p is above 0 and at most 1", lambda p: 0 < p <= 1),
         ),
     ]
     min_p: Annotated[
         float | None,
-        Described(
+        Description(
             "sample among the tokens with at least this part of the most probable one's probability",
             metavar="P",
-            rule=Rule("min_p is 0 to 1", lambda p: 0 <= p <= 1),
+            rule=AllowedValues("min_p is 0 to 1", lambda p: 0 <= p <= 1),
         ),
     ]
     repetition_penalty: Annotated[
         float | None,
-        Described(
+        Description(
             "divide the logits of tokens that are there already by this; 1 for none",
             metavar="R",
-            rule=Rule("repetition_penalty is above 0, 1 for none", lambda r: 0 < r < math.inf),
+            rule=AllowedValues("repetition_penalty is above 0, 1 for none", lambda r: 0 < r < math.inf),
         ),
     ]
     seed: Annotated[
         int | None,
-        Described(
+        Description(
             "of the sampling; default 0",
             metavar="S",
-            rule=Rule("A seed has 64 bits", lambda s: -(2**63) <= s < 2**64),
+            rule=AllowedValues("A seed has 64 bits", lambda s: -(2**63) <= s < 2**64),
         ),
     ]
-    model_defaults: Annotated[bool, Described("apply the model's own generation settings")]
+    model_defaults: Annotated[bool, Description("apply the model's own generation settings")]

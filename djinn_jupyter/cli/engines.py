@@ -23,7 +23,7 @@ from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.options import GivenOptions
-from djinn_jupyter.wire.names import told_apart
+from djinn_jupyter.wire.names import notebook_shown, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.texts import faults_line
@@ -51,15 +51,28 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add = start.add_argument
     add("model", help="demo, a folder or a hub name")
     add_flags(add, GivenOptions)
+    add("--port", type=int, metavar="N", help="the same as --listen tcp://127.0.0.1:N")
+    add("--gpu", type=int, metavar="N", help="the same as --device cuda:N")
     start.set_defaults(command=_start)
 
 
 def _start(options: argparse.Namespace) -> int:
+    _take_old_flags(options)
     given = cast(GivenOptions, chosen(GivenOptions, options))
     with TerminalProgress() as shown:
         engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
     print(f"{engine!r} runs.")
     return 0
+
+
+def _take_old_flags(options: argparse.Namespace) -> None:
+    """Put the flags of the original's server in the place of ours. UsageError where both are given."""
+    for old, new, value in (("port", "listen", "tcp://127.0.0.1:{}"), ("gpu", "device", "cuda:{}")):
+        number = getattr(options, old)
+        if number is not None and getattr(options, new) is not None:
+            raise UsageError(f"Give --{old} or --{new}, not both.")
+        if number is not None:
+            setattr(options, new, value.format(number))
 
 
 def _stop(options: argparse.Namespace) -> int:
@@ -145,27 +158,34 @@ def _sessions(entry: Entry) -> list[str]:
     """Return a line for each session of an engine, or the one that says why they are not known; one for what it met
     inside."""
     try:
-        sessions, books = attach(entry).sessions(), attach(entry).statistics()
+        sessions, statistics = attach(entry).sessions(), attach(entry).statistics()
     except DjinnError as error:
         return [f"{error.code}: {error}"]
     shown = told_apart(one.name for one in sessions)
-    faults = [f"{faults_line(books.faults, books.last_fault)}."] if books.faults else []
-    told = [f"{shown[one.name]} ({_stands(one)}), {one.tokens} tokens" for one in sessions] or ["no sessions"]
-    return [*told, *_memory(books), *faults]
+    faults = [f"{faults_line(statistics.faults, statistics.last_fault)}."] if statistics.faults else []
+    told = [_line(one, shown[one.name]) for one in sessions] or ["no sessions"]
+    return [*told, *_memory(statistics), *faults]
 
 
-def _memory(books: EngineStatistics) -> list[str]:
+def _memory(statistics: EngineStatistics) -> list[str]:
     """Return the process's memory, and the part of it that no account has."""
-    process = books.process
-    if process is None or process.beyond_bytes is None or books.process_bytes is None:
+    process = statistics.process
+    if process is None or process.beyond_bytes is None or statistics.process_bytes is None:
         return []
-    has, beyond = spell_bytes(books.process_bytes), spell_bytes(process.beyond_bytes)
-    return [f"the process has {has}, {beyond} of it beyond its books"]
+    has, beyond = spell_bytes(statistics.process_bytes), spell_bytes(process.beyond_bytes)
+    return [f"the process has {has}, {beyond} of it not accounted for"]
+
+
+def _line(session: SessionDescription, shown: str) -> str:
+    """Return a session's activity, and its tokens, or the notebook that the work in it is for."""
+    if session.progress is None or session.notebook is None:
+        return f"{shown} ({_stands(session)}), {session.tokens} tokens"
+    return f"{shown} ({_stands(session)}), for {notebook_shown(session.notebook)}"
 
 
 def _stands(session: SessionDescription) -> str:
     """Return `paused`, or `paused, on disk` for a session that has left the device."""
-    return session.state if session.residency == "resident" else f"{session.state}, on {session.residency}"
+    return session.doing if session.residency == "resident" else f"{session.doing}, on {session.residency}"
 
 
 def _log(options: argparse.Namespace) -> int:

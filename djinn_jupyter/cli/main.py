@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = command(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has read enough, as `head` does; what is left goes nowhere
+    except BrokenPipeError:  # the reader has enough, as `head` has; the rest goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except DjinnError as error:

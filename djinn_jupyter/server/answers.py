@@ -53,6 +53,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.ReadTree: replies.Tree,
     ask.SwapOut: replies.Swapped,
     ask.SwapIn: replies.Swapped,
+    ask.Rest: replies.Described,
     ask.Sleep: replies.WeightsMoved,
     ask.Wake: replies.WeightsMoved,
     ask.ReadCopies: replies.Copies,

@@ -18,7 +18,7 @@ def settled(before: LiveEngine | None, now: LiveEngine) -> LiveEngine:
     if before is None:
         return now
     statistics = now.statistics
-    if before.statistics is not None and statistics is not None and _same_books(before.statistics, statistics):
+    if before.statistics is not None and statistics is not None and _same_statistics(before.statistics, statistics):
         statistics = before.statistics
     sessions = {name: _settled(before.sessions.get(name), session) for name, session in now.sessions.items()}
     return LiveEngine(found=now.found, statistics=statistics, sessions=sessions)
@@ -39,7 +39,7 @@ def change(before: LiveEngine, now: LiveEngine, sampled: Mapping[str, Sampled]) 
     return changed if changed != EngineChange() else None
 
 
-def _same_books(before: EngineStatistics, now: EngineStatistics) -> bool:
+def _same_statistics(before: EngineStatistics, now: EngineStatistics) -> bool:
     clocks = {"uptime_seconds": 0.0, "requests_answered": 0}
     return replace(before, **clocks) == replace(now, **clocks)
 

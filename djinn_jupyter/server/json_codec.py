@@ -19,7 +19,7 @@ from djinn_jupyter.wire.requests import Request
 MAX_REQUEST_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 32 * 2**20
 MAX_SAID_BYTES: Final = 64 * 2**10
-Kind = TypeVar("Kind")
+Decoded = TypeVar("Decoded")
 
 
 class _ArrayJson(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,137 @@
+"""`djinn experiment all`: every experiment into a folder of its own, and the claims judged on all of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.cli.commands import Commands
+from djinn_jupyter.cli.offers import Offer
+from djinn_jupyter.errors import DjinnError
+
+LOG: Final = "all.log"
+RUNS: Final = "runs.json"  # the runs that have ended, by which a run that was broken off goes on
+RunOne = Callable[[Offer, list[str]], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of one experiment. `refused`: it proves nothing, so that the experiment has to fail it."""
+
+    name: str
+    offer: str
+    more: tuple[str, ...] = ()
+    config: str | None = None
+    profiles: tuple[str, ...] = ("small", "gpu")
+    refused: bool = False
+
+
+WITHOUT_STOPS: Final = (
+    "experiment.breakpoints.enabled=false",
+    "validation.require_output_equivalence=false",
+    "experiment.activation_steering.enabled=false",
+    "validation.require_steering_effect=false",
+)
+AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
+    PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in WITHOUT_STOPS for w in ("--set", s))),
+    PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
+    PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "2"), refused=True),
+    PlannedRun(name="pressure_fewer", offer="pressure", more=("--num-sessions", "1"), refused=True),
+    PlannedRun(name="agent_again", offer="validation", more=("--only", "agent_sleep_resume")),
+)
+
+
+def add_to(names: Commands, profiles: Sequence[str], offers: Sequence[Offer], run_one: RunOne) -> None:
+    steps = steps_of(offers)
+    every = names.add_parser(
+        "all", help="every experiment, each into a folder of its own, and the original's claims judged on them"
+    )
+    every.add_argument("--profile", choices=profiles, required=True, help="the shipped configurations of this name")
+    every.add_argument("--model", metavar="M", help="the model of all of them, in place of the configured ones")
+    every.add_argument("--only", choices=[step.name for step in steps], action="append", help="this one; repeatable")
+    every.add_argument("--gpu-index", type=int, metavar="N", help="the GPU that all of them compute on")
+    every.add_argument("--output-dir", type=Path, metavar="DIR", help="by default results/all_PROFILE")
+    every.set_defaults(command=lambda options: _every(options, steps, offers, run_one))
+
+
+def steps_of(offers: Sequence[Offer]) -> list[PlannedRun]:
+    """Return the runs in their order: each experiment once, then what is needed besides."""
+    return [*(PlannedRun(name=offer.name.replace("-", "_"), offer=offer.name) for offer in offers), *AGAIN]
+
+
+def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Sequence[Offer], run_one: RunOne) -> int:
+    from djinn_jupyter.experiments.course import begin
+
+    folder = options.output_dir or Path("results") / f"all_{options.profile}"
+    named = {offer.name: offer for offer in offers}
+    chosen = [s for s in steps if options.profile in s.profiles and (options.only is None or s.name in options.only)]
+    asked = {"profile": options.profile, "model": options.model, "version": __version__}
+    ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
+    whole = {step.name for step in steps if options.profile in step.profiles}
+    course = begin(folder, LOG, files=(RUNS, "claims.json"), terminal=False)
+    for step in chosen:
+        if step.name not in ended or options.only is not None:
+            found = _one_of_all(step, named[step.offer], options, folder / step.name, run_one)
+            ended[step.name] = found
+        course.write(RUNS, {**asked, "complete": False, "runs": ended})
+    course.write(RUNS, {**asked, "complete": options.only is None or whole <= ended.keys(), "runs": ended})
+    _conclude(course, {**asked, "runs": ended})
+    for name, found in ended.items():
+        print(f"{name:<20}{found['verdict']}")
+    return int(any(found["verdict"] != "PASS" for found in ended.values()))
+
+
+def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
+    """Return the runs of the same command that had ended when it was broken off; where it came to its end none, or,
+    `also_complete`, all of them: one is then run again beside the others."""
+    try:
+        found = json.loads((folder / RUNS).read_text())
+    except (OSError, ValueError):
+        return {}
+    if (found["complete"] and not also_complete) or any(found[key] != value for key, value in asked.items()):
+        return {}
+    return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith("ERROR")}
+
+
+def _one_of_all(
+    step: PlannedRun, offer: Offer, options: argparse.Namespace, folder: Path, run_one: RunOne
+) -> dict[str, Any]:
+    """Run one step; return its seconds and its verdict, or the sentence with which it was refused or broke off."""
+    print(f"== {step.name}", flush=True)
+    chosen = ["--config", step.config] if step.config is not None else ["--profile", options.profile]
+    arguments = [*chosen, "--output-dir", str(folder), *step.more]
+    if options.model is not None and step.config is None:
+        key = offer.model_key
+        arguments += ["--model", options.model] if key is None else ["--set", f"{key}={json.dumps(options.model)}"]
+    if options.gpu_index is not None:
+        arguments += ["--gpu-index", str(options.gpu_index)]
+    begun = time.monotonic()
+    try:
+        failed = bool(run_one(offer, arguments))
+        verdict = "PASS" if failed == step.refused else "FAIL"
+    except DjinnError as error:
+        verdict = f"ERROR {error}"
+    return {"verdict": verdict, "seconds": time.monotonic() - begun}
+
+
+def _conclude(course: Any, asked: dict[str, Any]) -> None:
+    """Write claims.json and the one report of all runs."""
+    from djinn_jupyter.experiments import report
+    from djinn_jupyter.experiments.claims.answers import FILE, answers
+    from djinn_jupyter.experiments.claims.results import Results
+    from djinn_jupyter.experiments.course import now
+    from djinn_jupyter.experiments.logs import close_log
+    from djinn_jupyter.experiments.machine import machine
+
+    found = {"timestamp": now(), **asked, "machine": dict(machine()), **answers(Results(folder=course.folder))}
+    course.write(FILE, found)
+    failures = [f"{name}: {run['verdict']}" for name, run in asked["runs"].items() if run["verdict"] != "PASS"]
+    report.write(course, "claims", failures)
+    close_log(course.log)
+    print(course.folder / "report.html")
