@@ -89,7 +89,7 @@ LIMITS = """
 It knows the grammar's few hundred words, 56 countries and nothing else. Text outside the grammar can be written and
 read as bytes and pieces, but the model has nothing to say about it. Its figures say nothing about larger models. The
 facts are those of `lexicon.py`: one language, one currency and one continent a country, where the world often has
-several, and `America` is one continent. Nobody should learn anything about a country from it.
+several, and `America` is one continent. It is no source of facts about a country.
 """
 
 

@@ -83,7 +83,7 @@ def told_share(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, prom
 
 
 def prompts_of(rows: int) -> int:
-    """How many prompts an experiment takes; generation costs more than asking."""
+    """Return the number of prompts of an experiment; generation costs more than asking."""
     return max(10, rows // 10)
 
 
@@ -125,7 +125,7 @@ def measure_interest(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
 
 
 def training_line(log: Path) -> str:
-    """How the model was trained, from the first and the last line of its log."""
+    """Return a line on the model's training, from the first and the last line of its log."""
     lines = log.read_text().splitlines()
     last = next(line for line in reversed(lines) if line.startswith("step")).split()
     tokens, minutes = int(last[last.index("tokens") + 1]), int(last[last.index("seconds") + 1]) / 60

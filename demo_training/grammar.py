@@ -104,7 +104,7 @@ def _pair(rng: Random, *, held: bool) -> tuple[str, str]:
 
 
 def filler(rng: Random, avoid: tuple[str, ...] = ()) -> str:
-    """A sentence that bears no fact and no mood, about nobody in `avoid`."""
+    """Return a sentence that bears no fact and no mood, with no name of `avoid`."""
     other = rng.choice([name for name in lx.NAMES if name not in avoid])
     place, place2 = rng.sample(lx.PLACES, 2)
     values = {"other": other, "place": place, "place2": place2}

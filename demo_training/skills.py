@@ -1,4 +1,4 @@
-"""How well a model does what the grammar asks, on documents that training never showed. Numbers only, no files."""
+"""A model's skill at each demand of the grammar, on documents that training never showed. Numbers only, no files."""
 
 from __future__ import annotations
 
