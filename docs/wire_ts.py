@@ -13,17 +13,22 @@ import msgspec
 from djinn_jupyter.server import answers, messages, protocol
 from djinn_jupyter.wire import (
     attribution,
+    checkpoints,
     collecting,
     edits,
+    heads,
     holdings,
     interventions,
     nouns,
+    opening,
+    progress,
     readings,
     replies,
     requests,
     rules,
     scoring,
     sweeps,
+    transfers,
     watches,
 )
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
@@ -60,16 +65,21 @@ def wire_ts() -> dict[str, str]:
         "edits": [*_interfaces(edits), _union("Edit", typing.get_args(edits.Edit))],
         "holdings": [*_interfaces(holdings)],
         "rules": [*_aliases(rules), *_interfaces(rules)],
+        "progress": [*_aliases(progress), *_interfaces(progress)],
+        "transfers": [*_interfaces(transfers)],
         "nouns": [*_aliases(nouns), *_interfaces(nouns)],
         "readings": [*_aliases(readings), *_interfaces(readings)],
         "interventions": [*_interfaces(interventions)],
+        "opening": [*_interfaces(opening)],
         "watches": [*_interfaces(watches)],
         "requests": [
             *_interfaces(requests),
             _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
         ],
         "attribution": [*_interfaces(attribution)],
+        "checkpoints": [*_interfaces(checkpoints)],
         "sweeps": [*_aliases(sweeps), *_interfaces(sweeps, but=replies.EventBase)],
+        "heads": [*_aliases(heads), *_interfaces(heads)],
         "scoring": [*_aliases(scoring), *_interfaces(scoring)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
         "replies": [
@@ -96,7 +106,7 @@ def wire_ts() -> dict[str, str]:
 
 
 def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
-    """What the text of a file names and another defines."""
+    """Yield the imports of names that the text of a file uses and another file defines."""
     words = set(
         re.findall(r"\b[A-Z]\w+\b", re.sub(r"/\*.*?\*/|'[^']*'|readonly \w+\??:", "", texts[name], flags=re.DOTALL))
     )
@@ -173,7 +183,9 @@ def _many(item: str) -> str:
 
 def _union_name(members: tuple[Any, ...]) -> str:
     named = {edits.Edit: "Edit", replies.Reply: "WireReply", replies.Event: "WireEvent"}
-    return next(name for union, name in named.items() if set(typing.get_args(union)) == set(members))
+    empty = {type(None)} & set(members)
+    found = next(name for union, name in named.items() if set(typing.get_args(union)) == set(members) - empty)
+    return f"{found} | null" if empty else found
 
 
 def _name(kind: type) -> str:

@@ -31,13 +31,26 @@ from djinn_jupyter.engine.session import residence_states as residency
 from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.magics.groups import GROUPS
 from djinn_jupyter.widgets import theme
-from djinn_jupyter.wire import holdings, nouns, readings, replies, requests, rules
+from djinn_jupyter.wire import (
+    holdings,
+    nouns,
+    progress,
+    readings,
+    registry,
+    replies,
+    requests,
+    rules,
+    sweeps,
+    transfers,
+)
 from djinn_jupyter.wire.edits import Edit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from wire_ts import wire_ts  # its neighbour; `docs` is no package
+from python_api import python_api  # its neighbours; `docs` is no package
+from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
+NOUNS = (nouns, rules, holdings, transfers, progress, readings, registry)
 CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 
@@ -61,8 +74,8 @@ def wire() -> str:
         _chapter("Requests", typing.get_args(requests.Request)),
         _chapter("Replies", typing.get_args(replies.Reply)),
         _chapter("Events", typing.get_args(replies.Event)),
-        _chapter("Edits", typing.get_args(Edit)),
-        _chapter("Nouns", (*_structs(nouns), *_structs(rules), *_structs(holdings), *_structs(readings))),
+        _chapter("Edits", (*typing.get_args(Edit), *_structs(sweeps))),
+        _chapter("Nouns", tuple(one for module in NOUNS for one in _structs(module))),
     ]
     return "\n".join(parts)
 
@@ -133,7 +146,7 @@ def _magic(member: Any) -> str:
 
 
 def dap() -> str:
-    """What the debug adapter can do, from the tables that it answers with."""
+    """Return the page on the debug adapter, from the tables that it answers with."""
     capabilities = "\n".join(f"| `{name}` | {_can(value)} |" for name, value in CAPABILITIES.items())
     commands = Adapter(lambda message: None).handlers.commands
     parts = [
@@ -197,6 +210,7 @@ PAGES = {
     "states.md": states,
     "wire.md": wire,
     "magics.md": magics,
+    "python.md": partial(python_api, WRITTEN),
     "dap.md": dap,
     "checkpoint.md": checkpoint,
     "../../labextension/style/cards.css": cards_css,
