@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from djinn_jupyter.widgets import views
+from djinn_jupyter.wire.nouns import Progress
 from tests.widgets import samples
 from tests.widgets.trees import branches
 
@@ -50,6 +51,27 @@ def test_the_sessions_with_their_holders_are_in_sight_beside_another_notebook(pa
     away = samples.session("work/quickstart.ipynb", state="idle", stopped_at=None, holder=None)
     here = samples.session("two.ipynb", state="paused", stopped_at="resid_post.2", step=0, host_bytes=141 * 2**10)
     in_column(page, 510, views.sessions_view([away, here], present="two.ipynb", mine={"two.ipynb"}).html)
+    assert page.evaluate(SCROLLED) == 0
+
+
+@pytest.mark.parametrize("width", [510, 690, 900])  # the middle one: between both sidebars, on a screen of 1360 pixels
+def test_holders_are_in_sight_beside_work_under_way_and_long_names(page: Page, width: int) -> None:
+    path = "work/07_indirect_object_identification.ipynb"
+    held = {"holder": "kernel-2", "notebook": path}
+    far = samples.session(
+        path, state="paused", stopped_at="attn_scores.10[11]", step=12, exactness="recomputed", **held
+    )
+    far = replace(far, tokens=1204, device_bytes=2**21, host_bytes=141 * 2**10)
+    sweeping = samples.session("sweep 1", progress=Progress(doing="sweeping", done=1040, total=19_200), **held)
+    in_column(page, width, views.sessions_view([far, sweeping], present=None, mine={"two.ipynb"}).html)
+    assert page.evaluate(SCROLLED) == 0
+
+
+@pytest.mark.parametrize("width", [510, 690, 800])
+def test_where_the_rows_of_a_batch_ended_is_in_sight(page: Page, width: int) -> None:
+    words = "The Colosseum stands in the middle of Rome, the capital of Italy"
+    paused = samples.paused(site="attn_scores.10[11]", step=12, prompt_text=words, new_text=words * 2)
+    in_column(page, width, views.rows_view("work/07_indirect_object_identification.ipynb", [paused, None]).html)
     assert page.evaluate(SCROLLED) == 0
 
 

@@ -13,12 +13,15 @@ PACKAGE = ENGINE.parent
 # Files that import our own modules within functions: the reason, and those modules or the folders they are in.
 LATE = {
     "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
+    "cli/every.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
+    "cli/offers.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
     "experiments/baselines/with_accelerate.py": ("it says that accelerate is missing without torch", {"experiments"}),
+    "experiments/baselines/with_deepspeed.py": ("it says that DeepSpeed is missing without torch", {"experiments"}),
     "magics/__init__.py": ("importing the package registers and loads nothing", {"magics"}),
     "magics/cell_events.py": ("`%load_ext` must not wait for zmq", {"client.session"}),
     "magics/debugging.py": ("experimental; only its magic loads it", {"magics.native_panel"}),
@@ -103,6 +106,13 @@ def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
     found = {path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py")}
     takers = {name for name in found if any(functions_that_take("Engine", (ENGINE / name).read_text()))}
     assert takers == MAY_TAKE_ENGINE
+
+
+def test_what_running_a_pass_needs_has_at_most_eight_fields() -> None:
+    tree = ast.parse((ENGINE / "session" / "runtime.py").read_text())
+    (runtime,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Runtime"]
+    fields = [node for node in runtime.body if isinstance(node, ast.AnnAssign)]
+    assert 0 < len(fields) <= 8
 
 
 def test_nothing_of_the_debug_adapter_is_given_the_adapter() -> None:

@@ -6,28 +6,9 @@ import ast
 import io
 import re
 import statistics
-import subprocess
 import tokenize
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-TEXT = {
-    ".py",
-    ".ts",
-    ".md",
-    ".toml",
-    ".json",
-    ".ipynb",
-    ".yml",
-    ".yaml",
-    ".css",
-    ".js",
-    ".txt",
-    ".cfg",
-    ".svg",
-    ".log",
-    "",
-}
+from tests.house.repository import ROOT, in_the_repository, text_files
 
 EMOJI = re.compile("[\U0001f000-\U0001faff\u2600-\u26ff\u2705\u2728\u274c\u2b50\ufe0f]")
 MACHINE = re.compile(r"/(?:work|root)/|/opt/(?:wheels|pypi)|/home/\w|/Users/\w|/tmp/[i]pykernel_|/[.]pyenv/")
@@ -35,18 +16,6 @@ REGISTRY = re.compile(
     r"pypi\.(?:org|python)|pythonhosted\.org|registry\.(?:npmjs|yarnpkg)|deb\.debian\.org", re.IGNORECASE
 )
 EXCLAMATION = re.compile(r"\w!(?:\s|$)")
-
-
-def in_the_repository() -> list[Path]:
-    """Tracked files and new ones that git would take."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
-    return sorted(path for name in listed if name and (path := ROOT / name).is_file())
-
-
-def text_files() -> list[tuple[str, str]]:
-    readable = [path for path in in_the_repository() if path.suffix in TEXT]
-    return [(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in readable]
 
 
 def found(pattern: re.Pattern[str], files: list[tuple[str, str]]) -> list[str]:

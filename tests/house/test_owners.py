@@ -6,12 +6,15 @@ A module may hold a class and its plain records (a slot of the ring, an account 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
 ALLOWED = {
     # fields of Python, torch, transformers and the hub, which have no verb for it
+    ("forward/other_attention.py", "config._attn_implementation_internal"),
+    ("forward/other_attention.py", "one._attn_implementation_internal"),
     ("memory/offload/mover.py", "error.__cause__"),
     ("memory/offload/mover.py", "error.__context__"),
     ("memory/offload/mover.py", "error.__traceback__"),
@@ -50,6 +53,7 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
+@functools.cache
 def everywhere() -> list[tuple[str, str]]:
     paths = sorted(path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py"))
     return [(name, target) for name in paths for target in assigned_from_outside((ENGINE / name).read_text())]

@@ -41,6 +41,18 @@ def test_what_a_document_links_to_is_there(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+def test_every_page_is_reached_from_the_readme() -> None:
+    pages, found, waiting = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}, set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        for link in re.findall(r"\]\((?!https?:)([^)#]+\.md)", page.read_text()):
+            target = (page.parent / link).resolve()
+            if target in pages and target not in found:
+                found.add(target)
+                waiting.append(target)
+    assert sorted(path.name for path in pages - found) == []
+
+
 def test_every_picture_is_shown_somewhere_and_taken_by_a_browser_test() -> None:
     pictures = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
     shown = {name for document in DOCUMENTS for name in re.findall(r"pictures/([\w-]+\.png)\)", document.read_text())}

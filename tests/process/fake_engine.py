@@ -3,6 +3,7 @@ prompt of token 98 breaks it."""
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Callable
@@ -77,7 +78,7 @@ class FakeEngine:
         self.description = DESCRIPTION
         self.mailbox, self.faults = Mailbox(), Faults()
         self.scheduler: tuple[()] = ()
-        self.watchful = False
+        self.watchful, self.due_in = False, math.inf
         self.publish = publish
         self.sessions: dict[str, FakeSession] = {}
         self.departed: list[str] = []
@@ -136,7 +137,7 @@ class FakeEngine:
             raise UnknownSession("no such session")
         match request:
             case ask.Run(tokens=(98,)):  # the accounting is broken
-                raise EngineBroken("The books do not agree.")
+                raise EngineBroken("The accounting does not agree.")
             case ask.Run():
                 if session.run is not None:
                     raise IllegalMove("it is running")

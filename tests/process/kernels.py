@@ -13,7 +13,9 @@ class Kernel:
     def __init__(self, code: str, holder: str | None = None) -> None:
         prelude = "import djinn_jupyter as dj\ndef tell(value): print(value, flush=True)\n"
         if holder is not None:  # what a kernel's connection file is to a real one
-            prelude += f"from djinn_jupyter.client import loading\nloading.holder_name = lambda: {holder!r}\n"
+            prelude += (
+                f"from djinn_jupyter.client.connection import channels\nchannels.holder_name = lambda: {holder!r}\n"
+            )
         self.process = subprocess.Popen(
             [sys.executable, "-c", prelude + textwrap.dedent(code)],
             stdin=subprocess.PIPE,

@@ -107,8 +107,8 @@ class LiveCrowd:
             if name != BYSTANDER:
                 self.stage.ask(ask.Close(session=name, force=True))
         self.stage.replies.clear()
-        books = self.stage.ask(ask.ReadStatistics()).statistics
-        assert (books.faults, books.last_fault) == (0, None)
+        statistics = self.stage.ask(ask.ReadStatistics()).statistics
+        assert (statistics.faults, statistics.last_fault) == (0, None)
         assert running_engines() == (self.entry,)
         assert self.entry.log is not None
         assert "the engine does not know" not in Path(self.entry.log).read_text()

@@ -42,7 +42,7 @@ class Peer:
         self.send_frames(codec.encode(number, request))
         return number
 
-    def send_frames(self, frames: Sequence[codec.Frame]) -> None:
+    def send_frames(self, frames: Sequence[codec.WireFrame]) -> None:
         self._socket.send_multipart(frames)
 
     def next_number(self) -> int:

@@ -25,6 +25,7 @@ from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.registry import Ready, decode_notice
@@ -50,7 +51,7 @@ class Twin:
     def __init__(self, model: Path) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the engines; and weights from the same file, whose alignment shows in the bits
-        desk = Desk(open_engine(EngineConfig(model=str(model), dtype="float32", device="cpu")))
+        desk = Desk(open_engine(EngineConfig(model=str(model), dtype="float32", device=computed_on())))
         self.plain = [self._line(desk, prompt) for prompt in PROMPTS]
         drawn = Sampling(temperature=1.0, seed=SEED)
         self.drawn = [self._line(desk, prompt, sampling=drawn) for prompt in PROMPTS]
@@ -86,7 +87,7 @@ class House:
 
     def engines(self, count: int, forcing: float | None = None) -> list[RemoteEngine]:
         """Start engines at the same time. `forcing` is the seconds that the disk takes to confirm a write."""
-        options = ("--model", str(self.model), "--dtype", "float32", "--device", "cpu")
+        options = ("--model", str(self.model), "--dtype", "float32", "--device", computed_on())
         told = self._nursery.start(count, *options, forcing=forcing)
         notices = [decode_notice(line.encode()) for line in told]
         assert all(isinstance(notice, Ready) for notice in notices), notices
@@ -224,10 +225,10 @@ def kill(engine: RemoteEngine) -> None:
     os.kill(engine.entry.pid, signal.SIGKILL)
 
 
-def test_killed_twenty_times_it_loses_nothing_that_was_acknowledged(
+def test_killed_eight_times_it_loses_nothing_that_was_acknowledged(
     house: House, request: pytest.FixtureRequest
 ) -> None:
-    request.node.user_properties += kills(house, 20, seed=1).items()
+    request.node.user_properties += kills(house, 8, seed=1).items()
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import requests as ask
 from tests.engine.cases import KINDS, QUALITIES, Case
 from tests.families import build
@@ -112,7 +113,7 @@ class Neighbour:
 def engine(request: pytest.FixtureRequest, runtime: Path, tmp_path: Path) -> Iterator[RemoteEngine]:
     build("llama").save_pretrained(tmp_path / "model")
     listen = "tcp://127.0.0.1:*" if request.param == "tcp" else None
-    yield dj.load(tmp_path / "model", dtype="float32", device="cpu", threads=1, listen=listen)
+    yield dj.load(tmp_path / "model", dtype="float32", device=computed_on(), threads=1, listen=listen)
     for entry in running_engines():
         os.kill(entry.pid, signal.SIGTERM)
         await_end(entry)
@@ -136,8 +137,8 @@ def _under_fire(engine: RemoteEngine, messages: int) -> None:
         attacker.close()
     context.term()
     assert running_engines() == (entry,)
-    books = engine.statistics()
-    assert (books.faults, books.last_fault) == (0, None)
+    statistics = engine.statistics()
+    assert (statistics.faults, statistics.last_fault) == (0, None)
     assert sum(attacker.answered for attacker in attackers) > messages // 3
     assert max(neighbour.waits) < max(LEAST_SECONDS, ALLOWED * neighbour.usual)
     assert entry.log is not None

@@ -14,6 +14,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import KINDS, QUALITIES, STEPS, Case, State, Step, cases, some_cases
 from tests.engine.crowd import is_refusal
@@ -38,7 +39,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCrowd]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        crowd = LiveCrowd(dj.load(model, dtype="float32", device="cpu", threads=1))
+        crowd = LiveCrowd(dj.load(model, dtype="float32", device=computed_on(), threads=1))
         yield crowd
         crowd.close()
         for entry in running_engines():

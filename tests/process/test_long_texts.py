@@ -19,6 +19,7 @@ from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import EngineError, PromptTooLong
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -39,7 +40,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield dj.load(folder, dtype="float32", device="cpu", threads=1)
+        yield dj.load(folder, dtype="float32", device=computed_on(), threads=1)
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
@@ -51,7 +52,8 @@ def _children(engine: RemoteEngine) -> list[psutil.Process]:
     return psutil.Process(engine.entry.pid).children()
 
 
-def test_nobody_waits_for_a_text_of_four_megabytes(engine: RemoteEngine) -> None:
+@pytest.mark.parametrize("size", [1_000_000, pytest.param(4_000_000, marks=pytest.mark.slow)])
+def test_nobody_waits_for_a_text_of_megabytes(engine: RemoteEngine, size: int) -> None:
     """Ping, pause and Hello are answered as if nothing were; the text is refused when it has been counted."""
     session = engine.session("asks")
     engine.tokenize("b" * 3000)  # the process is there
@@ -61,13 +63,13 @@ def test_nobody_waits_for_a_text_of_four_megabytes(engine: RemoteEngine) -> None
         "hello": lambda: engine.channel.ask(protocol.hello(holder="greets", user="me")).result(),
     }
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    text: Future[told.Reply] = engine.channel.ask(ask.Tokenize(text="a" * 3_999_999))
+    text: Future[told.Reply] = engine.channel.ask(ask.Tokenize(text="a" * (size - 1)))
     while not text.done():
         for kind, request in kinds.items():
             begun = time.perf_counter()
             request()
             times[kind].append(time.perf_counter() - begun)
-    with pytest.raises(PromptTooLong, match="4,000,000 tokens and the model 50,000 positions"):
+    with pytest.raises(PromptTooLong, match=f"{size:,} tokens and the model 50,000 positions"):
         text.result()
     for kind, seconds in times.items():
         assert len(seconds) > 20, kind

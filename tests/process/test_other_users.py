@@ -71,7 +71,7 @@ def test_a_folder_that_is_a_link_is_refused(runtime: Path, tmp_path: Path) -> No
 def test_a_folder_that_everybody_may_replace_is_refused(runtime: Path) -> None:
     registry_folder()
     runtime.chmod(0o777)
-    with pytest.raises(UsageError, match=f"Everybody may write to {runtime}"):
+    with pytest.raises(UsageError, match=f"All users may write to {runtime}"):
         dj.engines()
     runtime.chmod(0o1777)  # as /tmp is: with the sticky bit only owners replace
     assert dj.engines() == ()

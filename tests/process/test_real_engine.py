@@ -20,6 +20,7 @@ from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, SessionsWouldSuffer, UnknownSite
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.process.echoes import echo
@@ -42,7 +43,7 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield dj.load(model, dtype="float32", device="cpu", threads=1)
+        yield dj.load(model, dtype="float32", device=computed_on(), threads=1)
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
@@ -56,9 +57,9 @@ def test_all_that_the_process_takes_is_in_the_books_or_shown_as_beyond_them(engi
         assert process.beyond_bytes is None  # where the system does not tell
         return
     assert process.beyond_bytes is not None
-    assert process.booked_bytes + process.runtime_bytes + process.beyond_bytes >= process.anonymous_bytes
+    assert process.accounted_bytes + process.runtime_bytes + process.beyond_bytes >= process.anonymous_bytes
     assert process.beyond_bytes < process.anonymous_bytes
-    assert "of it, beyond the books" in memory_view("tiny", [reading_of(0.0, engine.statistics(), ())], ()).plain
+    assert "of it, not accounted for" in memory_view("tiny", [reading_of(0.0, engine.statistics(), ())], ()).plain
 
 
 def test_stop_look_edit_resume(engine: RemoteEngine) -> None:
@@ -120,7 +121,7 @@ def test_tokens_stream_while_they_are_made(engine: RemoteEngine) -> None:
 
 def test_two_kernels_at_once_do_not_disturb_each_other(engine: RemoteEngine, model: Path) -> None:
     code = f"""
-        engine = dj.load({str(model)!r}, dtype="float32", device="cpu")
+        engine = dj.load({str(model)!r}, dtype="float32", device={computed_on()!r})
         session = engine.session(input_name := "from-" + str(__import__("os").getpid()))
         session.breakpoint("resid_post.3", when="step == 2")
         for _ in range(3):
@@ -142,7 +143,7 @@ def test_two_kernels_at_once_do_not_disturb_each_other(engine: RemoteEngine, mod
 
 def test_restart_and_run_all_twice_gives_the_same_again(engine: RemoteEngine, model: Path) -> None:
     code = f"""
-        session = dj.load({str(model)!r}, dtype="float32", device="cpu").session("notebook", fresh=True)
+        session = dj.load({str(model)!r}, dtype="float32", device={computed_on()!r}).session("notebook", fresh=True)
         session.breakpoint(4)
         stop = session.run({PROMPT}, max_new_tokens=5, temperature=1.0, seed=3)
         tell(stop)
@@ -166,7 +167,7 @@ def test_a_session_is_attachable_from_a_second_kernel(engine: RemoteEngine, mode
     stop = session.run(PROMPT)
     kernel = Kernel(
         f"""
-        session = dj.load({str(model)!r}, dtype="float32", device="cpu").session("shared", join=True)
+        session = dj.load({str(model)!r}, dtype="float32", device={computed_on()!r}).session("shared", join=True)
         tell(session.stop)
         tell(session.resume(free=True).reason)
         """
@@ -183,7 +184,7 @@ def test_a_kernel_says_whose_notebook_it_runs(engine: RemoteEngine, model: Path)
         f"""
         import os
         os.environ["JPY_SESSION_NAME"] = "trips/rome.ipynb"
-        session = dj.load({str(model)!r}, dtype="float32", device="cpu").session()
+        session = dj.load({str(model)!r}, dtype="float32", device={computed_on()!r}).session()
         tell(session.describe().notebook)
         input()
         tell(session.close())
@@ -201,7 +202,7 @@ def test_a_kernel_says_whose_notebook_it_runs(engine: RemoteEngine, model: Path)
 def test_an_interrupt_leaves_the_session_intact_at_a_boundary(engine: RemoteEngine, model: Path) -> None:
     kernel = Kernel(
         f"""
-        session = dj.load({str(model)!r}, dtype="float32", device="cpu").session("interrupted")
+        session = dj.load({str(model)!r}, dtype="float32", device={computed_on()!r}).session("interrupted")
         plain = session.run({PROMPT}, max_new_tokens=400, ignore_eos=True)
         first = [True]
         def heard(event):
@@ -223,7 +224,7 @@ def test_an_interrupt_leaves_the_session_intact_at_a_boundary(engine: RemoteEngi
 
 
 def test_bfloat16_crosses_bit_for_bit(engine: RemoteEngine, model: Path) -> None:
-    other = dj.load(model, dtype="bfloat16", device="cpu", threads=1)
+    other = dj.load(model, dtype="bfloat16", device=computed_on(), threads=1)
     assert other.entry != engine.entry
     session = other.session("bf16")
     session.breakpoint(4)
@@ -240,7 +241,9 @@ def test_an_engine_without_a_journal_leaves_none_and_keeps_as_many_stops_as_it_w
 ) -> None:
     journals = Path(os.environ["JUPYTER_DATA_DIR"]) / "djinn" / "journals"
     before = set(journals.rglob("*"))
-    other = dj.load(model, dtype="float16", device="cpu", threads=1, no_journal=True, stops_kept=2, disk_memory=0)
+    other = dj.load(
+        model, dtype="float16", device=computed_on(), threads=1, no_journal=True, stops_kept=2, disk_memory=0
+    )
     session = other.session("fleeting")
     session.breakpoint("resid_post.2")
     session.run(PROMPT, max_new_tokens=3)
@@ -249,7 +252,7 @@ def test_an_engine_without_a_journal_leaves_none_and_keeps_as_many_stops_as_it_w
     assert session.describe().stops_kept == 2
     other.stop(force=True)
     assert set(journals.rglob("*")) == before
-    assert dj.load(model, dtype="float16", device="cpu", threads=1).sessions() == ()
+    assert dj.load(model, dtype="float16", device=computed_on(), threads=1).sessions() == ()
 
 
 def test_a_model_that_is_not_there_is_refused_by_name(engine: RemoteEngine) -> None:
@@ -310,7 +313,7 @@ def test_killed_it_is_noticed_and_the_next_load_starts_a_new_one(engine: RemoteE
     os.kill(engine.entry.pid, signal.SIGKILL)
     with pytest.raises(EngineUnavailable, match="has ended; the next load starts a new one"):
         session.run(PROMPT, max_new_tokens=10_000_000)
-    new = dj.load(model, dtype="float32", device="cpu", threads=1)
+    new = dj.load(model, dtype="float32", device=computed_on(), threads=1)
     assert new.entry is not None
     assert new.entry.pid != engine.entry.pid
     again = new.session("found again")

@@ -26,7 +26,7 @@ def break_it(engine: dj.client.engine.RemoteEngine) -> str:
 
 def test_a_broken_engine_says_so_and_serves_again_under_the_same_number() -> None:
     engine = dj.load("fake")
-    assert "The books do not agree." in break_it(engine)
+    assert "The accounting does not agree." in break_it(engine)
     again = dj.load("fake")
     assert again.entry is not None
     assert engine.entry is not None
@@ -62,7 +62,7 @@ def test_it_begins_anew_so_often_and_then_ends() -> None:
     await_end(last.entry)
     assert dj.load("fake").entry.pid != first.pid  # type: ignore[union-attr]
     (log,) = registry_folder().glob("*.log")
-    assert "The books do not agree." in log.read_text()
+    assert "The accounting does not agree." in log.read_text()
 
 
 def test_the_options_of_the_first_start_are_left_out_of_the_next() -> None:

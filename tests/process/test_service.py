@@ -160,6 +160,22 @@ async def test_tcp_without_the_keys_gets_nothing() -> None:
         await honest.close()
 
 
+async def test_a_request_that_the_socket_does_not_take_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the engine has refused the keys before the request was sent."""
+
+    def refuse(frames: object) -> None:
+        raise zmq.Again
+
+    with served() as house:
+        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        with monkeypatch.context() as full:
+            full.setattr(client._commands, "send", refuse)
+            with pytest.raises(EngineUnavailable, match="takes no requests"):
+                await client.ask(Ping())
+        assert isinstance(await client.ask(Ping()), Pong)
+        await client.close()
+
+
 def test_a_request_number_in_use_is_not_answered_twice() -> None:
     with served() as house, _raw(house.entry.commands) as raw:
         assert isinstance(raw.ask(1, HELLO), Welcome)
@@ -207,7 +223,7 @@ class _Raw:
         self._socket.close()
         self._context.term()
 
-    def send(self, frames: list[codec.Frame]) -> None:
+    def send(self, frames: list[codec.WireFrame]) -> None:
         self._socket.send_multipart(frames)
 
     def receive(self) -> codec.Envelope:

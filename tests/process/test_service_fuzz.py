@@ -17,7 +17,7 @@ from tests.process.served import Served, served
 from tests.wire import strategies
 
 LIMIT = 2**20
-FIRE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FIRE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Raw:

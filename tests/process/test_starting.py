@@ -101,10 +101,10 @@ def test_who_waits_for_anothers_start_hears_it_each_second(monkeypatch: pytest.M
 
         with pytest.raises(KeyboardInterrupt):
             dj.load("fake", progress=lines.append, each_second=heard)
-    assert lines == ["waiting for fake, which somebody else is starting"]
+    assert lines == ["waiting for fake, which another process is starting"]
     assert len(seconds) == 3
     for said in seconds:
-        assert re.fullmatch(r"waiting for fake, which somebody else is starting \(\d+ s\)", said)
+        assert re.fullmatch(r"waiting for fake, which another process is starting \(\d+ s\)", said)
 
 
 def test_a_terminal_rewrites_one_line_and_a_file_gets_the_steps() -> None:

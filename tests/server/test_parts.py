@@ -223,7 +223,18 @@ def test_whatever_comes_is_read_or_refused_in_one_sentence(body: bytes) -> None:
 
 def test_every_request_is_either_answered_or_not_for_browsers() -> None:
     refused = set(typing.get_args(ask.Request)) - set(answers.ANSWERS)
-    assert refused == {ask.Hello, ask.Goodbye, ask.Detach, ask.Note, ask.Sweep, ask.Collect, ask.Score}
+    assert refused == {
+        ask.Hello,
+        ask.Goodbye,
+        ask.Detach,
+        ask.Note,
+        ask.Sweep,
+        ask.Collect,
+        ask.Score,
+        ask.ReadHeads,
+        ask.ReadMetrics,
+        ask.SetAttention,
+    }
 
 
 def test_every_error_has_a_status() -> None:

@@ -19,6 +19,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.server.link import engine_id
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
@@ -28,7 +29,7 @@ PROMPT = [1, 5, 6, 7, 8]
 UNTIL_PAUSED = """
 import djinn_jupyter as dj
 from djinn_jupyter.client.engines.naming import default_session_name
-session = dj.load({model!r}, dtype="float32", device="cpu", threads=1).session(default_session_name())
+session = dj.load({model!r}, dtype="float32", device={device!r}, threads=1).session(default_session_name())
 stop = None
 while not isinstance(stop, dj.Paused):
     stop = session.run({prompt}, max_new_tokens=200, ignore_eos=True)
@@ -111,7 +112,7 @@ async def test_a_session_is_paused_over_rest_while_its_kernel_is_busy(jupyter: J
     window = await jupyter.listen()
     kernel = await Kernel.start(jupyter, "work/paris.ipynb")
     name = str(Path(jupyter.app.root_dir) / "work" / "paris.ipynb")
-    executed = kernel.client.execute(UNTIL_PAUSED.format(model=str(model), prompt=PROMPT))
+    executed = kernel.client.execute(UNTIL_PAUSED.format(model=str(model), device=computed_on(), prompt=PROMPT))
     await window.until_seen(lambda engines: any(_is_busy(e["sessions"].get(name)) for e in engines.values()))
     (engine,) = window.engines
     assert window.session(name)["label"] == "paris"
@@ -141,7 +142,7 @@ def _is_busy(session: Json | None) -> bool:
 
 
 async def test_a_browser_sees_what_the_verbs_in_python_see(jupyter: Jupyter, model: Path) -> None:
-    engine = await asyncio.to_thread(dj.load, model, dtype="float32", device="cpu", threads=1)
+    engine = await asyncio.to_thread(dj.load, model, dtype="float32", device=computed_on(), threads=1)
     assert engine.entry is not None
     number = engine_id(engine.entry)
     session = await asyncio.to_thread(engine.session, "paris")
