@@ -6,7 +6,7 @@
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
-#   make gpu      what is worth knowing of one GPU, in steps (LIST=1, STEP=..., SIZE=...); without one, tiny, on the CPU
+#   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
@@ -96,9 +96,11 @@ explore: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
+# STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.
 gpu:
-	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(if $(LIST),--list) $(if $(SIZE),--size $(SIZE)) $(STEP)
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(if $(LIST),--list) $(if $(SIZE),--size $(SIZE)) \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS)) $(STEP)
 
 # What `make gpu` needs besides PyTorch, to carry to a machine without a network: Python 3.12, Linux, x86-64.
 wheels: setup

@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A zmq context that becomes garbage together with its sockets (Jupyter's managers leave such) waits in its finalizer
-# for sockets that the same collection would close after it: the collector hangs in whatever test it happens to run.
+# for sockets that the same collection would close after it: the collector hangs, in any test.
 zmq.Context.__del__ = lambda self: None  # type: ignore[method-assign]
 
 # Before anything imports torch. Two workers share two cores; a kernel or engine started by a test inherits this.
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _place(item: pytest.Item) -> Path:
-    """Where the engines that the test starts are found, and keep their sessions."""
+    """Return the folder in which the engines that the test starts are found, and keep their sessions."""
     alone = item.path.suffix == ".ipynb" or item.get_closest_marker("browser")
     return HOME / item.path.stem if alone else HOME
 
