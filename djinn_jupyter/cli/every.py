@@ -41,9 +41,10 @@ WITHOUT_STOPS: Final = (
 AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
     PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in WITHOUT_STOPS for w in ("--set", s))),
     PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
+    PlannedRun(name="pressure_again", offer="pressure"),
     PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "2"), refused=True),
     PlannedRun(name="pressure_fewer", offer="pressure", more=("--num-sessions", "1"), refused=True),
-    PlannedRun(name="agent_again", offer="validation", more=("--only", "agent_sleep_resume")),
+    PlannedRun(name="validation_again", offer="validation", more=("--set", "pcie_flatline.baselines=false")),
 )
 
 

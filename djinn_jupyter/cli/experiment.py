@@ -40,7 +40,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add(
         "--profile",
         choices=PROFILES,
-        help="a shipped configuration: small, the demo model in under two minutes; gpu, Llama-2-13B on one GPU",
+        help="a shipped configuration: small, the demo model in minutes; gpu, Llama-2-13B on one GPU",
     )
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one key, by its dotted path")
     add(

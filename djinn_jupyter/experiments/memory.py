@@ -114,6 +114,11 @@ def in_use(reading: EngineStatistics) -> int:
     return on_device(reading) - sum(slab.pages_free * slab.page_bytes for slab in reading.slabs)
 
 
+def pages_in_use(reading: EngineStatistics) -> int:
+    """Return the bytes of keys and values on the device: those of all pages that a session has."""
+    return sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in reading.slabs)
+
+
 @contextmanager
 def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]:
     """Yield a curve that is sampled at 20 Hz until the end of the block, and at each call of `take`. Its seconds count

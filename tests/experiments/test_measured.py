@@ -39,6 +39,14 @@ def test_what_is_preallocated_is_read_off_the_slab(inside: Inside) -> None:
     assert results(inside, *NOTHING)["memory_breakdown"]["vmu_slab_preallocated_gb"] == there / GIB > 0
 
 
+def test_keys_and_values_at_a_stop_are_not_counted_with_what_the_stop_keeps(inside: Inside) -> None:
+    """The stop's hidden state is on the device as well, and no part of them."""
+    found = results(inside, *TRIALS)
+    of_a_session = found["memory_breakdown"]["kv_cache_per_session_gb"] * GIB
+    for entry in found["token_accuracy"]["entries"]:
+        assert entry["kv_bytes_resident_during_pause"] == of_a_session > 0
+
+
 def test_a_checkpoint_is_split_into_what_is_waited_for_and_what_is_copied(inside: Inside) -> None:
     for entry in results(inside, *TRIALS)["token_accuracy"]["entries"]:
         assert entry["checkpoint_time_ms"] > entry["checkpoint_copy_ms"] > 0

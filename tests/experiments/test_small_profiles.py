@@ -136,7 +136,7 @@ def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_agents(tmp_path: Path) -> None:
     """The short one of this kind is tests/faults/test_agents.py."""
-    assert run("agents", tmp_path) == 0
+    assert run("agents", tmp_path, "repetitions=1") == 0
     found = read(tmp_path, "agents_results.json")
     kept = [row for row in found["ways"] if row["way"] not in ("never", "recompute")]
     assert all(row["bits_equal_alone"] == row["agents_served"] == row["agents"] for row in kept)

@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from djinn_jupyter.experiments import report
 from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.baselines.vllm import device_gigabytes, see_only
 from djinn_jupyter.experiments.baselines.vllm_interface import answers_of, found_in
+from djinn_jupyter.experiments.baselines.vllm_layers import stop_at_layer
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course
@@ -24,6 +26,7 @@ from djinn_jupyter.experiments.validation import beside
 from djinn_jupyter.experiments.whitebox import comparison
 from djinn_jupyter.experiments.whitebox.experiment import _vllm
 from tests.experiments.fields import missing
+from tests.experiments.planted_vllm import plant
 
 Patch = pytest.MonkeyPatch
 NOTHING_OF = {"status", "baseline", "model", "vllm_installed", "vllm_initialized", "api_tests", "conclusion", "reasons"}
@@ -111,13 +114,11 @@ def test_what_it_offers_is_read_off_its_classes() -> None:
     assert found.methods == ("Offline.generate", "Offline.sleep")
     assert {"Offline.use_tqdm", "Offline.level", "Sampling.stop_token_ids"} <= {*found.parameters}
     assert not any(answers_of(found).values())
-    assert not found.stops_at_layers
 
 
 def test_an_interface_that_stops_at_layers_is_seen() -> None:
     found = found_in(SimpleNamespace(LLM=Stopping, SamplingParams=Sampling))
     assert all(answers_of(found).values())
-    assert found.stops_at_layers
     assert found.evidence()["breakpoint_layer_parameter"] == ["Stopping.breakpoint_layer"]
 
 
@@ -136,6 +137,95 @@ def test_memory_is_what_the_driver_says() -> None:
     said = SimpleNamespace(returncode=0, stdout="2048\n")
     assert device_gigabytes(lambda *asked, **options: said) == 2.0
     assert device_gigabytes(lambda *asked, **options: SimpleNamespace(returncode=9, stdout="")) is None
+
+
+def paused(seconds: float = 1.0) -> dict[str, Any]:
+    with baseline("vllm") as vllm:
+        return vllm.ask("pause", model="demo", dtype=None, tokens=[1, 2], new=6, seconds=seconds)
+
+
+def test_one_request_is_put_aside_while_another_ends(tmp_path: Path, monkeypatch: Patch) -> None:
+    """The pause of the whole engine lets none go on; one request is aborted and asked for again with its tokens."""
+    plant(tmp_path, monkeypatch)
+    found = paused()
+    assert found["status"] == "success"
+    assert 0 < found["paused_after_tokens"] < 6
+    assert found["stood_still"]
+    assert found["request_b_ended_during_pause"]
+    assert found["ended"]
+    assert found["tokens_equal_without_pause"]
+    assert found["cached_tokens_on_return"] == 2 + found["paused_after_tokens"]
+    whole = found["whole_engine"]
+    assert (whole["stood_still"], whole["request_b_ended_during_pause"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({") % 97": ") % 97 + (len(self.seen) > 1)"}, "tokens_equal_without_pause"),
+        (
+            {"await self.going_on.wait()": "await asyncio.sleep(0.2 * (request_id == 'b'))"},
+            "request_b_ended_during_pause",
+        ),
+    ],
+    ids=["other tokens", "b is slow"],
+)
+def test_a_request_that_does_not_go_on_as_before_is_seen(
+    tmp_path: Path, monkeypatch: Patch, change: dict[str, str], field: str
+) -> None:
+    plant(tmp_path, monkeypatch, **change)
+    assert paused(0.05)[field] is False
+
+
+class Layered:
+    """An engine with a model of layers in this process; `stops`: an abort ends the pass."""
+
+    def __init__(self, *, stops: bool) -> None:
+        self.model = torch.nn.ModuleDict(
+            {
+                "head": torch.nn.ModuleList([torch.nn.Identity()]),
+                "layers": torch.nn.ModuleList(map(self._layer, range(6))),
+            }
+        )
+        self.llm_engine, self.steps, self._stops, self._aborted = self, 0, stops, False
+
+    def _layer(self, number: int) -> torch.nn.Module:
+        return torch.nn.Linear(3, 3)
+
+    def apply_model(self, function: Any) -> list[Any]:
+        return [function(self.model)]
+
+    def add_request(self, name: str, prompt: Any, sampling: Any) -> None:
+        self.hidden = torch.ones(len(prompt["prompt_token_ids"]), 3)
+
+    def has_unfinished_requests(self) -> bool:
+        return self.steps < 4 and not self._aborted
+
+    def step(self) -> None:
+        self.steps += 1
+        hidden = self.hidden
+        for layer in self.model["layers"]:
+            hidden = layer(hidden)
+            if self._aborted and self._stops:
+                return
+
+    def abort_request(self, names: list[str]) -> None:
+        self._aborted = True
+
+
+@pytest.mark.parametrize(("stops", "after"), [(False, 2), (True, 0)])
+def test_a_stop_inside_a_pass_is_counted_by_layers(*, stops: bool, after: int) -> None:
+    """Not found by a name: the layers are counted that run after the request was to stop."""
+    engine = Layered(stops=stops)
+    found = stop_at_layer(engine, [5, 6, 7, 8], None)
+    assert found == {
+        "layers": 6,
+        "asked_after_layers": 4,
+        "layers_run_after_it": after,
+        "hidden_state_read": [4, 3],
+        "stops_inside_a_pass": stops,
+    }
+    assert not any(layer._forward_hooks for layer in engine.model["layers"])
 
 
 def test_a_pause_that_cannot_be_says_why() -> None:

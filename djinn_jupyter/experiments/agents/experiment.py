@@ -9,13 +9,13 @@ from typing import Any
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.agents.beside_vllm import vllm_beside
 from djinn_jupyter.experiments.agents.crowd import CrowdRecord, alone, together
 from djinn_jupyter.experiments.agents.living import AgentRecord
 from djinn_jupyter.experiments.agents.prediction import predicted
 from djinn_jupyter.experiments.agents.rows import agents_of, comparisons, row_of
 from djinn_jupyter.experiments.agents.script import AgentScript, recorded_pauses, scripts
 from djinn_jupyter.experiments.agents.ways import WAYS, Way, by_engine
-from djinn_jupyter.experiments.baselines.vllm_agents import vllm_beside
 from djinn_jupyter.experiments.configuration.agents import AgentsFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, now
 from djinn_jupyter.experiments.link import Link, TimedCopy, measured_link
@@ -67,11 +67,12 @@ def run(course: Course, file: AgentsFile) -> list[str]:
                 for way in ways:
                     _measure(course, engine, file, way, repetition, found)
                     course.write_partial(FILE, FIELDS, _fields(course, file, found))
+    assert found.sums is not None
     link = measured_link(course, found.device)
     failures = judge(file, found) + link.failures(found.copies)
     beside = {
         "link": link.fields(found.copies),
-        "vllm": vllm_beside(),
+        "vllm": vllm_beside(course, file, found.sums, found.alone),
         "prediction": _prediction(course, file, found, link),
     }
     fields = {**_fields(course, file, found), **beside}

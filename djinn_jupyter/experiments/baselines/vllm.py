@@ -18,9 +18,11 @@ from typing import Any
 from djinn_jupyter.experiments.baselines.answering import serve
 from djinn_jupyter.experiments.baselines.sources import source_of
 from djinn_jupyter.experiments.baselines.vllm_interface import answers_of, found_in
+from djinn_jupyter.experiments.baselines.vllm_layers import stop_at_layer
 
 SLEEP_LEVEL = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
 SEED = 0
+IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"  # 0: the model is in this process, where a hook can be watched
 
 
 class Vllm:
@@ -38,17 +40,18 @@ class Vllm:
             return not_run(f"vLLM did not start: {told(error)}")
 
     def _examined(self, tokens: list[int], new: int, device: str | None = None, **loading: Any) -> dict[str, Any]:
+        os.environ[IN_PROCESS] = "0"
         import vllm  # type: ignore[import-not-found]  # present on the machines that compare with it
 
         see_only(device)
-        options = _options(len(tokens) + 2 * new, enforce_eager=True, **loading)
+        options = engine_options(len(tokens) + 2 * new, enforce_eager=True, **loading)
         refused = ""
         try:
             self.llm = vllm.LLM(**options, enable_sleep_mode=True)
         except (TypeError, ValueError) as error:  # on platforms without it, and in versions before it
             refused = told(error)
             self.llm = vllm.LLM(**options)
-        found = found_in(vllm)
+        found, stopped = found_in(vllm), stop_at_layer(self.llm, tokens, greedy(new))
         slept = {"status": "not_run", "reason": f"vLLM refuses it: {refused}"} if refused else self._sleep(tokens, new)
         return {
             "status": "success",
@@ -56,7 +59,8 @@ class Vllm:
             "vllm_initialized": True,
             "api_tests": {**answers_of(found), "public_methods": list(found.methods)},
             "api_found": found.evidence(),
-            "conclusion": {"supports_layer_breakpoints": found.stops_at_layers},
+            "conclusion": {"supports_layer_breakpoints": stopped["stops_inside_a_pass"]},
+            "stop_at_layer": stopped,
             "sleep": slept,
         }
 
@@ -77,12 +81,10 @@ class Vllm:
         }
 
     def pause(self, **asked: Any) -> dict[str, Any]:
-        """Pause the asynchronous engine in the middle of a request, and send another request meanwhile."""
+        """Put a request aside in the midst of its tokens, and send another one meanwhile."""
         try:
             from vllm.v1.engine.async_llm import AsyncLLM  # type: ignore[import-not-found]
 
-            if "mode" not in inspect.signature(AsyncLLM.pause_generation).parameters:
-                return {"status": "not_run", "reason": "this vLLM's pause_generation cannot keep requests"}
             return asyncio.run(_paused(AsyncLLM, **asked))
         except Exception as error:  # noqa: BLE001  as above
             return {"status": "not_run", "reason": f"vLLM does not pause: {told(error)}"}
@@ -96,7 +98,7 @@ class Vllm:
             import vllm
 
             see_only(device)
-            self.llm = vllm.LLM(**_options(length, **loading), cpu_offload_gb=cpu_offload_gb)
+            self.llm = vllm.LLM(**engine_options(length, **loading), cpu_offload_gb=cpu_offload_gb)
         except Exception as error:  # noqa: BLE001  as above
             return {"status": "not_run", "reason": f"vLLM did not start: {told(error)}"}
         return {"status": "success"}
@@ -104,49 +106,101 @@ class Vllm:
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Generate greedily; return tokens and seconds."""
         begun = time.perf_counter()
-        made = self.llm.generate([{"prompt_token_ids": tokens}], _greedy(new), use_tqdm=False)
+        made = self.llm.generate([{"prompt_token_ids": tokens}], greedy(new), use_tqdm=False)
         return {"tokens": list(made[0].outputs[0].token_ids), "seconds": time.perf_counter() - begun}
 
 
 async def _paused(
     engines: Any, tokens: list[int], new: int, seconds: float, device: str | None = None, **loading: Any
 ) -> dict[str, Any]:
-    """Pause request A between two of its tokens, the finest step that vLLM offers. `engines` is the class AsyncLLM."""
+    """Put request A aside between two of its tokens, the finest step that vLLM offers, while request B runs; then do so
+    by the pause of the whole engine, under which no request goes on. `engines` is the class AsyncLLM."""
     from vllm.engine.arg_utils import AsyncEngineArgs  # type: ignore[import-not-found]
 
     see_only(device)
-    engine = engines.from_engine_args(AsyncEngineArgs(**_options(len(tokens) + new, enforce_eager=True, **loading)))
-    prompt, begins, came = {"prompt_token_ids": tokens}, asyncio.Event(), {"a": 0, "b": 0}
-
-    async def ask(name: str) -> None:
-        async for output in engine.generate(prompt=prompt, sampling_params=_greedy(new), request_id=name):
-            came[name] = len(output.outputs[0].token_ids)
-            begins.set()
-
+    options = engine_options(len(tokens) + new, enforce_eager=True, enable_prefix_caching=True, **loading)
+    engine = engines.from_engine_args(AsyncEngineArgs(**options))
     try:
-        request_a = asyncio.create_task(ask("a"))
-        await begins.wait()
-        await engine.pause_generation(mode="keep", clear_cache=False)
-        paused_at, begun = came["a"], time.perf_counter()
-        request_b = asyncio.create_task(ask("b"))
-        ended, _ = await asyncio.wait({request_b}, timeout=seconds)
-        held, stood = device_gigabytes(), came["a"] == paused_at
-        await asyncio.sleep(max(0.0, seconds - (time.perf_counter() - begun)))
-        await engine.resume_generation()
-        await asyncio.gather(request_a, request_b)
+        aside = await _put_aside(engine, tokens, new, seconds)
+        return {"status": "success", **aside, "whole_engine": await _pause_whole(engine, tokens, new, seconds)}
     finally:
         engine.shutdown()
+
+
+async def _put_aside(engine: Any, tokens: list[int], new: int, seconds: float) -> dict[str, Any]:
+    """Abort A, for vLLM has no pause of one request, run B, and ask for A again with the tokens that it had."""
+    whole = await _Asked(engine, "a alone", tokens, new).ended()
+    a = _Asked(engine, "a", tokens, new)
+    await a.begins.wait()
+    await a.abort()
+    begun, b = time.perf_counter(), _Asked(engine, "b", tokens, new)
+    ended, _ = await asyncio.wait({b.task}, timeout=seconds)
+    held, had = device_gigabytes(), list(a.tokens)
+    await asyncio.sleep(max(0.0, seconds - (time.perf_counter() - begun)))
+    stood = a.tokens == had
+    await b.ended()
+    rest = _Asked(engine, "a again", [*tokens, *had], new - len(had)) if len(had) < new else None
+    again = had + (await rest.ended() if rest is not None else [])
     return {
-        "status": "success",
-        "paused_after_tokens": paused_at,
+        "paused_after_tokens": len(had),
         "stood_still": stood,
         "vram_during_pause_gb": held,
         "request_b_ended_during_pause": bool(ended),
-        "ended": came["a"] == new,
+        "ended": len(again) == new,
+        "tokens_equal_without_pause": again == whole,
+        "cached_tokens_on_return": 0 if rest is None else rest.cached,
     }
 
 
-def _options(length: int, model: str, dtype: str | None, random_weights: bool = False, **more: Any) -> dict[str, Any]:
+async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float) -> dict[str, Any]:
+    """Pause all requests by `pause_generation`, where this vLLM can keep them."""
+    if "mode" not in inspect.signature(engine.pause_generation).parameters:
+        return {"status": "not_run", "reason": "this vLLM's pause_generation cannot keep requests"}
+    a = _Asked(engine, "a of all", tokens, new)
+    await a.begins.wait()
+    await engine.pause_generation(mode="keep", clear_cache=False)
+    had, b = len(a.tokens), _Asked(engine, "b of all", tokens, new)
+    ended, _ = await asyncio.wait({b.task}, timeout=seconds)
+    stood = len(a.tokens) == had
+    await engine.resume_generation()
+    await asyncio.gather(a.task, b.task)
+    return {
+        "status": "success",
+        "paused_after_tokens": had,
+        "stood_still": stood,
+        "request_b_ended_during_pause": bool(ended),
+    }
+
+
+class _Asked:
+    """One request of the asynchronous engine, under way from its making; `tokens` are those that came so far, `cached`
+    those of its prompt that were in the cache."""
+
+    def __init__(self, engine: Any, name: str, prompt: list[int], new: int) -> None:
+        self.tokens: list[int] = []
+        self.cached: int | None = None
+        self.begins = asyncio.Event()
+        self.task = asyncio.create_task(self._hear(engine, name, prompt, new))
+
+    async def _hear(self, engine: Any, name: str, prompt: list[int], new: int) -> None:
+        asked = {"prompt": {"prompt_token_ids": prompt}, "sampling_params": greedy(new), "request_id": name}
+        async for output in engine.generate(**asked):
+            self.tokens, self.cached = list(output.outputs[0].token_ids), output.num_cached_tokens
+            self.begins.set()
+
+    async def ended(self) -> list[int]:
+        await self.task
+        return self.tokens
+
+    async def abort(self) -> None:
+        """End it where it is: vLLM aborts a request whose asker has gone."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def engine_options(
+    length: int, model: str, dtype: str | None, random_weights: bool = False, **more: Any
+) -> dict[str, Any]:
     """Return the constructor's options. Input and output are tokens, so no tokenizer is needed; `length` is the longest
     sequence."""
     drawn = {"load_format": "dummy", "seed": SEED} if random_weights else {}
@@ -160,7 +214,7 @@ def _options(length: int, model: str, dtype: str | None, random_weights: bool = 
     }
 
 
-def _greedy(new: int) -> Any:
+def greedy(new: int) -> Any:
     import vllm
 
     return vllm.SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True, detokenize=False)

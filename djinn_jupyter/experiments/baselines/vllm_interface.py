@@ -1,4 +1,5 @@
-"""The features of vLLM's public interface for stopping inside a model: found in its classes by the meaning of names."""
+"""The names of vLLM's public interface that could be for stopping inside a model, as the original's parsers read them:
+evidence to look up, by which nothing is decided."""
 
 from __future__ import annotations
 
@@ -32,11 +33,6 @@ class Interface:
             test: [name for name in getattr(self, kind) if re.search(pattern, name.partition(".")[2])]
             for test, (kind, pattern) in WANTED.items()
         }
-
-    @property
-    def stops_at_layers(self) -> bool:
-        found = self.evidence()
-        return bool(found["breakpoint_layer_parameter"] or found["pause_at_layer_method"])
 
 
 def answers_of(found: Interface) -> dict[str, bool]:

@@ -29,24 +29,34 @@ class Judgement:
         return replace(self, value=value)
 
 
+UNREAD: Final = Judgement(verdict="undecided", value=None, repetitions=0, reason="there is no reading")
+
+
 def every(held: Sequence[bool], otherwise: str) -> Judgement:
-    """Judge what is right or wrong each time; `otherwise` is the reason where it was wrong once."""
+    """Judge what is right or wrong each time; `otherwise` is the reason where it was wrong once. One repetition decides
+    neither way."""
     share, count = sum(held) / len(held) if held else None, len(held)
-    if not all(held):
-        return Judgement(verdict="refuted", value=share, repetitions=count, reason=otherwise)
     if count < REPETITIONS:
         return Judgement(verdict="undecided", value=share, repetitions=count, reason=ONE)
+    if not all(held):
+        return Judgement(verdict="refuted", value=share, repetitions=count, reason=otherwise)
     return Judgement(verdict="holds", value=share, repetitions=count)
 
 
-def at_most(readings: Sequence[float], bar: float) -> Judgement:
-    """Judge by the interval of the median whether it is at most `bar`."""
-    return _by_interval([-reading for reading in readings], -bar, -1.0)
+def at_most(readings: Sequence[float], bar: float, of: str) -> Judgement:
+    """Judge by the interval of the median whether it is at most `bar`. `of` names the readings in the reason."""
+    if not readings:
+        return UNREAD
+    turned = MedianInterval.of([-reading for reading in readings]).at_least(-bar)
+    return _judged(MedianInterval.of(readings), turned, f"the median of {of} is", f"not at most {bar:g}")
 
 
-def at_least(readings: Sequence[float], bar: float) -> Judgement:
-    """Judge by the interval of the median whether it is at least `bar`."""
-    return _by_interval(readings, bar, 1.0)
+def at_least(readings: Sequence[float], bar: float, of: str) -> Judgement:
+    """Judge by the interval of the median whether it is at least `bar`. `of` names the readings in the reason."""
+    if not readings:
+        return UNREAD
+    found = MedianInterval.of(readings)
+    return _judged(found, found.at_least(bar), f"the median of {of} is", f"not at least {bar:g}")
 
 
 def arithmetic(holds: bool, value: Any, otherwise: str) -> Judgement:
@@ -64,22 +74,16 @@ def together(first: Judgement, *others: Judgement) -> Judgement:
     return first
 
 
-def read_interval(fields: Mapping[str, Any], bar: float) -> Judgement:
+def read_interval(fields: Mapping[str, Any], bar: float, of: str) -> Judgement:
     """Judge an interval that a result file has whether its median is at least `bar`."""
     names = ("median", "low", "high", "count", "confidence")
     found = MedianInterval(**{name: fields[name] for name in names})
-    return _judged(found, found.at_least(bar), bar)
+    return _judged(found, found.at_least(bar), f"the median of {of} is", f"not at least {bar:g}")
 
 
-def _by_interval(readings: Sequence[float], bar: float, sign: float) -> Judgement:
-    if not readings:
-        return Judgement(verdict="undecided", value=None, repetitions=0, reason="there is no reading")
-    told = MedianInterval.of([sign * reading for reading in readings])
-    return _judged(told, MedianInterval.of(readings).at_least(bar), sign * bar)
-
-
-def _judged(found: MedianInterval, verdict: Verdict, bar: float) -> Judgement:
-    missed = f"the median is {found.median:.4g}, and the bar {bar:g}"  # a judgement of several has another value
+def _judged(found: MedianInterval, verdict: Verdict, named: str, wanted: str) -> Judgement:
+    """Return the judgement; its reason has the figure that missed, for a judgement of several has another value."""
+    missed = f"{named} {found.median:.4g}, {wanted}"
     reasons = {"holds": "", "refuted": missed, "undecided": INSIDE if found.count > 5 else FEW}
     return Judgement(
         verdict=verdict, value=found.median, interval=found, repetitions=found.count, reason=reasons[verdict]

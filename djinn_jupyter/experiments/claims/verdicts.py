@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ ROUNDED: Final = 0.05  # milliseconds, which print as 0.0 up to here
 NOTHING: Final = 0.05  # of the memory before: less is "about 0 GB"
 NEAR: Final = 0.1  # of a figure of the original
 PREALLOCATED: Final = 0.9  # 72 of 80 GB
+PLATEAU: Final = 77 / 80  # of the capacity
+FLATLINE: Final = 20_000, 0.8, 10  # MB/s; the share of samples above; seconds
 GIGABYTE: Final = 1e9
 NOT_COMPARED: Final = "agents that hint were not compared with lru: one of the two refused an agent, or did not run"
 SIZE, OUT_SECONDS, IN_SECONDS = 1.3 * GIGABYTE, 0.080, 0.050  # of the original's swap
@@ -36,6 +38,16 @@ SIZE, OUT_SECONDS, IN_SECONDS = 1.3 * GIGABYTE, 0.080, 0.050  # of the original'
 def on_a_gpu(v: V) -> bool:
     """True where the readings were taken on a GPU."""
     return bool(v["device"].startswith("cuda"))
+
+
+def all_on_a_gpu(v: V) -> bool:
+    """True where the readings of each run were taken on a GPU."""
+    return all(on_a_gpu(one) for one in run_by_run(v))
+
+
+def run_by_run(v: V) -> Iterator[dict[str, Any]]:
+    """Yield the values of each run, where every field has one of each."""
+    return (dict(zip(v, values, strict=True)) for values in zip(*v.values(), strict=True))
 
 
 def accuracy(v: V) -> Judgement:
@@ -60,29 +72,33 @@ def capture(v: V) -> Judgement:
 
 def steering(v: V) -> Judgement:
     twice = every([v["repeats"]] * RUNS, "the same edit at the same stop gave two results")
-    some = every([v["percent"] > 0, v["changed"]], "the edit changed no token")
+    some = every([v["percent"] > 0 and v["changed"]] * RUNS, "the edit changed no token")
     return together(twice, some).told_as(v["percent"])
 
 
 def steering_cost(v: V) -> Judgement:
-    return at_most([steered / plain for plain, steered in v["pairs"]], SAME_TIME)
+    ratios = [steered / plain for plain, steered in v["pairs"]]
+    return at_most(ratios, SAME_TIME, "the times with an edit over those without")
 
 
 def dispatch(v: V) -> Judgement:
-    return at_most(v["waits"], ROUNDED)
+    return at_most(v["waits"], ROUNDED, "the milliseconds that another request waits")
 
 
 def background_copy(v: V) -> Judgement:
     rates = zip(v["stopped"], v["copied"], strict=False)  # turn by turn; a run may be broken off in the midst of one
-    return together(at_most(v["copies"], 10.0), at_least([copied / stopped for stopped, copied in rates], ALONE))
+    ratios = [copied / stopped for stopped, copied in rates]
+    quick = at_most(v["copies"], 10.0, "the milliseconds of a copy")
+    return together(quick, at_least(ratios, ALONE, "a neighbour's speed with the copies over that without"))
 
 
 def restore(v: V) -> Judgement:
-    return at_most(v["times"], 5.0)
+    return at_most(v["times"], 5.0, "the milliseconds until the pass goes on")
 
 
 def overhead(v: V) -> Judgement:
-    return at_most([100 * (stopped - plain) / plain for plain, stopped in v["pairs"]], 1.0)
+    percents = [100 * (stopped - plain) / plain for plain, stopped in v["pairs"]]
+    return at_most(percents, 1.0, "the additional time with a stop, in percent,")
 
 
 def wire(v: V) -> Judgement:
@@ -91,7 +107,8 @@ def wire(v: V) -> Judgement:
 
 def upload(v: V) -> Judgement:
     times = [1000 * GIGABYTE / (rate * GIB) for rate in v["rates"]]
-    return together(at_most(times, 62.5 * (1 + NEAR)), at_least(times, 62.5 * (1 - NEAR)))
+    named = "the milliseconds of 1 GB"
+    return together(at_most(times, 62.5 * (1 + NEAR), named), at_least(times, 62.5 * (1 - NEAR), named))
 
 
 def other_request(v: V) -> Judgement:
@@ -122,36 +139,57 @@ def demand(v: V) -> Judgement:
 
 
 def all_alive(v: V) -> Judgement:
-    """Judge the sessions; each is a repetition."""
-    asked, spawned = v["asked"], v["spawned"]
-    alive = every([number < min(spawned, v["alive"]) for number in range(asked)], "not all were alive together")
-    first = first_evicted(v["events"], v["progression"])
-    fit = int((v["capacity"] - (v["demand"] - asked * v["session"])) / v["session"])
-    swapped = every([1 < first <= fit + 1] * asked, f"{fit} fit, and the first eviction came with session {first}")
-    return together(alive, swapped).told_as(first)
+    """Judge the runs, each of all its sessions."""
+    runs = list(run_by_run(v))
+    firsts, fits = [first_evicted(run) for run in runs], [fit_on_the_card(run) for run in runs]
+    alive = [run["asked"] <= min(run["spawned"], run["alive"]) for run in runs]
+    due = [(1 - NEAR) * (fit + 1) <= first <= fit + 1 for first, fit in zip(firsts, fits, strict=True)]
+    found = together(
+        every(alive, "not all were alive together"),
+        every(due, f"{fits[0]} fit, and the first eviction came with session {min(firsts)}"),
+        every([cycled(run) for run in runs], "a session that left did not come back"),
+    )
+    return found.told_as(min(firsts))
 
 
-def first_evicted(events: Sequence[Mapping[str, Any]], progression: Sequence[Mapping[str, Any]]) -> int:
+def fit_on_the_card(run: V) -> int:
+    """Return how many sessions have room beside the weights."""
+    weights = run["demand"] - run["asked"] * run["session"]
+    return int((run["capacity"] - weights) / run["session"])
+
+
+def first_evicted(run: V) -> int:
     """Return the number of the session with which the first eviction came; 0 without one."""
-    moments = [event["timestamp"] for event in events if event["direction"] == "out"]
+    moments = [event["timestamp"] for event in run["events"] if event["direction"] == "out"]
     if not moments:
         return 0
-    return 1 + sum(bool(spawned["timestamp"] < min(moments)) for spawned in progression)
+    return 1 + sum(bool(spawned["timestamp"] < min(moments)) for spawned in run["progression"])
+
+
+def cycled(run: V) -> bool:
+    """True where sessions left, and each of them came back."""
+    out, back = ({e["session"] for e in run["events"] if e["direction"] == way} for way in ("out", "in"))
+    return bool(out) and out <= back
 
 
 def plateau(v: V) -> Judgement:
-    """Judge the samples of the memory; each is a repetition."""
-    peak = max(sample[1] for sample in v["samples"])
-    within = every([sample[1] / GIB <= v["capacity"] for sample in v["samples"]], "memory was above the capacity")
-    flat = every([v["plateau"], v["hertz"] >= 10], "no plateau, or sampled at less than 10 Hz")
-    return together(within, flat).told_as(100 * peak / v["capacity"])
+    """Judge the runs, each by all samples of its memory."""
+    runs = list(run_by_run(v))
+    peaks = [max(sample[1] for sample in run["samples"]) / run["capacity"] for run in runs]
+    flat = [run["plateau"] and run["hertz"] >= 10 for run in runs]
+    found = together(
+        every([peak <= 1 for peak in peaks], "memory was above the capacity"),
+        every([peak >= PLATEAU for peak in peaks], f"memory stayed at {100 * min(peaks):.0f} % of the capacity"),
+        every(flat, "no plateau, or sampled at less than 10 Hz"),
+    )
+    return found.told_as(100 * max(peaks))
 
 
 def swap_speed(v: V) -> Judgement:
     copied = [event for event in v["events"] if event["gb_per_s"] is not None]
     out, back = ([e["gb_per_s"] * GIB for e in copied if e["direction"] == way] for way in ("out", "in"))
-    slow = at_least(out, SIZE / OUT_SECONDS) if out else every([], "")
-    return together(slow, at_least(back, SIZE / IN_SECONDS) if back else every([], ""))
+    leaving = at_least(out, SIZE / OUT_SECONDS, "the rates of swaps out, in bytes/s,")
+    return together(leaving, at_least(back, SIZE / IN_SECONDS, "the rates of restores, in bytes/s,"))
 
 
 def refusal(v: V) -> Judgement:
@@ -163,22 +201,27 @@ def refusal(v: V) -> Judgement:
 
 
 def ring_logits(v: V) -> Judgement:
-    """Judge the samples, each a repetition, all together."""
-    samples = len(v["passes"]) // v["passes_per_sample"]
-    held = v["bitwise"] if v["same_device"] else v["norm"] < 0.1 or v["likeliest"]
-    return every([held] * samples, "logits through the ring are others than plain ones").told_as(v["norm"])
+    """Judge the runs, each by the worst of its samples."""
+    held = [run["bitwise"] if run["same_device"] else run["norm"] < 0.1 or run["likeliest"] for run in run_by_run(v)]
+    return every(held, "logits through the ring are others than plain ones").told_as(max(v["norm"]))
 
 
 def flatline(v: V) -> Judgement:
-    if not v["rates"]:
+    """Judge the runs, each by the share of its samples."""
+    rate, least, seconds = FLATLINE
+    runs = list(run_by_run(v))
+    if not all(run["rates"] for run in runs):
         return Judgement(verdict="undecided", value=None, repetitions=0, reason="there is no window")
-    share = sum(rate >= 20_000 for rate in v["rates"]) / len(v["rates"])
-    held = share > 0.8 and v["seconds"] >= 10
-    return every([held] * len(v["rates"]), f"{100 * share:.0f} % of samples were above").told_as(100 * share)
+    shares = [sum(one >= rate for one in run["rates"]) / len(run["rates"]) for run in runs]
+    found = together(
+        every([share > least for share in shares], f"{100 * min(shares):.0f} % of the samples were above"),
+        every([run["seconds"] >= seconds for run in runs], f"it was sampled for less than {seconds} s"),
+    )
+    return found.told_as(100 * min(shares))
 
 
 def pinned(v: V) -> Judgement:
-    return at_least([rate * GIB / GIGABYTE for rate in v["rates"]], 22.0)
+    return at_least([rate * GIB / GIGABYTE for rate in v["rates"]], 22.0, "the rates in GB/s")
 
 
 def sleeper(v: V) -> Judgement:
@@ -191,7 +234,7 @@ def sleeper(v: V) -> Judgement:
 def streaming(v: V) -> Judgement:
     """Judge the slowest model; each has six repetitions or more."""
     worst = min(v["tokens"], key=lambda found: float(found["low"]))
-    fast = read_interval(worst, v["bar"])
+    fast = read_interval(worst, v["bar"], "the slowest model's speed over that of both at once")
     logits = every(v["logits"] * worst["count"], "logits of a streamed model are others")
     return together(fast, logits)
 
@@ -209,14 +252,15 @@ def agents(v: V) -> Judgement:
 
 def of_ratio(found: Mapping[str, Any], count: int) -> Judgement:
     """Return the verdict that a ratio of two ways is below one, as its file has it."""
-    open_ = INSIDE if count >= LEAST_REPETITIONS else FEW
-    reason = {"holds": "", "refuted": "it is slower", "undecided": open_}[found["lower"]]
+    if count < LEAST_REPETITIONS:
+        return Judgement(verdict="undecided", value=found["value"], repetitions=count, reason=FEW)
+    reason = {"holds": "", "refuted": "agents that hint wait longer", "undecided": INSIDE}[found["lower"]]
     return Judgement(verdict=found["lower"], value=found["value"], repetitions=count, reason=reason)
 
 
 def slow_line(v: V) -> Judgement:
     """Judge whether a stop takes less than a second over a line as a phone has it."""
-    return at_most(v["seconds"], 1.0)
+    return at_most(v["seconds"], 1.0, "the seconds of a stop")
 
 
 def both_cards(v: V) -> Judgement:

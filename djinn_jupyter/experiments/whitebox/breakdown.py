@@ -8,6 +8,7 @@ from typing import Any
 from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.course import Unmeasured
+from djinn_jupyter.experiments.memory import pages_in_use
 from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.wire.nouns import EngineStatistics
 
@@ -67,11 +68,7 @@ def _held_at_a_stop(engine: RemoteEngine, layer: int, prompt: list[int]) -> Stop
     paused(session.run(prompt, max_new_tokens=1, ignore_eos=True))
     after = engine.statistics()
     session.close()
-    return StoppedBytes(pages=_paged(after) - _paged(before), stop=_kept(after) - _kept(before))
-
-
-def _paged(reading: EngineStatistics) -> int:
-    return sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in reading.slabs)
+    return StoppedBytes(pages=pages_in_use(after) - pages_in_use(before), stop=_kept(after) - _kept(before))
 
 
 def _kept(reading: EngineStatistics) -> int:

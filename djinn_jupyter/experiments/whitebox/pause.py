@@ -15,6 +15,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.baselines.asking import LEAST_VOCABULARY, Baseline
 from djinn_jupyter.experiments.counter import Counter, counter_of
 from djinn_jupyter.experiments.course import Course, Unmeasured, timed
+from djinn_jupyter.experiments.memory import pages_in_use
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.serving import engine_for
 from djinn_jupyter.experiments.whitebox.breakdown import slab_bytes
@@ -110,7 +111,7 @@ def pause_of_djinn(course: Course, model: str, device: str, wanted: PausePlan, *
 
 def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: PausePlan) -> dict[str, Any]:
     expected = _alone(engine, wanted)
-    loaded, slabs = counter.read(), slab_bytes(engine)
+    loaded, slabs, paged = counter.read(), slab_bytes(engine), pages_in_use(engine.statistics())
     sessions = [_stopped(engine, wanted, number) for number in range(len(wanted.prompts))]
     stopped, gone = counter.read(), _gone(engine, sessions)
 
@@ -122,6 +123,7 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
 
     during = _stand(counter, going_on)
     stood, resident = during[-1][0], _resident(engine, sessions)
+    keys_and_values = pages_in_use(engine.statistics()) - paged
     engine.sleep()
     found = PauseReadings(
         loaded=loaded,
@@ -138,8 +140,8 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
         **found.fields(len(sessions)),
         "pause_least_seconds": wanted.seconds,
         "pause_duration_seconds": stood,
-        "kv_bytes_resident_during_pause": resident,
-        "session_bytes_on_device": resident,
+        "kv_bytes_resident_during_pause": keys_and_values,  # by the engine's page tables
+        "session_bytes_on_device": resident,  # by each session: with what it keeps for its stop
         "resume_restore_time_ms": statistics.median(restored),
         "resume_restore_times_ms": restored,
         "paused_sessions_bitwise_equal": equal,

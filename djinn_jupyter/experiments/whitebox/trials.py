@@ -21,6 +21,7 @@ from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured, timed
 from djinn_jupyter.experiments.digest import digest
 from djinn_jupyter.experiments.link import TimedCopy
+from djinn_jupyter.experiments.memory import pages_in_use
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 
 RESULTS = "djinn_breakpoint_results.json"
@@ -196,13 +197,13 @@ def stopped_and_resumed(
 def _left_and_compared(
     engine: RemoteEngine, session: RemoteSession, prompt: list[int], new: int, layer: int
 ) -> tuple[int, Absence, tuple[int, ...], Finished, bool]:
-    """Run once more and swap the session out and back at the stop. Return its bytes on the device before that, the
-    swap, the predictions at every position, the end, and True where the run also stopped at the first new token: there
-    it is swapped again, with newer bytes."""
+    """Run once more and swap the session out and back at the stop. Return the bytes of its keys and values on the
+    device before that (no other session has any), the swap, the predictions at every position, the end, and True where
+    the run also stopped at the first new token: there it is swapped again, with newer bytes."""
     _arm(session, layer, engine.description.layers - 1)
     session.breakpoint(f"resid_post.{layer}", when="step == 1")
     stop = paused(run_prompt(session, prompt, new))
-    resident, away = session.describe().device_bytes, absence(engine, session)
+    resident, away = pages_in_use(engine.statistics()), absence(engine, session)
     if stop.layer < engine.description.layers:
         stop = paused(session.resume())
     predicted = predicted_by(stop)
