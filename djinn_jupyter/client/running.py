@@ -7,12 +7,21 @@ from concurrent.futures import Future
 
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.connection.following import Following, followed
-from djinn_jupyter.wire.replies import Event, Reply, SessionFailed, SessionFinished, SessionPaused, TokenSampled
+from djinn_jupyter.wire.replies import (
+    Event,
+    Reply,
+    SessionClosed,
+    SessionFailed,
+    SessionFinished,
+    SessionPaused,
+    SessionRunning,
+    TokenSampled,
+)
 from djinn_jupyter.wire.requests import Pause, Request
 
 OnToken = Callable[[TokenSampled], None]
 LAST_EVENTS_SECONDS = 2.0  # the last tokens may come after the reply
-_ENDS = (SessionPaused, SessionFinished, SessionFailed)
+_ENDS = (SessionPaused, SessionFinished, SessionFailed, SessionClosed)
 
 
 def run_until_stop(channel: Channel, session: str, request: Request, on_token: OnToken | None) -> tuple[Reply, bool]:
@@ -45,11 +54,13 @@ def _pause(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
 
 def _follow(run: Following, on_token: OnToken) -> None:
     """Pass tokens to `on_token` until both the reply and the event that ends the run have arrived; after the reply wait
-    at most LAST_EVENTS_SECONDS for that event."""
-    ended = False
+    at most LAST_EVENTS_SECONDS for that event. A request that was refused began no run, and nothing is waited for."""
+    begun = ended = False
     for event in run.events():
+        begun = begun or isinstance(event, SessionRunning)
         ended = _heeded(event, on_token) or ended
-    if not ended:
+    refused = run.reply.exception() is not None and not begun
+    if not ended and not refused:
         any(_heeded(event, on_token) for event in run.later_events(LAST_EVENTS_SECONDS))
 
 

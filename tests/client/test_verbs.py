@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.connection.following import Following
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused
 from djinn_jupyter.errors import IllegalMove, SessionHeld, SessionsWouldSuffer, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -82,6 +84,28 @@ def test_tokens_are_streamed_in_the_callers_thread(near: Near) -> None:
     heard: list[TokenSampled] = []
     done = session.run([5], max_new_tokens=4, on_token=heard.append)
     assert tuple(event.token for event in heard) == done.tokens
+
+
+@pytest.mark.parametrize("prompt", [[], [10**6]])
+def test_a_run_that_is_refused_waits_for_no_tokens(
+    engine: RemoteEngine, prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Following, "later_events", lambda run, seconds: pytest.fail("there is no run"))
+    with pytest.raises(UsageError):
+        engine.session("a").run(prompt, on_token=print)
+
+
+def test_a_run_whose_session_is_closed_waits_for_no_tokens(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Following, "later_events", lambda run, seconds: pytest.fail("it has ended"))
+    session = engine.session("a")
+
+    def close(event: TokenSampled) -> None:
+        engine.reach("a").close(force=True)
+
+    with pytest.raises(IllegalMove, match="was closed"):
+        session.run([9, 8, 7], max_new_tokens=50, ignore_eos=True, on_token=close)
 
 
 def test_an_interrupt_pauses_the_run_and_says_where_it_stands(near: Near) -> None:
