@@ -69,7 +69,7 @@ class Dispatcher:
         request = queued.request
         if session is not None and not self._needs.of(request).while_away:
             self._residency.asked(session)
-        if session is not None and isinstance(request, ask.Pause) and self._withdraw_unread(session):
+        if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
             self._answers.add(queued, Pausing(was_running=True))
             return
         if session is None or not (self._has_to_wait(session, request) or (queued.unread and session.work is None)):
@@ -104,13 +104,28 @@ class Dispatcher:
             looked_at or behind or self._needs.lacks_bytes(session, request) or self._needs.lacks_rows(session, request)
         )
 
+    def _withdraw(self, session: Session) -> bool:
+        """Refuse the run whose prompt is still being tokenized, or that waits for room, because its user interrupts.
+        True where there was one."""
+        return self._withdraw_unread(session) or self._withdraw_without_room(session)
+
     def _withdraw_unread(self, session: Session) -> bool:
-        """Refuse a prompt that is still being tokenized, because its user interrupts. True where there was one."""
         queued = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
         if queued is None or queued.tokens is None:
             return False
         queued.tokens.withdraw()
         message = f"Session {in_quotes(session.name)} was paused before its prompt was tokenized; run it again."
+        self._fail(queued, session, IllegalMove(message))
+        return True
+
+    def _withdraw_without_room(self, session: Session) -> bool:
+        if session not in self._waiting or not session.residence.waits_for_room:
+            return False
+        queued = self._waiting.first(session)
+        if not isinstance(queued.request, ask.Run):
+            return False
+        session.residence.note_room()
+        message = f"Session {in_quotes(session.name)} was paused before there was room for its run; run it again."
         self._fail(queued, session, IllegalMove(message))
         return True
 

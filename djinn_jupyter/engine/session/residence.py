@@ -145,6 +145,11 @@ class Residence:
     def note_room(self) -> None:
         self.wants_room = False
 
+    @property
+    def waits_for_room(self) -> bool:
+        """True where its first queued request, or its way back to the device, waits for evictions."""
+        return self.wants_room or (self.moving is not None and self.moving.waits_for_room)
+
     def know_storages(self, found: SessionStorages) -> SessionStorages:
         """Keep what was found until the session changes. Return it."""
         self.storages_known = (self.version, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
 from djinn_jupyter.wire.replies import Reply, RuleRefused, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.sites import Site
+
+PAUSED: Final = "It was paused while it waited for room on the device."
 
 
 def run(
@@ -137,16 +140,28 @@ def _passed(
 def _while_up_to_date(
     seat: Seat, steps: Generator[Blocked | None, None, Outcome]
 ) -> Generator[Blocked | None, None, Outcome | None]:
-    """Run the steps of entering a pass; None where its plan changes while they wait for room."""
+    """Run the steps of entering a pass; None where its plan changes while they wait for room. Raises SlabFull where
+    there is none yet when the session is to pause before the pass."""
     while True:
         try:
             blocked = next(steps)
         except StopIteration as done:
             outcome: Outcome = done.value
             return outcome
-        yield blocked
+        yield None if blocked is None else _until_paused(seat.session, blocked)
+        if blocked is not None and blocked() and _pauses_before(seat.session):
+            raise SlabFull(PAUSED)
         if not seat.up_to_date:
             return None
+
+
+def _until_paused(session: Session, blocked: Blocked) -> Blocked:
+    return lambda: blocked() and not _pauses_before(session)
+
+
+def _pauses_before(session: Session) -> bool:
+    """True where the session is to pause and its pass has not begun."""
+    return session.pause_requested and session.frame is not None and session.frame.hidden is None
 
 
 def _may_be_shared(frame: Frame) -> bool:

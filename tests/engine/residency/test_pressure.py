@@ -148,6 +148,58 @@ def test_the_last_of_two_growing_runs_that_nobody_can_help_ends_where_it_is() ->
     desk.close_all()
 
 
+def waits(desk: Desk, name: str) -> bool:
+    job = desk.engine.scheduler.job_of(desk.session(name))
+    return job is not None and job.waits
+
+
+def test_a_run_that_is_paused_while_it_waits_for_room_ends_with_what_it_has_and_another_goes_on() -> None:
+    """Its user would wait for as long as the other run lasts."""
+    desk, ends = small(12), {}
+    for name in "ab":
+        desk.open(name)
+        ends[name] = start(desk, name, tokens(70, seed=3), 90)
+    while not (waiting := [name for name in ends if waits(desk, name)]):
+        desk.engine.tick()
+    (name,) = waiting
+    (other,) = {*ends} - {name}
+    pausing: list[Any] = []
+    desk.post(ask.Pause(session=name), pausing)
+    while not ends[name]:
+        desk.engine.tick()
+    assert (pausing[0].was_running, ends[other]) == (True, [])
+    ended = ends[name][0]
+    assert (ended.reason, "was paused while it waited for room" in ended.detail) == ("slab_full", True)
+    until(desk, ends[other])
+    whole = plain(tokens(70, seed=3), 90)
+    assert desk.outcome(ends[other][0], other) == whole, "with the room of the one that was paused"
+    had = len(ended.tokens)
+    assert 0 < had < 90
+    assert ended.tokens == whole.tokens[:had]
+    assert desk.run((), 90 - had, name, extend=True).tokens == whole.tokens[had:]
+    desk.close_all()
+
+
+def test_a_run_that_is_paused_before_there_is_room_for_its_prompt_is_refused_and_can_be_run_again() -> None:
+    desk = small(12)
+    desk.open("a")
+    running = start(desk, "a", tokens(100), 60)
+    while len(desk.session("a").tokens) < 102:
+        desk.engine.tick()
+    desk.open("b")
+    waiting = start(desk, "b", tokens(100, seed=2))
+    while not desk.session("b").residence.wants_room:
+        desk.engine.tick()
+    pausing: list[Any] = []
+    desk.post(ask.Pause(session="b"), pausing)
+    until(desk, waiting, pausing)
+    assert (pausing[0].was_running, running) == (True, [])
+    assert waiting[0].message == "Session 'b' was paused before there was room for its run; run it again."
+    until(desk, running)
+    assert desk.outcome(desk.run(tokens(100, seed=2), NEW, "b"), "b") == plain(tokens(100, seed=2))
+    desk.close_all()
+
+
 def test_the_longest_unused_leaves_first_and_a_detached_one_before_it() -> None:
     desk = small(16)
     for name in "abc":
