@@ -65,9 +65,13 @@ check: setup
 	$(BIN)/mypy
 	npm --prefix labextension run --silent check
 
-# Three stages: what may share the cores, the sidebar's models, what needs the cores alone. Their sum is the last line.
-test: check chromium fast sidebar alone
-	@$(BIN)/python tests/tally.py $(REPORTS)/fast.xml $(REPORTS)/sidebar.xml $(REPORTS)/alone.xml
+# The checks, then three stages of tests: what may share the cores, the sidebar's models, what needs the cores alone.
+# All of them run, also after one that fails; the sum of the tests is the last line.
+TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml alone.xml)
+test: setup
+	@rm -f $(TESTED)
+	@status=0; $(MAKE) --no-print-directory --keep-going check chromium fast sidebar alone || status=1; \
+	  $(BIN)/python tests/tally.py $(TESTED) || status=1; exit $$status
 
 fast: setup
 	$(BIN)/pytest tests -m 'not alone and not browser and not slow' --numprocesses 2 --dist loadfile \

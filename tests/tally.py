@@ -1,8 +1,12 @@
-"""Adds up the reports of the stages of `make test`, so that the last line gives the whole run's counts."""
+"""Adds up the reports of the stages of `make test`, so that the last line gives the whole run's counts.
+
+A stage that ended without a report is named and fails the run.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 
@@ -16,6 +20,8 @@ def tally(reports: list[str]) -> tuple[int, int, int]:
 
 
 if __name__ == "__main__":
-    passed, failed, skipped = tally(sys.argv[1:])
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    sys.exit(failed > 0 or passed == 0)
+    written = [report for report in sys.argv[1:] if Path(report).exists()]
+    lost = [f"{Path(report).stem} has no report" for report in sys.argv[1:] if report not in written]
+    passed, failed, skipped = tally(written)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", *lost, sep=", ")
+    sys.exit(bool(lost) or failed > 0 or passed == 0)
