@@ -13,6 +13,7 @@ from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.sweeps.metric import Values
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.sweeps import Continued
 
@@ -31,7 +32,14 @@ def recipe_of(
     have been trained on meanwhile: that the name does not tell, and the model's identity does."""
     meant = msgspec.structs.replace(request, session=ANY_SESSION, corrupted=corrupted, clean=clean, continued=None)
     of = (model.name, model.revision, identity, model.device, attention or model.attention)
-    return hashlib.sha256(msgspec.msgpack.encode((meant, of))).hexdigest()
+    return hashlib.sha256(msgspec.msgpack.encode((meant, of), enc_hook=_bytes_of)).hexdigest()
+
+
+def _bytes_of(value: object) -> tuple[str, tuple[int, ...], bytes]:
+    """Return what tells an edit's array from others."""
+    if isinstance(value, Array):
+        return value.dtype, value.shape, bytes(value.data)
+    raise NotImplementedError(f"{type(value)} is in no sweep")
 
 
 def finished_before(continued: Continued | None, recipe: str, shape: Sequence[int], metrics: int) -> dict[int, Values]:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.sweeps.swept_edits import elsewhere, noised
+from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.wire.edits import Scale, Zero
+from djinn_jupyter.wire.edits import Add, Scale, Zero
 from djinn_jupyter.wire.sweeps import Mean, Noise, Resample
 from tests.engine.desk import Desk, desk_of
 from tests.engine.plain import plain_of
@@ -48,6 +49,16 @@ def test_mean_is_that_of_the_positions_and_resample_another_position(desk: Desk,
     assert torch.equal(values(swept(desk, edit=Mean(), **asked)), patched_by_hand(mean, 1))
     other = elsewhere(len(CORRUPTED), seed=5)
     assert torch.equal(values(swept(desk, edit=Resample(), **asked)), patched_by_hand(kept[other], 1))
+
+
+def test_an_edit_with_a_vector_is_swept_and_another_vector_is_another_sweep(desk: Desk) -> None:
+    kept = plain_sweep.residuals(plain_of("llama", torch.float32, layers=LAYERS), CORRUPTED)[1][0]
+    asked: dict[str, Any] = {"site": "resid_post.1", "over": ("position",), "clean": None, "mode": "exact"}
+    vectors = [torch.full(kept.shape[1:], size) for size in (0.5, 2.0)]
+    replies = [swept(desk, edit=Add(vector=to_array(vector)), **asked) for vector in vectors]
+    for vector, reply in zip(vectors, replies, strict=True):
+        assert torch.equal(values(reply), patched_by_hand(kept + vector, 1))
+    assert replies[0].recipe != replies[1].recipe
 
 
 def test_another_position_is_never_the_same_and_every_one_is_drawn_once() -> None:
