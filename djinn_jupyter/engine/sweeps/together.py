@@ -95,10 +95,7 @@ class Together:
             exact.append((yield from alone.logits(base, alone.borders()[0], line)))
         why: str | None = None
         for way in self._ways():
-            why = self._tried(base, changed, exact, way)
-            if why is not None:
-                self.packing = None  # another sweep may begin before the next try
-            yield None
+            why = yield from self._tried(base, changed, exact, way)
             if why is None:
                 break
         return why
@@ -108,25 +105,32 @@ class Together:
         whole = forward.device.type != "cpu" or forward.weights.streamed
         return WAYS[1:] if whole else WAYS
 
-    def _tried(self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], way: Way) -> str | None:
-        """Return the fault of such lines, None where there is none; `packing` and `columns` are set then."""
+    def _tried(
+        self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], way: Way
+    ) -> Generator[None, None, str | None]:
+        """Return the fault of such lines, None where there is none; `packing` and `columns` are set then, and not
+        before, for another sweep may begin between two steps."""
+        packing: Packing | None = None
         try:
-            self.packing = None if way == "a start at a time" else self._learned(base, way == "in sections")
-            rows = self._behind(base, changed)
+            if way != "a start at a time":
+                packing = yield from self._learned(base, way == "in sections")
+            rows = yield from self._behind(base, changed, packing)
             logits = self.runtime.forward.lens(rows)
-            self.columns = False
         except REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
             return f"its layers refuse several lines ({first_line(error)})"
         if not equal_but_for_rounding(logits, torch.stack([*exact, *exact]), rows.dtype):
             return "its layers give a line other values among others than alone"
-        self.columns = self._columns_agree(rows, logits)
+        yield
+        self.packing, self.columns = packing, self._columns_agree(rows, logits)
         return None
 
-    def _learned(self, base: RunLine, in_sections: bool) -> Packing:
+    def _learned(self, base: RunLine, in_sections: bool) -> Generator[None, None, Packing]:
         packing = Packing(self.runtime.forward, in_sections)
-        self._prepared(base, None).learn(packing, STARTS[0])
+        front = yield from self._prepared(base, None)
+        front.learn(packing, STARTS[0])
+        yield
         return packing
 
     def _columns_agree(self, rows_nD: Tensor, rows_nV: Tensor) -> bool:
@@ -141,7 +145,9 @@ class Together:
         whole = rows_nV[:, list(tokens)]
         return some.shape == whole.shape and equal_but_for_rounding(some[None], whole[None], rows_nD.dtype)
 
-    def _behind(self, base: RunLine, changed: Sequence[Tensor]) -> Tensor:
+    def _behind(
+        self, base: RunLine, changed: Sequence[Tensor], packing: Packing | None
+    ) -> Generator[None, None, Tensor]:
         """Return the last rows of the changed lines among others, and then by themselves."""
         lines = [JoiningLine(number=n, boundary=0, start=at, rows_nD=changed[n][0, at:]) for n, at in enumerate(STARTS)]
         others = [
@@ -149,20 +155,17 @@ class Together:
             for one in lines
             for by, rows in ((-100, torch.full_like(one.rows_nD, torch.nan)), (100, -one.rows_nD))
         ]
-        among = self._run(base, sorted([*others, *lines], key=lambda line: line.number))
-        single = [self._run(base, [line])[line.number] for line in lines]
+        front = yield from self._prepared(base, packing)
+        among = yield from _run(front, sorted([*others, *lines], key=lambda line: line.number))
+        single: list[Tensor] = []
+        for line in lines:
+            alone = yield from _run(front, [line])
+            single.append(alone[line.number])
         return torch.stack([*(among[line.number] for line in lines), *single])
 
-    def _run(self, base: RunLine, lines: Sequence[JoiningLine]) -> dict[int, Tensor]:
-        found: dict[int, Tensor] = {}
-        for found_or_none in self._prepared(base, self.packing).run(lines):
-            found = found_or_none or found
-        return found
-
-    def _prepared(self, base: RunLine, packing: Packing | None) -> Wavefront:
+    def _prepared(self, base: RunLine, packing: Packing | None) -> Generator[None, None, Wavefront]:
         front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, packing, step_by_step=True)
-        for _ in front.prepare():
-            pass
+        yield from front.prepare()
         return front
 
 
@@ -170,12 +173,7 @@ def values_of(
     together: Together, front: Wavefront, lines: Sequence[JoiningLine], metrics: Metrics
 ) -> Generator[None, None, dict[int, Values]]:
     """Return the metrics at each line's last position, by its number."""
-    behind: dict[int, Tensor] = {}
-    for found in front.run(lines):
-        if found is None:
-            yield None
-        else:
-            behind = found
+    behind = yield from _run(front, lines)
     together.runtime.counters.count_layers(front.count())
     numbers = list(behind)
     values: dict[int, Values] = {}
@@ -185,3 +183,14 @@ def values_of(
         values.update((number, metrics.of(row_V, metrics.tokens)) for number, row_V in zip(some, rows_nV, strict=True))
         yield None
     return values
+
+
+def _run(front: Wavefront, lines: Sequence[JoiningLine]) -> Generator[None, None, dict[int, Tensor]]:
+    """Return each line's last row behind the last layer, by its number."""
+    behind: dict[int, Tensor] = {}
+    for found in front.run(lines):
+        if found is None:
+            yield
+        else:
+            behind = found
+    return behind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.wavefront.packing import Packing
+from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import build_desk, desk_of
-from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
+from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, GRID, LAYERS, METRIC, swept, values
 from tests.families import build
 
 
@@ -52,4 +54,26 @@ def test_a_layer_that_changes_what_a_module_returned_is_found_and_called_whole(m
     fast, exact = (swept(desk, mode=mode) for mode in ("fast", "exact"))
     assert (fast.mode, used) == ("fast", [False])
     assert (values(exact) - values(fast)).abs().max() < 2e-5
+    desk.close_all()
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom"])  # tried in sections, and at last a start at a time
+def test_others_are_answered_between_two_layers_of_the_trial_of_a_family(family: str) -> None:
+    desk, replies = build_desk(build(family, layers=LAYERS)), list[Any]()  # an engine that has tried nothing yet
+    gates, runs, most = desk.engine.forward.gates, Counter[int](), 0
+
+    def count(number: int) -> None:
+        runs.update([number] if gates.hooks is None else [])  # a pass of a line by itself gives way by its own means
+
+    for number, layer in enumerate(desk.engine.anatomy.layers):
+        layer.mlp.register_forward_hook(lambda *_, number=number: count(number))
+    desk.open("a")
+    asked: Any = {"corrupted": CORRUPTED, "clean": CLEAN, "site": "resid_post", "over": GRID, "metrics": (METRIC,)}
+    desk.post(ask.Sweep(session="a", **asked), replies)
+    while not replies:
+        desk.engine.tick()
+        most = max(most, *runs.values(), 0)
+        runs.clear()
+    assert replies[0].mode == "fast"
+    assert most == 1
     desk.close_all()
