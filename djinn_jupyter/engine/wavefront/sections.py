@@ -89,8 +89,8 @@ class Sections:
 
     def tokens(self) -> int:
         """Return how many tokens a batch may have so that others wait no longer than for a section of it."""
-        steps = [step.weights for step in self._steps[0]] if self._cut else []
-        longest = max(steps, default=0) or _weights(self.forward.anatomy.layers[0])
+        steps = [step.weights for steps in self._steps for step in steps] if self._cut else []
+        longest = max(steps, default=0) or max(map(_weights, self.forward.anatomy.layers))
         return max(1, min(MOST_TOKENS, int(self._work / max(longest, 1))))
 
     def run(

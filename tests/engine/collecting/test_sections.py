@@ -92,3 +92,17 @@ def test_a_batch_is_as_long_as_its_longest_section_allows(monkeypatch: pytest.Mo
     assert Sections(desk.engine.forward).tokens() == 100
     assert proved(desk.engine.forward).tokens() == 100 * weights[0] // weights[1]
     desk.close_all()
+
+
+def test_a_batch_is_as_long_as_the_longest_section_of_any_layer_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixtures begin with layers that have a plain block in the place of the experts."""
+    model = build("llama", layers=LAYERS)
+    mlp = model.model.layers[-1].mlp
+    width, inner = mlp.up_proj.in_features, 8 * mlp.up_proj.out_features
+    mlp.gate_proj, mlp.up_proj = (torch.nn.Linear(width, inner, bias=False) for _ in range(2))
+    mlp.down_proj = torch.nn.Linear(inner, width, bias=False)
+    desk = build_desk(model)
+    monkeypatch.setattr(sections, "SECTION_WORK", 100 * width * inner)
+    assert Sections(desk.engine.forward).tokens() == 100 * width * inner // sections._weights(model.model.layers[-1])
+    assert proved(desk.engine.forward).tokens() == 100
+    desk.close_all()
