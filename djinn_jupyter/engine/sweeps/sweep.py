@@ -274,12 +274,15 @@ class Sweeping:
         return max(CHUNK_ROWS, STREAMED_CHUNK // row.nbytes) if self.runtime.forward.weights.streamed else CHUNK_ROWS
 
     def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[JoiningLine], found: Found) -> Pieces:
-        """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
+        """Compute lines together. While a layer runs, the rows before it and behind it are there, joined keys, and what
+        is kept between sections; while the last one does, the keys of all rows."""
+        rows = sum(line.rows_nD.shape[0] for line in lines)
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
+        size += front.last_bytes(rows) + front.section_bytes(rows)
         try:
             yield from room.take(size)
         except SlabFull:
-            if len(lines) < 2 or sum(line.rows_nD.shape[0] for line in lines) <= CHUNK_ROWS:
+            if len(lines) < 2 or rows <= CHUNK_ROWS:
                 raise
             half = len(lines) // 2
             yield from self._run_chunk(room, front, lines[:half], found)

@@ -12,10 +12,11 @@ Shapes: B lines of a start, n rows of each, R rows of all lines, H heads, D feat
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -38,14 +39,14 @@ EAGER: Final = "eager_attention_forward"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Portion:
-    """The lines of one start in a call: the arguments for their rows, the rows, and the lines' own keys and values
-    between the base's end `until` and these rows. Some have values `inside` the layer, by line."""
+    """Lines of one `start` in a call: the arguments for their rows, the rows, and the lines' own keys and values
+    `before` these, between the base's and theirs. Some have values `inside` the layer, by line."""
 
     calls: LayerCalls
+    start: int
     rows_BnD: Tensor
     inside: Mapping[int, Inside] = field(default_factory=dict)
     before: KeyValues | None = None
-    until: int = 0
 
     @property
     def lines(self) -> int:
@@ -59,11 +60,20 @@ class Portion:
     def rows(self) -> int:
         return self.lines * self.length
 
+    def part(self, first: int, behind: int) -> Portion:
+        """Return the lines from `first` on that come before that number."""
+        return replace(
+            self,
+            rows_BnD=self.rows_BnD[first:behind],
+            inside={line - first: one for line, one in self.inside.items() if first <= line < behind},
+            before=None if self.before is None else (self.before[0][first:behind], self.before[1][first:behind]),
+        )
+
 
 class Packing:
     """Packed calls of one model's layers, `in_sections` where these can be left and entered again. `masks` has the path
     of the mask among each layer's arguments, None where attention gets none; `axes` the axes that count rows, of the
-    arguments that have one."""
+    arguments that have one; `kept_of_row` the bytes that calls kept for a row between sections, at most."""
 
     def __init__(self, forward: Forward, in_sections: bool) -> None:
         self.forward, self.in_sections = forward, in_sections
@@ -71,6 +81,7 @@ class Packing:
         self.places = [_places(layer) for layer in forward.anatomy.layers]
         self.masks: list[Path | None] = []
         self.axes: list[dict[Path, int]] = []
+        self.kept_of_row = 0
 
     def learn(self, several: LayerCalls, single: LayerCalls, hidden_1nD: Tensor) -> None:
         """Learn the layers' arguments from those for `several` rows behind a start, which are hidden_1nD, and those for
@@ -114,6 +125,7 @@ class Packing:
         while after is None:
             with suppress(Leave), cut.entered():
                 after = call.run()
+            self.kept_of_row = max(self.kept_of_row, math.ceil(cut.nbytes / call.rows))
             yield None if after is None else _of_portions(after, portions)
 
     def caught(self, layer: int, portions: Sequence[Portion]) -> list[KeyValues]:
@@ -153,7 +165,7 @@ class _PackedCall:
     layer: int
     portions: Sequence[Portion]
     cache: _PackedCache
-    given: Arguments | None = None  # the layer's, laid out once
+    given: Arguments | None = None  # the layer's, laid out once, with the rows
     packed: dict[int, Path] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)  # so that no identity is given twice
 
@@ -161,15 +173,19 @@ class _PackedCall:
     def mask(self) -> Path | None:
         return self.packing.masks[self.layer]
 
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.portions)
+
     def run(self) -> Tensor:
-        forward = self.packing.forward
+        anatomy = self.packing.forward.anatomy
+        form, module = anatomy.forms[self.layer], anatomy.layers[self.layer]
         if self.given is None:
-            self.given = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
+            rows_1RD = torch.cat([one.rows_BnD.reshape(1, one.rows, -1) for one in self.portions], 1)
+            args, kwargs = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
+            self.given = form.put(args, kwargs, rows_1RD)
         args, kwargs = self.given
-        form, module = forward.anatomy.forms[self.layer], forward.anatomy.layers[self.layer]
-        rows = torch.cat([one.rows_BnD.reshape(1, one.rows, -1) for one in self.portions], 1)
-        args, kwargs = form.put(args, kwargs, rows)
-        with attention_as(self.packing.places[self.layer], self._attend), in_place(self._inside(), rows.shape[1]):
+        with attention_as(self.packing.places[self.layer], self._attend), in_place(self._inside(), self.rows):
             return form.unwrap(module(*args, **kwargs))
 
     def _inside(self) -> Iterator[tuple[int, Inside]]:
@@ -222,7 +238,7 @@ class _PackedCall:
         self, one: Portion, module: Any, qkv: tuple[Tensor, Tensor, Tensor], own: Attention, rest: Mapping[str, Any]
     ) -> Tensor:
         view = one.calls.cache.layer(self.packing.forward.anatomy.cache_layers_of(self.layer)[0])
-        with nullcontext() if one.before is None else view.following(one.before, one.until):
+        with nullcontext() if one.before is None else view.following(one.before, one.start):
             keys, values = view.update(*qkv[1:])
         mask = None if self.mask is None else one.calls.tensor(self.layer, self.mask, one.lines)
         given = {name: self._given(name, part, one) for name, part in rest.items()}
@@ -235,7 +251,7 @@ class _PackedCall:
             return value
         if id(value) in self.packed:
             return portion.calls.tensor(self.layer, self.packed[id(value)], portion.lines)
-        if sum(one.rows for one in self.portions) in value.shape:
+        if self.rows in value.shape:
             raise NotPacked(f"attention of layer {self.layer} is given {name!r} by row")
         return value
 

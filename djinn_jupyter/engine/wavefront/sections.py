@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
@@ -49,6 +50,11 @@ class SectionedCall:
     outputs: list[Any] = field(default_factory=list)
     _at: int = 0
     _run: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the outputs so far."""
+        return sum(tensor.nbytes for tensor in tensors_within(self.outputs))
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -10,9 +10,11 @@ Shapes: B lines of a group, S positions of the base line, n rows of a line (thos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, Sha
 
 MOST_SECONDS: Final = 0.02  # of one call of a layer, or one section of it, so that others' requests wait no longer
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
+MOST_KEPT: Final = 64 * 2**20  # bytes of what modules gave in a call that is left between two of them
 FIRST_ROWS: Final = 256  # of the first call, before any was measured
 Change = Callable[[Tensor], Tensor]
 
@@ -74,23 +77,6 @@ class _Group:
         assert self.rows_BnD is not None
         at = self.numbers.index(number)
         self.rows_BnD[at] = change(self.rows_BnD[at])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _WaitingLines:
-    """Lines with rows from `start` on that wait for a layer, and what some have `inside` it, by line."""
-
-    start: int
-    rows_BnD: Tensor
-    inside: Mapping[int, Inside]
-
-    def first(self, lines: int) -> _WaitingLines:
-        inside = {line: one for line, one in self.inside.items() if line < lines}
-        return _WaitingLines(start=self.start, rows_BnD=self.rows_BnD[:lines], inside=inside)
-
-    def behind(self, lines: int) -> _WaitingLines:
-        inside = {line - lines: one for line, one in self.inside.items() if line >= lines}
-        return _WaitingLines(start=self.start, rows_BnD=self.rows_BnD[lines:], inside=inside)
 
 
 @dataclass(slots=True)
@@ -152,7 +138,7 @@ class Wavefront:
         group = _Group()
         group.join(lines)
         assert group.rows_BnD is not None
-        portion = Portion(calls=self._calls_from(lines[0].start), rows_BnD=group.rows_BnD, inside=group.inside)
+        portion = self._portion(lines[0].start, group.rows_BnD, group.inside)
         with self.forward.weights.passing():
             return list(self.packing.call(layer, [portion])[0])
 
@@ -180,6 +166,21 @@ class Wavefront:
         """Return the bytes of the largest join of keys and values while so many lines run."""
         return min(lines, self._most_joined()) * self._line_bytes()
 
+    def last_bytes(self, rows: int) -> int:
+        """Return the bytes of the keys and values of so many rows, which the last layer keeps."""
+        return rows * self._line_bytes() // len(self.tokens)
+
+    def section_bytes(self, rows: int) -> int:
+        """Return the bytes that a call keeps between its sections, at most, where so many rows run."""
+        return self._kept_of_row * min(rows, max(self._most_rows(), len(self.tokens)))
+
+    def _most_rows(self) -> int:
+        return MOST_KEPT // max(self._kept_of_row, 1)
+
+    @property
+    def _kept_of_row(self) -> int:
+        return 0 if self.packing is None else self.packing.kept_of_row
+
     def _line_bytes(self) -> int:
         return max(keys.nbytes + values.nbytes for keys, values in self.base.of_layer.values())
 
@@ -195,10 +196,13 @@ class Wavefront:
         """Run a layer for all groups, some lines at a time: those of one start, or of several where they are packed."""
         done: dict[int, list[Tensor]] = {start: [] for start in groups}
         waiting = [
-            _WaitingLines(start=start, rows_BnD=group.rows_BnD, inside=group.inside)
+            self._portion(start, group.rows_BnD, group.inside)
             for start, group in groups.items()
             if group.rows_BnD is not None
         ]
+        self.rows_run += sum(one.rows for one in waiting)
+        if layer == self.forward.layers - 1 and any(one.length > 1 for one in waiting):
+            waiting = yield from self._last_rows(layer, waiting)
         while waiting:
             some, waiting = self._next(waiting)
             after = yield from self._called(layer, some)
@@ -209,32 +213,33 @@ class Wavefront:
             group.rows_BnD = torch.cat(done[start]) if len(done[start]) > 1 else done[start][0]
             group.inside = {}
 
-    def _next(self, waiting: Sequence[_WaitingLines]) -> tuple[list[_WaitingLines], list[_WaitingLines]]:
+    def _portion(self, start: int, rows_BnD: Tensor, inside: Mapping[int, Inside]) -> Portion:
+        return Portion(calls=self._calls_from(start), start=start, rows_BnD=rows_BnD, inside=inside)
+
+    def _next(self, waiting: Sequence[Portion]) -> tuple[list[Portion], list[Portion]]:
         """Return the lines of the next call, by start, and those that wait on."""
-        some: list[_WaitingLines] = []
-        rows, lines = self.size.rows, self._most_joined()
+        some: list[Portion] = []
+        rows, lines = self._even_rows(waiting if self.packing else waiting[:1]), self._most_joined()
         for at, one in enumerate(waiting):
-            there, length = one.rows_BnD.shape[:2]
-            count = min(max(rows // length, 0 if some else 1), lines, there)
+            count = min(max(rows // one.length, 0 if some else 1), lines, one.lines)
             if count:
-                some.append(one.first(count))
-            if count < there:
-                return some, [one.behind(count), *waiting[at + 1 :]]
+                some.append(one.part(0, count))
+            if count < one.lines:
+                return some, [one.part(count, one.lines), *waiting[at + 1 :]]
             if self.packing is None:
                 return some, list(waiting[at + 1 :])
-            rows, lines = rows - count * length, lines - count
+            rows, lines = rows - count * one.length, lines - count
         return some, []
 
+    def _even_rows(self, waiting: Sequence[Portion]) -> int:
+        """Return how many rows the next call may have where all that are left have equally many: a small last one would
+        cost more a row."""
+        there, most = sum(one.rows for one in waiting), max(1, min(self.size.rows, self._most_rows()))
+        return math.ceil(there / math.ceil(there / most))
+
     @torch.inference_mode()
-    def _called(self, layer: int, some: Sequence[_WaitingLines]) -> Generator[None, None, list[Tensor]]:
+    def _called(self, layer: int, portions: Sequence[Portion]) -> Generator[None, None, list[Tensor]]:
         self.layers_run += 1
-        self.rows_run += sum(one.rows_BnD.shape[0] * one.rows_BnD.shape[1] for one in some)
-        portions = [
-            Portion(calls=self._calls_from(one.start), rows_BnD=one.rows_BnD, inside=one.inside) for one in some
-        ]
-        if layer == self.forward.layers - 1 and any(one.length > 1 for one in portions):
-            portions = self._timed(portions, lambda: self._last_rows(layer, portions))
-            yield
         if self.packing is None or not self.packing.in_sections:
             return self._timed(portions, lambda: self._through(layer, portions))
         return (yield from self._in_sections(self.packing, layer, portions))
@@ -271,27 +276,27 @@ class Wavefront:
         found = []
         for one in portions:
             view = one.calls.cache.layer(self._cache_layer(layer))
-            with nullcontext() if one.before is None else view.following(one.before, one.until):
+            with nullcontext() if one.before is None else view.following(one.before, one.start):
                 found.append(one.calls.call(layer, one.rows_BnD))
         return found
 
-    def _last_rows(self, layer: int, portions: Sequence[Portion]) -> list[Portion]:
+    def _last_rows(self, layer: int, waiting: Sequence[Portion]) -> Generator[None, None, list[Portion]]:
         """Return the last row of each line before the last layer, and the keys and values of its others there."""
+        tail, last = self._calls_from(len(self.tokens) - 1), list[Portion]()
+        while waiting:
+            some, waiting = self._next(waiting)
+            caught = self._timed(some, partial(self._keys_and_values, layer, some))
+            for one, (keys, values) in zip(some, caught, strict=True):
+                before = keys[:, :, :-1].clone(), values[:, :, :-1].clone()  # of a call that has queries too
+                last.append(replace(one, calls=tail, rows_BnD=one.rows_BnD[:, -1:], before=before))
+            yield
+        return last
+
+    @torch.inference_mode()
+    def _keys_and_values(self, layer: int, portions: Sequence[Portion]) -> list[KeyValues]:
         if self.packing is not None:
-            caught = self.packing.caught(layer, portions)
-        else:
-            caught = [self._caught(one.calls, layer, one.rows_BnD) for one in portions]
-        tail = self._calls_from(len(self.tokens) - 1)
-        return [
-            Portion(
-                calls=tail,
-                rows_BnD=one.rows_BnD[:, -1:],
-                inside=one.inside,
-                before=(keys[:, :, :-1], values[:, :, :-1]),
-                until=one.calls.cache.start,
-            )
-            for one, (keys, values) in zip(portions, caught, strict=True)
-        ]
+            return self.packing.caught(layer, portions)
+        return [self._caught(one.calls, layer, one.rows_BnD) for one in portions]
 
     @torch.inference_mode()
     def _caught(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> KeyValues:
