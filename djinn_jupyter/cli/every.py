@@ -17,6 +17,7 @@ from djinn_jupyter.errors import DjinnError
 
 LOG: Final = "all.log"
 RUNS: Final = "runs.json"  # the runs that have ended, by which a run that was broken off goes on
+UNDECIDED: Final = 3  # the exit status of a run that has no failure and left a verdict open
 RunOne = Callable[[Offer, list[str]], int]
 
 
@@ -85,7 +86,8 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
     _conclude(course, {**asked, "runs": ended})
     for name, found in ended.items():
         print(f"{name:<20}{found['verdict']}")
-    return int(any(found["verdict"] != "PASS" for found in ended.values()))
+    others = {found["verdict"] for found in ended.values()} - {"PASS"}
+    return UNDECIDED if others == {"UNDECIDED"} else int(bool(others))
 
 
 def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
@@ -114,11 +116,16 @@ def _one_of_all(
         arguments += ["--gpu-index", str(options.gpu_index)]
     begun = time.monotonic()
     try:
-        failed = bool(run_one(offer, arguments))
-        verdict = "PASS" if failed == step.refused else "FAIL"
+        verdict = _verdict(run_one(offer, arguments), refused=step.refused)
     except DjinnError as error:
         verdict = f"ERROR {error}"
     return {"verdict": verdict, "seconds": time.monotonic() - begun}
+
+
+def _verdict(status: int, *, refused: bool) -> str:
+    if status == UNDECIDED:
+        return "UNDECIDED"
+    return "PASS" if bool(status) == refused else "FAIL"
 
 
 def _conclude(course: Any, asked: dict[str, Any]) -> None:
@@ -132,7 +139,9 @@ def _conclude(course: Any, asked: dict[str, Any]) -> None:
 
     found = {"timestamp": now(), **asked, "machine": dict(machine()), **answers(Results(folder=course.folder))}
     course.write(FILE, found)
-    failures = [f"{name}: {run['verdict']}" for name, run in asked["runs"].items() if run["verdict"] != "PASS"]
+    others = {name: run["verdict"] for name, run in asked["runs"].items() if run["verdict"] != "PASS"}
+    course.undecided += [f"{name}: {verdict}" for name, verdict in others.items() if verdict == "UNDECIDED"]
+    failures = [f"{name}: {verdict}" for name, verdict in others.items() if verdict != "UNDECIDED"]
     report.write(course, "claims", failures)
     close_log(course.log)
     print(course.folder / "report.html")

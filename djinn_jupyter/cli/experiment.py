@@ -1,4 +1,5 @@
-"""`djinn experiment NAME`: read the configuration, run, write, and end with 0 only if the verdict is pass."""
+"""`djinn experiment NAME`: read the configuration, run, write, and end with 0 only if the verdict is pass, with 3 if
+it is undecided."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _command(options: argparse.Namespace, offer: Offer) -> int:
     from djinn_jupyter.experiments.configuration.architecture import architecture, split
     from djinn_jupyter.experiments.configuration.reading import explain, read
-    from djinn_jupyter.experiments.course import Setup
+    from djinn_jupyter.experiments.course import Setup, Undecided
 
     if options.explain:
         print(explain(offer.kind()))
@@ -80,7 +81,11 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
                 raise UsageError(TWO_MODELS)
             settings.append(f"{offer.model_key}={json.dumps(folder)}")
         options.drawn_model = folder
-        failures = offer.run(options, read(name, offer.kind(), settings))
+        try:
+            failures = offer.run(options, read(name, offer.kind(), settings))
+        except Undecided as why:
+            print(f"UNDECIDED {why}")
+            return every.UNDECIDED
     print("FAIL" if failures else "PASS")
     return int(bool(failures))
 

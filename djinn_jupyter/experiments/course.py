@@ -23,6 +23,10 @@ class TimeIsUp(DjinnError):
     """The run has reached the time limit of its configuration."""
 
 
+class Undecided(DjinnError):
+    """The run has no failure, and this machine left a verdict open; the report has been written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmeasured:
     """A field that could not be measured: `null` in the file, and its reason beside it."""
@@ -73,6 +77,7 @@ class Course:
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
     partial: set[str] = field(default_factory=set)
     measured_once: dict[str, Any] = field(default_factory=dict)  # what several parts of a run are held against
+    undecided: list[str] = field(default_factory=list)  # sentences of verdicts that this machine left open
 
     @property
     def elapsed(self) -> float:
@@ -199,7 +204,8 @@ def conducted(
     course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
 ) -> list[str]:
     """Run `work` and return its failures. A report is written however the run ends, by Ctrl-C too; but not where it
-    was refused before it wrote a file: then the files of an earlier run are left alone."""
+    was refused before it wrote a file: then the files of an earlier run are left alone. Undecided where nothing
+    failed and a verdict was left open."""
     try:
         course.check_time()
         left = None if course.limit_seconds is None else course.limit_seconds - course.elapsed
@@ -208,6 +214,8 @@ def conducted(
             report(course, failures)
     finally:
         close_log(course.log)
+    if course.undecided and not failures:
+        raise Undecided(" ".join(course.undecided))
     return failures
 
 

@@ -27,18 +27,21 @@ FIELDS = {
         activation_steering.token_diff_percent activation_steering.steering_successful
         concurrent_demo.request_b_latency_ms concurrent_demo.vram_before_pause_gb
         concurrent_demo.vram_during_pause_gb concurrent_demo.resume_restore_time_ms concurrent_demo.request_b_tokens
-        concurrent_demo.session_bytes_on_device
+        concurrent_demo.session_bytes_on_device concurrent_demo.sessions_until_full
+        concurrent_demo.sessions_until_full_reached
         memory_breakdown.vmu_slab_preallocated_gb memory_breakdown.model_weights_gb
         memory_breakdown.kv_cache_per_session_gb memory_breakdown.activation_stack_gb memory_breakdown.gpu_total_gb
         memory_breakdown.explanation wire_bytes_stop wire_bytes_resume kv_bytes_on_wire""",
     "pytorch_eager_results.json": """status baseline model breakpoint_layer pause_duration_seconds
         metrics.vram_held_during_pause_gb metrics.vram_variation_during_pause_gb metrics.gpu_free_during_pause_gb
-        metrics.can_run_other_requests conclusion.vram_released conclusion.allows_concurrent_requests
+        metrics.can_run_other_requests metrics.sessions_until_full metrics.sessions_until_full_reached
+        conclusion.vram_released conclusion.allows_concurrent_requests
         conclusion.requires_full_gpu_for_pause""",
     "vllm_results.json": "status baseline model vllm_installed vllm_initialized api_tests conclusion",
     "comparative_results.json": """timestamp baselines.pytorch_eager baselines.vllm baselines.djinn
         summary_table.breakpoint_support summary_table.vram_during_pause_gb summary_table.concurrent_requests
-        summary_table.activation_steering summary_table.token_accuracy_percent""",
+        summary_table.activation_steering summary_table.token_accuracy_percent
+        summary_table.sessions_until_full summary_table.sessions_until_full_reached""",
     "memory_pressure_results.json": """status num_sessions_requested num_sessions_spawned vram_progression[].session
         vram_progression[].vram_gb vram_progression[].timestamp vram_stats.min_gb vram_stats.max_gb vram_stats.avg_gb
         swap_latencies_ms total_elapsed_seconds swapping_active demand_gb capacity_gb capacity_imposed
@@ -54,7 +57,7 @@ FIELDS = {
         bytes_streamed_per_pass""",
     "pcie_flatline_results.json": """test model passed bandwidth_mbps required_mbps metrics.iterations
         metrics.elapsed_seconds metrics.estimated_bytes_loaded metrics.estimated_mbps metrics.gpu_mem_peak gpu_info
-        timestamp samples_mbps samples_above_ratio""",
+        timestamp samples_mbps samples_above_ratio windows.verdict undecided overlap_by_hand""",
     "agent_sleep_resume_results.json": """test model passed sleep_duration_seconds metrics.initial_tokens
         metrics.initial_time_ms metrics.resumed_tokens metrics.resumed_time_ms metrics.sleep_duration_ms
         metrics.gpu_mem_before_sleep_gb metrics.gpu_mem_after_sleep_gb metrics.gpu_mem_after_resume_gb
@@ -62,7 +65,8 @@ FIELDS = {
     "streaming_results.json": """status config models[].model models[].weights_gb models[].share_of_layers
         models[].measured models[].reference models[].reference_device models[].device
         models[].bytes_streamed_per_pass models[].bytes_moved_per_pass models[].layers_streamed
-        models[].waited_ms_by_layer models[].sides models[].limit.token_ms models[].limit.first_token_ms
+        models[].waited_ms_by_layer models[].outside_of_the_pass_ms models[].sides
+        models[].limit.token_ms models[].limit.first_token_ms
         models[].limit.bandwidth_gb_per_s models[].of_both_at_once.first_token.median
         models[].of_both_at_once.start_of_a_pass.low models[].of_both_at_once.token.high
         models[].of_both_at_once.token.verdict models[].of_the_limit.token models[].logits.decided_by

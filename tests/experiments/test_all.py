@@ -14,8 +14,9 @@ import pytest
 
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.cli import experiment
-from djinn_jupyter.cli.every import AGAIN, RUNS, steps_of
+from djinn_jupyter.cli.every import AGAIN, RUNS, UNDECIDED, steps_of
 from djinn_jupyter.errors import ModelDoesNotFit
+from djinn_jupyter.experiments.course import Undecided
 
 Ran = list[tuple[Path, Any]]
 ALL = [step.name for step in steps_of(experiment.OFFERS) if "small" in step.profiles]
@@ -57,6 +58,24 @@ def test_every_experiment_runs_and_the_worst_verdict_counts(
     assert told["pressure"] == "ERROR It does not fit."
     assert told["resume_latency"] == "FAIL"
     assert {told[name] for name in told.keys() - {"pressure", "resume_latency"}} == {"PASS"}
+
+
+def test_a_verdict_left_open_is_neither_a_pass_nor_a_failure(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def open_(options: argparse.Namespace, file: Any) -> list[str]:
+        raise Undecided("The windows cannot be judged here.")
+
+    offers = tuple(replace(offer, run=open_) if offer.name == "validation" else offer for offer in experiment.OFFERS)
+    monkeypatch.setattr(experiment, "OFFERS", offers)
+    alone = cli.main(["experiment", "validation", "--profile", "small", "--output-dir", str(tmp_path / "alone")])
+    assert alone == UNDECIDED
+    assert capsys.readouterr().out == "UNDECIDED The windows cannot be judged here.\n"
+    assert everything(tmp_path / "two", "--only", "whitebox", "--only", "validation") == UNDECIDED
+    found = json.loads((tmp_path / "two" / RUNS).read_text())["runs"]
+    assert {name: run["verdict"] for name, run in found.items()} == {"whitebox": "PASS", "validation": "UNDECIDED"}
+    assert (tmp_path / "two" / "report.md").read_text().startswith("# claims: UNDECIDED")
+    assert everything(tmp_path / "all") == 1, "others fail"
 
 
 def test_one_of_all(ran: Ran, tmp_path: Path) -> None:

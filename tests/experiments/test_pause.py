@@ -11,13 +11,14 @@ import torch
 
 from djinn_jupyter.amounts import GIB, MIB
 from djinn_jupyter.engine.residency.eviction import Eviction
+from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.asking import LEAST_VOCABULARY
 from djinn_jupyter.experiments.counter import counter_of
 from djinn_jupyter.experiments.course import Unmeasured
 from djinn_jupyter.experiments.whitebox import pause
 from djinn_jupyter.experiments.whitebox.pause import PauseReadings, prompts_of
 from tests.faults.inside import OURS_ALONE, Inside
-from tests.faults.test_keys import OTHER
+from tests.faults.test_keys import CARD, OTHER
 
 
 def readings(loaded: int, stopped: int, held: int, asleep: int | None = None) -> PauseReadings:
@@ -60,8 +61,8 @@ def test_the_fields_are_those_of_the_readings() -> None:
 
 
 def test_every_session_has_a_prompt_of_its_own() -> None:
-    prompts = prompts_of(40, 8)
-    assert len({tuple(prompt) for prompt in prompts}) == 8
+    prompts = prompts_of(40, 200)
+    assert len({tuple(prompt) for prompt in prompts}) == 200
     assert {token for prompt in prompts for token in prompt} <= {*range(1, LEAST_VOCABULARY)}
 
 
@@ -128,3 +129,52 @@ def test_an_engine_that_releases_nothing_is_seen_to(inside: Inside, monkeypatch:
     found = demo(inside)
     assert found["vram_released"] is False
     assert found["session_bytes_on_device"] > found["kv_bytes_resident_during_pause"] > 0, "more than keys and values"
+
+
+FULL = (f"experiment.concurrent_demo.until_full_gb={CARD}", "experiment.concurrent_demo.until_full_sessions=24")
+
+
+def filled(inside: Inside) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Djinn's fields, eager's, and the table, where both stop sessions in the same memory until it is full."""
+    ran = inside.run("whitebox", *OTHER, *FULL, flags=("--skip-vllm",))
+    assert ran.status == 0
+    ours = ran.file("djinn_breakpoint_results.json")["concurrent_demo"]
+    eager = ran.file("pytorch_eager_results.json")["metrics"]
+    table = ran.file("comparative_results.json")["summary_table"]
+    cells = table["sessions_until_full"]
+    assert (cells["djinn"], cells["pytorch_eager"]) == (ours["sessions_until_full"], eager["sessions_until_full"])
+    return ours, eager, table
+
+
+def test_sessions_are_stopped_until_an_imposed_memory_is_full(inside: Inside) -> None:
+    """Eager has as many as its tensors fit; ours leave for the disk, so that all that were asked for stand."""
+    ours, eager, table = filled(inside)
+    assert ours["sessions_until_full_limit_gb"] == eager["sessions_until_full_limit_gb"] == pytest.approx(CARD)
+    assert (ours["sessions_until_full"], ours["sessions_until_full_reached"]) == (24, False)
+    assert 0 < ours["sessions_until_full_on_device"] < 24
+    assert ours["sessions_until_full_bitwise_equal"]
+    assert table["sessions_until_full_reached"]["pytorch_eager"] is eager["sessions_until_full_reached"]
+
+
+def test_memory_that_is_not_given_back_is_full_early(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: no session leaves for another."""
+    monkeypatch.setattr(Eviction, "_send_away", lambda *asked: False)
+    monkeypatch.setattr(pause, "RELEASE_SECONDS", 0.2)
+    ours, _, table = filled(inside)
+    assert ours["sessions_until_full"] < 24
+    assert table["sessions_until_full_reached"]["djinn"] is True
+    assert ours["sessions_until_full_refusal"]
+    assert ours["sessions_until_full_bitwise_equal"]
+
+
+def test_eager_holds_as_many_stops_as_its_tensors_fit(inside: Inside) -> None:
+    with inside.baseline("eager") as near:
+        eager, prompts = near._eager, prompts_of(20, 9)
+        eager.stand([prompts[0]], 2)
+        size, each = weights.size_of(eager.model), eager.held()
+        for count in (0, 1, 5):
+            found = eager.fill(list(prompts), 2, size + count * each + each // 2)
+            assert found["standing"] == count
+            assert str(size + (count + 1) * each) in found["refusal"]
+        assert eager.fill(list(prompts), 2, size + 9 * each) == {"standing": 9, "refusal": None}
+        assert eager.standing == []

@@ -11,7 +11,7 @@ import pytest
 
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments import report
-from djinn_jupyter.experiments.course import Course, TimeIsUp, Unmeasured, begin, conducted
+from djinn_jupyter.experiments.course import Course, TimeIsUp, Undecided, Unmeasured, begin, conducted
 from djinn_jupyter.experiments.report import figures, plots, tables, text
 
 
@@ -58,6 +58,29 @@ def test_sides_of_a_streamed_model_are_drawn_beside_their_limit() -> None:
     assert "djinn: 2" in plot
     assert "accelerate" not in plot
     assert "max(compute, bytes / bandwidth)" in plot
+
+
+def test_a_verdict_left_open_is_reported_and_raised(course: Course) -> None:
+    def work(course: Course) -> list[str]:
+        course.write("found.json", {"status": "undecided"})
+        course.undecided.append("The windows cannot be judged here.")
+        return []
+
+    with pytest.raises(Undecided, match="cannot be judged"):
+        conducted(course, work, lambda course, failures: report.write(course, "validation", failures))
+    page = (course.folder / "report.md").read_text()
+    assert page.startswith("# validation: UNDECIDED\n\nThe windows cannot be judged here.")
+
+
+def test_a_failure_counts_before_a_verdict_left_open(course: Course) -> None:
+    def work(course: Course) -> list[str]:
+        course.write("found.json", {"status": "failed"})
+        course.undecided.append("The windows cannot be judged here.")
+        return ["It is wrong."]
+
+    found = conducted(course, work, lambda course, failures: report.write(course, "validation", failures))
+    assert found == ["It is wrong."]
+    assert (course.folder / "report.md").read_text().startswith("# validation: FAIL\n\nIt is wrong.")
 
 
 def broken_off_by(course: Course, error: BaseException) -> dict[str, Any]:

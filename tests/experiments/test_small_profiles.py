@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 
 import djinn_jupyter.cli.main as cli
+from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.experiments.pressure import experiment as pressure
-from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.alone
-TOO_FEW, TRIES = (
-    "Too few windows of wall time reached the required bandwidth.",
-    3,
-)  # others may use the cores for a whole sampling
 SHORT = (
     "experiment.num_trials=1",
     "experiment.concurrent_demo.pause_duration_seconds=0.2",
@@ -99,19 +95,15 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
 
 
-def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share of windows above the bar is one that a busy machine still reaches; the rest is exact."""
-    monkeypatch.setattr(flatline_verdict, "OF_PLAIN", 0.1)  # a second has twenty windows
-    settings = ["sample_duration_seconds=1", "sustained_ratio=0.5"]
+def test_validation(tmp_path: Path) -> None:
+    """On loaded cores the windows may be undecided; the rest is exact."""
     night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=3"]
-    for _ in range(TRIES):
-        chosen = [f"server.port={free_port()}", *(f"pcie_flatline.{setting}" for setting in settings), *night]
-        ended = run("validation", tmp_path, *chosen)
-        if read(tmp_path, "pcie_flatline_results.json")["failures"] != [TOO_FEW]:
-            break
-    assert ended == 0
+    ended = run("validation", tmp_path, f"server.port={free_port()}", "pcie_flatline.sample_duration_seconds=1", *night)
+    open_ = read(tmp_path, "pcie_flatline_results.json")["undecided"]
+    assert ended == (UNDECIDED if open_ else 0)
     summary = read(tmp_path, "validation_summary.json")
-    assert summary["summary"] == {"total": 3, "passed": 3, "failed": 0, "skipped": 0, "errors": 0}
+    decided = {"passed": 3 - len(open_), "undecided": len(open_)}
+    assert summary["summary"] == {"total": 3, "failed": 0, "skipped": 0, "errors": 0, **decided}
     logits = read(tmp_path, "logit_equivalence_results.json")
     assert logits["bitwise_equal"]
     assert logits["bytes_streamed_per_pass"] == 3 * logits["passes_per_sample"] * [logits["bytes_that_stream"]]
@@ -157,7 +149,7 @@ def test_streaming(tmp_path: Path) -> None:
     for name in ("resident", "djinn", "synchronous_offload", "both_at_once", "copying_alone"):
         side = found["sides"][name]
         assert side["token_ms"]["low"] <= side["token_ms"]["median"] <= side["token_ms"]["high"]
-        assert side["token_ms"]["count"] == 6
+        assert side["token_ms"]["count"] == 9
     for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "deepspeed_zero_inference"):
         assert found["sides"][name]["status"] == "success" or found["sides"][name]["reason"]
     assert not list(tmp_path.glob(".weights-*"))

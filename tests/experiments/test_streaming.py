@@ -21,7 +21,7 @@ from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.streaming import subjects
 from djinn_jupyter.experiments.streaming.judging import Evidence, judged
 from djinn_jupyter.experiments.streaming.logits import Answer, compared
-from djinn_jupyter.experiments.streaming.subjects import configuration_of, shrunk, that_fits
+from djinn_jupyter.experiments.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
 from djinn_jupyter.experiments.streaming.turns import Repetition, fit_together, readings
 
 SMALL = "streaming_small.yaml"
@@ -47,7 +47,7 @@ def evidence(**changes: Any) -> Evidence:
             "djinn": side(alone=True),
             "resident": side(factor=0.5),
             "copying_alone": side(factor=0.9),
-            "both_at_once": side(),
+            "both_at_once": side(alone=True),
         },
         reasons={"accelerate_cpu_offload": "accelerate is not installed"},
         tokens={"djinn": {(1, 2)}, "resident": {(1, 2)}},
@@ -192,9 +192,9 @@ def test_a_shape_has_weights_in_a_folder_as_long_as_it_is_measured(tmp_path: Pat
             return getattr(self.by_hand, verb)(**asked)
 
     hand: Any = Near()
-    file = read(SMALL, Streaming, ["divide_widths=128", "layers=4"])
+    shape = DrawnShape(architecture="Llama-2-70b-hf", divide_widths=128, layers=4, dtype="float32")
     course = Course(folder=tmp_path, log=logging.getLogger("test"))
-    with subjects.subject(course, file, "Llama-2-70b-hf", hand) as found:
+    with subjects.subject(course, shape, hand) as found:
         assert found.name == "Llama-2-70b-hf, widths divided by 128, 4 layers with random weights"
         sizes = hand.ask("sizes", model=found.source, dtype="float32", threads=None)
         stored = sum(path.stat().st_size for path in Path(found.source).glob("*.safetensors"))
@@ -203,6 +203,10 @@ def test_a_shape_has_weights_in_a_folder_as_long_as_it_is_measured(tmp_path: Pat
         by_hand.load_streamed([1, 2], model=found.source, dtype="float32", threads=None)
         weight = by_hand.model.model.layers[0].mlp.up_proj.weight
         assert len(set(map(tuple, weight.tolist()))) == len(weight), "no two rows are the same"
+        beside = hand.ask("generate_and_copy", tokens=[1, 2, 3], new=3, mode="resident")
+        longer = hand.ask("generate", tokens=[1, 2, 3], new=4, mode="resident")["tokens"]
+        assert [*beside["tokens"], beside["alone_token"]] == longer, "asked for by itself it is the next token"
+        assert beside["alone"] > 0
     assert not list(tmp_path.iterdir())
 
 

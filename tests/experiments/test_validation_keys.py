@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.section import keys_of
 from djinn_jupyter.experiments.configuration.validation import ValidationFile
 from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.streaming.subjects import Subject
 from djinn_jupyter.experiments.validation import (
     experiment,
     flatline,
@@ -37,7 +38,7 @@ from djinn_jupyter.experiments.validation.windows import MovedBytes, TimeSpan
 from tests.experiments.test_flatline import MACHINE, PLAIN, flow
 from tests.experiments.test_validation import night_of, sample
 
-SMALL, WEIGHTS = "validation_small.yaml", 7 << 20
+SMALL, WEIGHTS = "validation_small.yaml", 700 << 20
 LOGITS, FLAT, SLEEP = "logit_equivalence", "pcie_flatline", "agent_sleep_resume"
 BY_HAND = HandStreamed(
     weights=WEIGHTS,
@@ -82,6 +83,9 @@ def with_baselines(patch: Patch) -> None:
 
     patch.setattr(logit_equivalence, "baseline", plain)
     patch.setattr(flatline, "by_hand", lambda *asked: nullcontext(BY_HAND))
+    patch.setattr(flatline, "baseline", lambda module: nullcontext())
+    drawn = lambda course, shape, hand: nullcontext(Subject(name="drawn", source=str(shape)))  # noqa: E731
+    patch.setattr(flatline, "subject", drawn)
     patch.setattr(opening, "endpoint", lambda server: f"{server.host}:{server.port}")
 
 
@@ -183,7 +187,7 @@ def bar(*, gpu: bool) -> Seen:
 
 
 def long_enough(settings: list[str], patch: Patch, folder: Path) -> Any:
-    low = flatline_verdict.Bar(required=0.0, fastest=PLAIN, plain=(), measured_here=True)
+    low = replace(flatline_verdict.bar_of(file(settings).pcie_flatline, BY_HAND, gpu=True), required=0.0, fastest=PLAIN)
     five_seconds = flow(MACHINE.prefetched(), spans=(TimeSpan(begun=1e9, ended=1e9 + 5.0),))
     return flatline_verdict.judge(file(settings).pcie_flatline, low, five_seconds, limit_gb=None)["passed"]
 
@@ -232,6 +236,7 @@ class Change:
 
 TOLERANT = (f"{LOGITS}.pass_if_predictions_match=false",)
 LOOSE = (f"{LOGITS}.tolerance_norm=9", f"{LOGITS}.tolerance_max_diff=9")
+NO_FLATLINE = (f"{FLAT}=null",)
 CHANGES = {
     "experiment.name": Change("another", commanded),
     "experiment.description": Change("another", commanded),
@@ -243,8 +248,10 @@ CHANGES = {
     f"{LOGITS}.tolerance_norm": Change("0.01", logits(0.05), TOLERANT),
     f"{LOGITS}.tolerance_max_diff": Change("0.01", logits(0.05), TOLERANT),
     f"{LOGITS}.pass_if_predictions_match": Change("false", logits(1.5), LOOSE),
-    f"{FLAT}.ring_buffer_gb": Change("0.002", started(FLAT)),
-    f"{FLAT}.vram_limit_gb": Change("0.0027", started(FLAT)),
+    f"{FLAT}.random_weights.divide_widths": Change("7", started(FLAT)),
+    f"{FLAT}.random_weights.layers": Change("9", started(FLAT)),
+    f"{FLAT}.ring_buffer_gb": Change("0.1", started(FLAT)),
+    f"{FLAT}.vram_limit_gb": Change("0.21", started(FLAT)),
     f"{FLAT}.sample_duration_seconds": Change("6", long_enough),
     f"{FLAT}.min_sustained_bandwidth_mb_per_s": Change("10", bar(gpu=True)),
     f"{FLAT}.sustained_ratio": Change("0.5", bar(gpu=False)),
@@ -257,9 +264,9 @@ CHANGES = {
     "server.host": Change("127.0.0.2", started(SLEEP)),
     "server.port": Change("7000", started(SLEEP)),
     "server.timeout_seconds": Change("5", waited),
-    "hardware.vram_limit_gb": Change("0.0027", started(LOGITS)),
+    "hardware.vram_limit_gb": Change("0.0027", started(LOGITS), NO_FLATLINE),
     "hardware.gpu_device": Change("1", commanded),
-    "hardware.enforce_vram_limit": Change("false", started(LOGITS), ("hardware.vram_limit_gb=0.0027",)),
+    "hardware.enforce_vram_limit": Change("false", started(LOGITS), (*NO_FLATLINE, "hardware.vram_limit_gb=0.0027")),
     "logging.level": Change("WARNING", commanded),
     "logging.save_results": Change("false", commanded),
     "logging.results_dir": Change("{folder}/other", commanded),

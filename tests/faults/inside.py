@@ -38,7 +38,7 @@ from djinn_jupyter.experiments.memory import on_device
 from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.timing import checkpoint_cost, resume_latency
 from djinn_jupyter.experiments.whitebox import experiment as whitebox
-from djinn_jupyter.experiments.whitebox import pause
+from djinn_jupyter.experiments.whitebox import pause, until_full
 from tests.device import DEVICE
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from, save
@@ -254,7 +254,7 @@ class Inside:
         chosen = [part for setting in settings for part in ("--set", setting)]
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for module in (whitebox, pressure, resume_latency, checkpoint_cost, agents):
+            for module in (whitebox, until_full, pressure, resume_latency, checkpoint_cost, agents):
                 patch.setattr(module, "engine_for", self.engine_for)
             for module in (whitebox, resume_latency, link):
                 patch.setattr(module, "baseline", self.baseline)

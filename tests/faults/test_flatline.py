@@ -96,7 +96,15 @@ def failures(desk: Desk) -> list[str]:
         runs=tuple(made),
         rates=(1.0,),
     )
-    bar = Bar(required=0.0, fastest=float("inf"), plain=(), measured_here=False)
+    bar = Bar(
+        required=0.0,
+        fastest=float("inf"),
+        plain=(),
+        rounds=(),
+        together=1.0,
+        without_core=0.0,
+        measured_here=False,
+    )
     asked = wanted("pcie_flatline.sample_duration_seconds=0.000001", "pcie_flatline.sustained_ratio=0.000001")
     said: list[str] = judge(asked, bar, found, limit_gb=None)["failures"]
     return [sentence for sentence in said if not sentence.startswith("Too few windows")]

@@ -198,6 +198,12 @@ WHITEBOX = {
     ),
     f"{E}.concurrent_demo.paused_sessions": of_whitebox("3", found("concurrent_demo", "paused_sessions"), *OTHER),
     f"{E}.concurrent_demo.idle_seconds": of_whitebox("0.3", lambda ran: ran.engines[-1]["idle_swap_seconds"], *OTHER),
+    f"{E}.concurrent_demo.until_full_gb": of_whitebox(
+        str(CARD), found("concurrent_demo", "sessions_until_full"), *OTHER
+    ),
+    f"{E}.concurrent_demo.until_full_sessions": of_whitebox(
+        "3", found("concurrent_demo", "sessions_until_full"), *OTHER, f"{E}.concurrent_demo.until_full_gb={CARD}"
+    ),
     f"{E}.memory_pressure_test.enabled": of_whitebox(
         "true", written("memory_pressure_results.json"), *NOTHING, PRESSURE[1]
     ),

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from djinn_jupyter.experiments.baselines import drawing, weights
 from djinn_jupyter.experiments.baselines.answering import serve
@@ -183,9 +184,24 @@ class ByHand(Eager):
         return decoded(self.model, tokens, new, self.device, Timestamps())
 
     def generate_and_copy(self, tokens: list[int], new: int, mode: Mode) -> dict[str, Any]:
-        """Generate with a pass of copying beside each pass, neither waiting for a layer of the other."""
+        """Generate with a pass of copying beside each pass, neither waiting for a layer of the other; then one token
+        more by itself, `alone_token` in `alone` seconds."""
         self._enter(mode)
-        return decoded(self.model, tokens, new, self.device, Beside(self._copier(), new))
+        cache = DynamicCache(config=self.model.config)
+        made = decoded(self.model, tokens, new, self.device, Beside(self._copier(), new), cache)
+        token, seconds = self._one_more(made["tokens"][-1], cache)
+        return made | {"alone_token": token, "alone": seconds}
+
+    @torch.inference_mode()
+    def _one_more(self, token: int, cache: Any) -> tuple[int, float]:
+        """Run a pass over one token after those in the cache, with a pass of copying beside it; return the next token,
+        and the seconds until both are over."""
+        begun = time.perf_counter()
+        self._copier().begin()
+        row_11 = torch.tensor([[token]], device=self.device)
+        found = int(self.model(row_11, past_key_values=cache, use_cache=True).logits[0, -1].argmax())
+        self._copier().wait()
+        return found, time.perf_counter() - begun
 
     def copy(self) -> dict[str, Any]:
         """Copy all streamed layers while nothing is computed; return the seconds of all and the bytes a second of the

@@ -24,7 +24,9 @@ class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
     def end(self) -> None: ...
 
 
-def decoded(model: Any, tokens: list[int], new: int, device: torch.device, stamps: Timestamps) -> dict[str, Any]:
+def decoded(
+    model: Any, tokens: list[int], new: int, device: torch.device, stamps: Timestamps, cache: Any = None
+) -> dict[str, Any]:
     """Generate; return the new tokens, `seconds` of all, `decoding` from the first new token to the last."""
-    made, seconds = greedy(model, tokens, new, device, stamps)
+    made, seconds = greedy(model, tokens, new, device, stamps, cache)
     return {"seconds": seconds, "decoding": stamps.times[-1] - stamps.times[1], "tokens": made}

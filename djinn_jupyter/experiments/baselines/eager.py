@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -89,16 +90,54 @@ class Eager:
         self.standing = []
         layers_run = []
         for tokens in prompts:
-            prompt, cache = torch.tensor([tokens], device=self.device), DynamicCache(config=self.model.config)
-            kept, count = self._counted(partial(self._stopped_after, layer, prompt, cache))
-            self.standing.append((cache, kept))
-            layers_run.append(count)
+            layers_run.append(self._stand_one(tokens, layer))
         self._synchronise()
         return {
             "layers_run_before_stop": max(layers_run),
             "tensor_bytes_held": self.held(),
             "weights_gb": weights.size_of(self.model) / GIB,
         }
+
+    def _stand_one(self, tokens: list[int], layer: int) -> int:
+        """Stop a prompt after a layer and hold its tensors; return how many layers ran."""
+        prompt, cache = torch.tensor([tokens], device=self.device), DynamicCache(config=self.model.config)
+        kept, count = self._counted(partial(self._stopped_after, layer, prompt, cache))
+        self.standing.append((cache, kept))
+        return count
+
+    @torch.inference_mode()
+    def fill(self, prompts: list[list[int]], layer: int, limit: int) -> dict[str, Any]:
+        """Stop prompt after prompt until weights and what the stops hold take more than `limit` bytes, or a GPU's
+        allocator held to so many has no more; return how many stand, and why no other does. Then let all go."""
+        self.let_go()
+        refusal, size = None, weights.size_of(self.model)
+        with self._held_to(limit):
+            for tokens in prompts:
+                try:
+                    self._stand_one(tokens, layer)
+                except torch.OutOfMemoryError as error:
+                    refusal = str(error).splitlines()[0]
+                    break
+                if (needed := size + self.held()) > limit:
+                    self.standing.pop()
+                    refusal = f"one more would take {needed} bytes, of {limit}"
+                    break
+        standing = len(self.standing)
+        self.let_go()
+        return {"standing": standing, "refusal": refusal}
+
+    @contextmanager
+    def _held_to(self, limit: int) -> Iterator[None]:
+        """Hold a GPU's allocator to so many bytes within the block; on the CPU there is none to hold."""
+        if self.device.type != "cuda":
+            yield
+            return
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self.device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def another(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Run request B to its end, and give its memory back; zero tokens where it does not fit beside what is held."""
@@ -245,6 +284,7 @@ if __name__ == "__main__":
             "logits": eager.logits,
             "reference": eager.reference,
             "stand": eager.stand,
+            "fill": eager.fill,
             "another": eager.another,
             "free": eager.free,
             "let_go": eager.let_go,

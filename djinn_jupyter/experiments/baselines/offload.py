@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -14,56 +15,80 @@ from torch import Tensor
 from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.answering import serve
 
-Sample = tuple[int, float, float]  # bytes and seconds of a copy, and when it began, in seconds since the epoch
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One copy of a layer: `begun` in seconds since the epoch, `stalled` the seconds that computing waited for it."""
+
+    nbytes: int
+    seconds: float = 0.0
+    begun: float = 0.0
+    stalled: float = 0.0
 
 
 class HostCopier:
-    """Copies in one thread. A copy is over when its future is done."""
+    """Copies in one thread. A copy is over when its future, which has its sample, is done."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self.samples: list[Sample] = []
 
-    def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Future[None]:
+    def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Future[Sample]:
         return self._thread.submit(self._copy, sources, targets)
 
-    def wait(self, arrival: Future[None]) -> None:
-        arrival.result()
+    def wait(self, arrival: Future[Sample]) -> None:
+        over, begun = arrival.done(), time.perf_counter()
+        arrival.result().stalled += 0.0 if over else time.perf_counter() - begun
 
     def settle(self) -> None:
         self._thread.submit(lambda: None).result()
 
-    def _copy(self, sources: list[Tensor], targets: list[Tensor]) -> None:
-        at, begun = time.time(), time.perf_counter()
+    def _copy(self, sources: list[Tensor], targets: list[Tensor]) -> Sample:
+        sample = Sample(nbytes=sum(source.nbytes for source in sources), begun=time.time())
+        begun = time.perf_counter()
         for source, target in zip(sources, targets, strict=True):
             target.copy_(source)
-        self.samples.append((sum(source.nbytes for source in sources), time.perf_counter() - begun, at))
+        sample.seconds = time.perf_counter() - begun
+        self.samples.append(sample)
+        return sample
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LayerCopyEvents:
+    """A copy on a stream: the events of its beginning and end, and those around each wait for it."""
+
+    nbytes: int
+    begun: Any
+    done: Any
+    waits: list[tuple[Any, Any]]
 
 
 class StreamCopier:
-    """Copies on a side stream; each copy is timed between two events."""
+    """Copies on a side stream; each copy is timed between two events, and so is each wait of the computing stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
-        self._timed: list[tuple[int, Any, Any]] = []
-        self._opening = torch.cuda.Event(enable_timing=True)
-        self._opening.record(self._stream)
+        self._timed: list[LayerCopyEvents] = []
+        self._opening = self._event(self._stream)
         self._opening.synchronize()
         self._opened = time.time()
 
-    def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Any:
+    def begin(self, sources: list[Tensor], targets: list[Tensor]) -> LayerCopyEvents:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream):
-            begun.record(self._stream)
+            begun = self._event(self._stream)
             for source, target in zip(sources, targets, strict=True):
                 target.copy_(source, non_blocking=True)
-            done.record(self._stream)
-        self._timed.append((sum(source.nbytes for source in sources), begun, done))
-        return done
+            nbytes = sum(source.nbytes for source in sources)
+            copy = LayerCopyEvents(nbytes=nbytes, begun=begun, done=self._event(self._stream), waits=[])
+        self._timed.append(copy)
+        return copy
 
-    def wait(self, arrival: Any) -> None:
-        torch.cuda.current_stream(self._device).wait_event(arrival)
+    def wait(self, arrival: LayerCopyEvents) -> None:
+        stream = torch.cuda.current_stream(self._device)
+        begun = self._event(stream)
+        stream.wait_event(arrival.done)
+        arrival.waits.append((begun, self._event(stream)))
 
     def settle(self) -> None:
         torch.cuda.synchronize(self._device)
@@ -71,9 +96,19 @@ class StreamCopier:
     @property
     def samples(self) -> list[Sample]:
         return [
-            (nbytes, begun.elapsed_time(done) / 1e3, self._opened + self._opening.elapsed_time(begun) / 1e3)
-            for nbytes, begun, done in self._timed
+            Sample(
+                nbytes=copy.nbytes,
+                seconds=copy.begun.elapsed_time(copy.done) / 1e3,
+                begun=self._opened + self._opening.elapsed_time(copy.begun) / 1e3,
+                stalled=sum(begun.elapsed_time(over) for begun, over in copy.waits) / 1e3,
+            )
+            for copy in self._timed
         ]
+
+    def _event(self, stream: Any) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
 
 
 class Offloaded:
@@ -137,8 +172,7 @@ class Offloaded:
         found, seconds = weights.greedy(self.model, tokens, new, self.device)
         ended = time.time()
         self._copier.settle()
-        copies = self._copier.samples[before:]
-        return {"tokens": found, "seconds": seconds, "begun": begun, "ended": ended, "copies": copies}
+        return {"tokens": found, "seconds": seconds, "begun": begun, "ended": ended, "copies": self._made(before)}
 
     def copy(self) -> dict[str, Any]:
         """Copy all layers, one after the other, while nothing is computed; return a sample of each copy."""
@@ -147,7 +181,11 @@ class Offloaded:
             self._copier.begin(held, self._slots[number % 2])
         self._copier.settle()
         self._owner = [None, None]
-        return {"copies": self._copier.samples[before:]}
+        return {"copies": self._made(before)}
+
+    def _made(self, before: int) -> list[tuple[Any, ...]]:
+        """Return bytes, seconds, beginning and stall of each copy after the first `before`."""
+        return [astuple(sample) for sample in self._copier.samples[before:]]
 
 
 if __name__ == "__main__":

@@ -107,10 +107,16 @@ def leaving_after(layer: Any) -> Iterator[list[Tensor]]:
 
 @torch.inference_mode()
 def greedy(
-    model: Any, tokens: list[int], new: int, device: torch.device, streamer: BaseStreamer | None = None
+    model: Any,
+    tokens: list[int],
+    new: int,
+    device: torch.device,
+    streamer: BaseStreamer | None = None,
+    cache: Any = None,
 ) -> tuple[list[int], float]:
     """Return exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host. `streamer`
-    receives each token."""
+    receives each token; `cache` is an empty one that is filled, else it is one of generate's own."""
+    kept = {} if cache is None else {"past_key_values": cache}
     prompt = torch.tensor([tokens], device=device)
     begun = time.perf_counter()
     made = model.generate(
@@ -120,6 +126,7 @@ def greedy(
         min_new_tokens=new,
         do_sample=False,
         streamer=streamer,
+        **kept,
     )
     found = made[0, len(tokens) :].tolist()
     return found, time.perf_counter() - begun

@@ -40,7 +40,18 @@ class LogitEquivalence(Single, frozen=True, kw_only=True):
     ] = True
 
 
+class RandomWeights(Section, frozen=True, kw_only=True):
+    """The size of a model whose weights are drawn: layers that are copied in milliseconds, as those of a model are that
+    needs a ring."""
+
+    divide_widths: Annotated[
+        Positive, Meta(description="Divides the widths of the architecture that model_id names; weights are drawn.")
+    ]
+    layers: Annotated[Positive | None, Meta(description="Its layers; else its own, or as many as fit.")] = None
+
+
 class PcieFlatline(Single, frozen=True, kw_only=True):
+    random_weights: RandomWeights | None = None  # else model_id is read
     ring_buffer_gb: Annotated[
         Gigabytes | None, Meta(description="Most device memory for weights; else ring_buffer.capacity_gb.")
     ] = None
@@ -150,9 +161,7 @@ def chosen_tests(file: ValidationFile, only: str | None, model: str | None) -> V
         raise UsageError(f"--only {only}: the file has no section {only}.")
     changes = {
         name: msgspec.structs.replace(
-            section,
-            enabled=section.enabled if only is None else name == only,
-            model_id=section.model_id if model is None else model,
+            _with_model(section, model), enabled=section.enabled if only is None else name == only
         )
         for name, section in found.items()
         if section is not None
@@ -162,6 +171,14 @@ def chosen_tests(file: ValidationFile, only: str | None, model: str | None) -> V
     if not any(_runs(getattr(asked, name)) for name in TESTS):
         raise UsageError("No test is enabled in this file; enable at least one, or name it with --only.")
     return asked
+
+
+def _with_model(section: Single, model: str | None) -> Single:
+    """Return the test on a model that is read, where one is named."""
+    if model is None:
+        return section
+    drawn = {"random_weights": None} if isinstance(section, PcieFlatline) else {}
+    return msgspec.structs.replace(section, model_id=model, **drawn)
 
 
 def _runs(section: Single | None) -> bool:

@@ -79,6 +79,11 @@ class Concurrent(Section, frozen=True, kw_only=True):
         Seconds,
         Meta(description="Idle time after which paused sessions leave the device; more than all of them take to stop."),
     ] = 5.0
+    until_full_gb: Annotated[
+        Gigabytes | None,
+        Meta(description="Memory of weights and stops in which each side stops sessions until it is full; else none."),
+    ] = None
+    until_full_sessions: Annotated[Positive, Meta(description="Sessions that it stops at most.")] = 64
 
 
 class MemoryPressure(Section, frozen=True, kw_only=True):

@@ -24,9 +24,10 @@ figure{margin:1em 0}svg{width:100%;height:auto}.key{margin-right:1.2em}
 
 def write(course: Course, name: str, failures: Sequence[str]) -> None:
     """Write report.html and report.md in the folder of the course."""
-    verdict = "BROKEN OFF" if course.broken_off else "FAIL" if failures else "PASS"
+    ended = "FAIL" if failures else "UNDECIDED" if course.undecided else "PASS"
+    verdict = "BROKEN OFF" if course.broken_off else ended
     for file, made in zip(REPORTS, (_page, text.page), strict=True):
-        course.put(file, made(course, name, verdict, failures))
+        course.put(file, made(course, name, verdict, [*failures, *course.undecided]))
 
 
 def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:

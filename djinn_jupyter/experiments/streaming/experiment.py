@@ -15,7 +15,7 @@ from djinn_jupyter.experiments.course import Course, now
 from djinn_jupyter.experiments.streaming.judging import Evidence, judged
 from djinn_jupyter.experiments.streaming.others import OFFLOADS, RESIDENT, HandSide, OffloadSide, asked
 from djinn_jupyter.experiments.streaming.ring import NAME, RingSide
-from djinn_jupyter.experiments.streaming.subjects import Subject, subject
+from djinn_jupyter.experiments.streaming.subjects import DrawnShape, Subject, subject
 from djinn_jupyter.experiments.streaming.turns import Tool, fit_together, readings
 
 LOG: Final = "streaming.log"
@@ -48,7 +48,8 @@ def _subjects(course: Course, file: Streaming, hand: Baseline) -> Iterator[Any]:
         yield nullcontext(Subject(name=course.setup.named(file.model), source=file.model))
         return
     for shape in file.shapes:
-        yield subject(course, file, shape, hand)
+        drawn = DrawnShape(architecture=shape, divide_widths=file.divide_widths, layers=file.layers, dtype=file.dtype)
+        yield subject(course, drawn, hand)
 
 
 def _one(course: Course, file: Streaming, chosen: Subject, hand: Baseline) -> tuple[dict[str, Any], list[str]]:

@@ -142,4 +142,5 @@ def asked(course: Course, subject: Subject, file: Streaming) -> dict[str, Any]:
 def reading(made: Mapping[str, Any], new: int) -> Repetition:
     """Return the times of a baseline's generation."""
     total, decoding = 1000 * made["seconds"], 1000 * made["decoding"]
-    return Repetition(first=total - decoding, token=decoding / (new - 1), total=total)
+    alone = 1000 * made["alone"] if "alone" in made else None
+    return Repetition(first=total - decoding, token=decoding / (new - 1), total=total, alone=alone)

@@ -32,7 +32,8 @@ SEED: Final = 700
 class RingSide:
     """The engine of one subject with `budget` bytes for weights and pages. The other fields are filled while its
     process is open: `answers` to the samples, `repeated` to the first of them each time that it was timed, `moved`
-    bytes of a pass over each sample, on average."""
+    bytes of a pass over each sample, on average, `outside` the milliseconds of a token by itself that are not its
+    pass: the request, its journal and its reply."""
 
     course: Course
     subject: Subject
@@ -45,6 +46,7 @@ class RingSide:
     answers: list[Answer] = field(default_factory=list)
     repeated: list[Answer] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
+    outside: list[float] = field(default_factory=list)
     copies: tuple[LayerCopy, ...] = ()
 
     @contextmanager
@@ -85,7 +87,9 @@ class RingSide:
             session.run(prompt, max_new_tokens=new, ignore_eos=True, on_token=lambda token: came.append(perf_counter()))
         )
         total = 1000 * (perf_counter() - begun)
+        before = engine.wake().weights.pass_seconds
         _, alone = timed(lambda: finished(session.run(max_new_tokens=1, ignore_eos=True, extend=True)))
+        self.outside.append(alone - 1000 * (engine.wake().weights.pass_seconds - before))
         self.repeated.append(Answer(tokens=tuple(done.tokens), logits=done.logits))
         each = 1000 * (came[-1] - came[0]) / (new - 1)
         return Repetition(first=1000 * (came[0] - begun), token=each, total=total, alone=alone)
@@ -113,5 +117,6 @@ class RingSide:
             "layers_streamed": list(self.layers),
             "ring_slots": self.weights.ring_slots,
             "bytes_moved_per_pass": self.moved,
+            "outside_of_the_pass_ms": statistics.median(self.outside),
             "waited_ms_by_layer": {str(layer): waited for layer, waited in self.stalls().items()},
         }

@@ -15,7 +15,6 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.asking import Baseline
 from djinn_jupyter.experiments.configuration.architecture import architecture
-from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.course import Course
 from djinn_jupyter.machine import main_memory
 
@@ -25,6 +24,17 @@ EVEN: Final = 8  # a head's width is a multiple of this
 LEAST_LAYERS: Final = 4  # of fewer no two slots and a layer that waits
 SPARE: Final = 9 / 10  # of the disk and of main memory
 OWN_DTYPE: Final = "float16"  # of a shape whose configuration has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnShape:
+    """An architecture whose weights are drawn: `layers` None for its own or as many as there is room for, `dtype` None
+    for its own."""
+
+    architecture: str
+    divide_widths: int
+    layers: int | None
+    dtype: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +48,23 @@ class Subject:
 
 
 @contextmanager
-def subject(course: Course, file: Streaming, shape: str, hand: Baseline) -> Iterator[Subject]:
+def subject(course: Course, shape: DrawnShape, hand: Baseline) -> Iterator[Subject]:
     """Yield a shape with random weights, drawn by `hand` into a folder that is deleted after the block. UsageError for
     an architecture that is unknown, cannot be divided, or does not fit."""
+    named, divisor = shape.architecture, shape.divide_widths
     with tempfile.TemporaryDirectory(prefix=".weights-", dir=course.folder) as place:
-        folder = Path(place) / shape.rpartition("/")[2]
+        folder = Path(place) / named.rpartition("/")[2]
         folder.mkdir()
-        whole = shrunk(configuration_of(shape), file.divide_widths)
-        whole["dtype"] = file.dtype or whole.get("dtype") or OWN_DTYPE
-        asked = whole | ({} if file.layers is None else {"num_hidden_layers": file.layers})
+        whole = shrunk(configuration_of(named), divisor)
+        whole["dtype"] = shape.dtype or whole.get("dtype") or OWN_DTYPE
+        asked = whole | ({} if shape.layers is None else {"num_hidden_layers": shape.layers})
         room = int(SPARE * min(shutil.disk_usage(folder).free, main_memory().available))
-        config = that_fits(shape, asked, room, lambda config: hand.ask("drawn_bytes", config=config)["weight_bytes"])
-        course.tell(f"Writing {config['num_hidden_layers']} layers of {shape} with random weights")
+        config = that_fits(named, asked, room, lambda config: hand.ask("drawn_bytes", config=config)["weight_bytes"])
+        course.tell(f"Writing {config['num_hidden_layers']} layers of {named} with random weights")
         hand.ask("draw", config=config, folder=str(folder))
         share = config["num_hidden_layers"] / asked["num_hidden_layers"]
-        scale = "" if file.divide_widths == 1 else f", widths divided by {file.divide_widths}"
-        name = f"{shape}{scale}, {config['num_hidden_layers']} layers with random weights"
+        scale = "" if divisor == 1 else f", widths divided by {divisor}"
+        name = f"{named}{scale}, {config['num_hidden_layers']} layers with random weights"
         yield Subject(name=name, source=str(folder), share_of_layers=share)
 
 

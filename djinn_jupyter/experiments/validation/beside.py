@@ -11,6 +11,7 @@ from typing import Any
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.experiments.baselines.asking import Baseline, BaselineFailed, baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline
+from djinn_jupyter.experiments.cores import seconds_without_core
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.validation.opening import PAGES_SHARE
 from djinn_jupyter.experiments.validation.windows import MovedBytes, TimeSpan
@@ -31,6 +32,8 @@ class HandStreamed:
     spans: list[TimeSpan] = field(default_factory=list)  # of the rounds' passes
     rates: list[float] = field(default_factory=list)  # tokens a second of each round
     tokens: tuple[int, ...] = ()  # new ones
+    stalled: float = 0.0  # seconds in which computing waited for a copy
+    without_core: float | None = 0.0  # seconds of the rounds' passes; None where the kernel does not count them
 
     def stream(self, layers: Sequence[int] | None) -> None:
         """Stream these layers from now on, all of them for None."""
@@ -39,8 +42,11 @@ class HandStreamed:
 
     def round(self) -> None:
         """Generate, then copy the layers once while nothing is computed."""
+        before = self._waited()
         made = self._ask("generate", tokens=list(range(1, PROMPT + 1)), new=NEW)
+        self.without_core = added(self.without_core, before, self._waited())
         self.copies += _moved(made)
+        self.stalled += sum(stalled for *_, stalled in made["copies"])
         self.spans.append(TimeSpan(begun=made["begun"], ended=made["ended"]))
         self.rates.append(NEW / made["seconds"])
         self.tokens = tuple(made["tokens"])
@@ -49,6 +55,21 @@ class HandStreamed:
     def fastest(self) -> float:
         """Return the bytes a second of the fastest copy."""
         return max(copy.nbytes / copy.seconds for copy in (*self.copies, *self.alone))
+
+    @property
+    def seconds(self) -> float:
+        return sum(span.seconds for span in self.spans)
+
+    @property
+    def together(self) -> float:
+        """Return the share of the time in which copying and computing could overlap and did; 0 in turns."""
+        copying = sum(copy.seconds for copy in self.copies)
+        possible = min(copying, self.seconds - self.stalled)
+        return (copying - self.stalled) / possible if possible > 0 else 0.0
+
+    def _waited(self) -> float | None:
+        assert self.offload is not None
+        return seconds_without_core([self.offload.process.pid])
 
     def _ask(self, verb: str, **asked: Any) -> dict[str, Any]:
         assert self.offload is not None
@@ -66,7 +87,12 @@ def by_hand(course: Course, wanted: PcieFlatline) -> Iterator[HandStreamed]:
 
 
 def _moved(made: dict[str, Any]) -> list[MovedBytes]:
-    return [MovedBytes(nbytes=nbytes, seconds=seconds, begun=begun) for nbytes, seconds, begun in made["copies"]]
+    return [MovedBytes(nbytes=nbytes, seconds=seconds, begun=begun) for nbytes, seconds, begun, _ in made["copies"]]
+
+
+def added(seconds: float | None, before: float | None, after: float | None) -> float | None:
+    """Return the seconds with those from `before` to `after`; None where one of them is not known."""
+    return None if seconds is None or before is None or after is None else seconds + max(0.0, after - before)
 
 
 def beside(

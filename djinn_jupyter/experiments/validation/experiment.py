@@ -37,10 +37,12 @@ def run(course: Course, file: ValidationFile) -> list[str]:
         course.write_partial(SUMMARY, (), _summary(file, results, time.monotonic() - begun))
         results[name], said = _one(course, file, name, wanted)
         failures += [f"{name}: {sentence}" for sentence in said]
-    status = {"status": "failed" if failures else "success"}
+    status = {"status": "failed" if failures else "undecided" if course.undecided else "success"}
     course.write(SUMMARY, {**status, **_summary(file, results, time.monotonic() - begun)})
     for failure in failures:
         course.tell(f"FAILED: {failure}")
+    for sentence in course.undecided:
+        course.tell(f"UNDECIDED: {sentence}")
     return failures
 
 
@@ -57,9 +59,12 @@ def _one(course: Course, file: ValidationFile, name: str, wanted: Any) -> tuple[
         ended = {"status": "error", "passed": False, "error": str(error)}
         course.write(test.FILE, {**dict.fromkeys(test.FIELDS, NOT_YET), **named, **ended})
         return ended, [str(error)]
-    status = "passed" if fields["passed"] else "failed"
+    open_ = fields.get("undecided", [])
+    status = "failed" if fields["failures"] else "undecided" if open_ else "passed"
+    course.undecided += [f"{name}: {sentence}" for sentence in open_]
     course.write(test.FILE, {"status": status, **fields})
-    return {"status": status, "passed": fields["passed"], "failures": fields["failures"]}, fields["failures"]
+    ended = {name: fields[name] for name in ("passed", "failures")}
+    return {"status": status, **ended, "undecided": open_}, fields["failures"]
 
 
 def _summary(file: ValidationFile, results: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -75,6 +80,7 @@ def _summary(file: ValidationFile, results: dict[str, dict[str, Any]], seconds: 
             "failed": counts.count("failed"),
             "skipped": counts.count("skipped"),
             "errors": counts.count("error"),
+            "undecided": counts.count("undecided"),
         },
         "results": results,
     }

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from djinn_jupyter.amounts import GIB, MIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
+from djinn_jupyter.experiments.cores import seconds_without_core
 from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
 from djinn_jupyter.experiments.memory import sampled
 from djinn_jupyter.experiments.nvml import LinkCounter, counted
 from djinn_jupyter.experiments.serving import engine_for
-from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, HandStreamed, beside, by_hand
+from djinn_jupyter.experiments.streaming.subjects import DrawnShape, subject
+from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, HandStreamed, added, beside, by_hand
 from djinn_jupyter.experiments.validation.flatline_verdict import Bar, Flow, bar_of, judge, rates_of
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
 from djinn_jupyter.experiments.validation.ring import arrived
@@ -26,7 +31,8 @@ from djinn_jupyter.wire.nouns import LayerCopy
 
 FILE = "pcie_flatline_results.json"
 FIELDS = """passed bandwidth_mbps required_mbps metrics gpu_info samples_mbps samples_above_ratio timestamp""".split()
-ROUNDS = 3  # of manual offload, at least
+ROUNDS = 9  # at least, of each side in turns: the interval of so many leaves the slowest and the fastest out
+ROUNDS_ALONE = 3  # at least, of manual offload where it sets no bar
 
 
 @dataclass(slots=True)
@@ -38,6 +44,7 @@ class StreamedRuns:
     tokens: list[tuple[int, ...]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     passes: int = 0
+    without_core: float | None = 0.0  # seconds, of the engine's threads
 
     @property
     def seconds(self) -> float:
@@ -46,6 +53,26 @@ class StreamedRuns:
 
 def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str, Any]:
     """Run the test; return the fields of the result file."""
+    with _model(course, wanted) as (name, drawn):
+        return {"test": "pcie_flatline", "model": name, **_measured(course, file, drawn, name)}
+
+
+@contextmanager
+def _model(course: Course, wanted: PcieFlatline) -> Iterator[tuple[str, PcieFlatline]]:
+    """Yield the model's name in the result files, and the test on it; one with random weights lies in a folder that is
+    deleted after the block."""
+    drawn = wanted.random_weights
+    if drawn is None:
+        yield course.setup.named(wanted.model_id), wanted
+        return
+    shape = DrawnShape(
+        architecture=wanted.model_id, divide_widths=drawn.divide_widths, layers=drawn.layers, dtype=wanted.dtype
+    )
+    with baseline("by_hand") as hand, subject(course, shape, hand) as found:
+        yield found.name, msgspec.structs.replace(wanted, model_id=found.source)
+
+
+def _measured(course: Course, file: ValidationFile, wanted: PcieFlatline, name: str) -> dict[str, Any]:
     assert file.ring_gb is not None
     with ExitStack() as manual:
         hand = manual.enter_context(by_hand(course, wanted))
@@ -58,15 +85,14 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
         with engine_for(course, wanted.model_id, **options) as engine:
             description, reading = engine.description, engine.statistics()
             with counted(description.device) as counter:
-                flow = _flow(course, engine, wanted, file.server.timeout_seconds, None if gpu else hand)
+                flow = _flow(course, engine, wanted, file.server.timeout_seconds, None if gpu else hand, name)
     sides = beside(course, wanted, card.allowed, hand, flow.rates, flow.runs[-1]) if wanted.baselines else None
     bar = bar_of(wanted, hand, gpu=gpu)
     carried = None if counter.mean is None else counter.mean * flow.elapsed
     fields = judge(wanted, bar, flow, limit_gb=file.limit_gb, carried=carried)
     course.tell(_sentence(fields, bar))
+    course.tell(_verdict(fields["windows"]))
     return {
-        "test": "pcie_flatline",
-        "model": course.setup.named(wanted.model_id),
         **fields,
         "capacity_gb": card.allowed / GIB,
         "capacity_imposed": True,
@@ -85,16 +111,20 @@ def _sentence(fields: dict[str, Any], bar: Bar) -> str:
     )
 
 
+def _verdict(found: Mapping[str, Any]) -> str:
+    return f"flatline: windows {found['verdict']}. {found.get('reason', '')}".rstrip()
+
+
 def _stream_by_hand(course: Course, hand: HandStreamed, seconds: float) -> None:
     hand.stream(None)
     begun = time.monotonic()
-    while time.monotonic() - begun < seconds or len(hand.spans) < ROUNDS:
+    while time.monotonic() - begun < seconds or len(hand.spans) < ROUNDS_ALONE:
         course.check_time()
         hand.round()
 
 
 def _flow(
-    course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: float, hand: HandStreamed | None
+    course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: float, hand: HandStreamed | None, name: str
 ) -> Flow:
     """Run the prompt again and again; in turns with `hand`, which streams the same layers, so that whatever else the
     machine does slows both."""
@@ -107,14 +137,15 @@ def _flow(
     last = max((copy.number for copy in there), default=0)
     if hand is not None:
         hand.stream(sorted({copy.layer for copy in there}))
+    least = 1 if hand is None else ROUNDS
     runs, begun, before = StreamedRuns(), time.monotonic(), engine.wake().weights
     with sampled(engine) as curve:
-        while runs.seconds < wanted.sample_duration_seconds:
+        while runs.seconds < wanted.sample_duration_seconds or len(runs.spans) < least:
             course.check_time()
             last = _run(engine, session, runs, last, timeout)
             if hand is not None:
                 hand.round()
-            named = {"test": "pcie_flatline", "model": course.setup.named(wanted.model_id)}
+            named = {"test": "pcie_flatline", "model": name}
             course.write_partial(FILE, FIELDS, {**named, "samples_mbps": rates_of(runs.copies, runs.spans)})
             course.tell_more(f"pass {runs.passes}: {len(runs.copies)} copies")
         runs.copies += arrived(engine, last, timeout)
@@ -130,22 +161,28 @@ def _flow(
         curve=curve,
         runs=tuple(runs.tokens),
         rates=tuple(runs.rates),
+        without_core=runs.without_core,
     )
 
 
 def _run(engine: RemoteEngine, session: RemoteSession, runs: StreamedRuns, last: int, timeout: float) -> int:
     """Run the prompt once; return the number of its last copy."""
-    prompt, begun = list(range(1, PROMPT + 1)), time.time()
+    waited, prompt, begun = _without_core(engine), list(range(1, PROMPT + 1)), time.time()
     done, milliseconds = timed(
         lambda: within(timeout, lambda: session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
     )
     runs.spans.append(TimeSpan(begun=begun, ended=begun + milliseconds / 1000))
+    runs.without_core = added(runs.without_core, waited, _without_core(engine))
     runs.passes += done.passes
     runs.tokens.append(tuple(done.tokens))
     runs.rates.append(1000 * NEW / milliseconds)
     copies: Sequence[LayerCopy] = engine.copies(last)
     runs.copies += copies
     return copies[-1].number if copies else last
+
+
+def _without_core(engine: RemoteEngine) -> float | None:
+    return None if engine.entry is None else seconds_without_core([engine.entry.pid])
 
 
 def _gpu(device: str, total: int | None, counter: LinkCounter, fields: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> 
         "vram_per_paused_session_mb": {"pytorch_eager": _eager_each, "vllm": _nothing, "djinn": _djinn_each},
         "vram_released": {"pytorch_eager": _eager_released, "vllm": _nothing, "djinn": _djinn_released},
         "requires_full_gpu_for_pause": {"pytorch_eager": _eager_full, "vllm": _nothing, "djinn": _djinn_full},
+        "sessions_until_full": {"pytorch_eager": _eager_fits, "vllm": _nothing, "djinn": _djinn_fits},
+        "sessions_until_full_reached": {"pytorch_eager": _eager_fills, "vllm": _nothing, "djinn": _djinn_fills},
         "concurrent_requests": {"pytorch_eager": _eager_others, "vllm": _vllm_others, "djinn": _djinn_others},
         "activation_steering": {"pytorch_eager": _eager_steers, "vllm": _nothing, "djinn": _djinn_steers},
         "token_accuracy_percent": {"pytorch_eager": _eager_accuracy, "vllm": _nothing, "djinn": _djinn_accuracy},
@@ -68,6 +70,14 @@ def _eager_full(fields: Fields) -> Any:
     return fields["conclusion"]["requires_full_gpu_for_pause"]
 
 
+def _eager_fits(fields: Fields) -> Any:
+    return fields["metrics"]["sessions_until_full"]
+
+
+def _eager_fills(fields: Fields) -> Any:
+    return fields["metrics"]["sessions_until_full_reached"]
+
+
 def _eager_others(fields: Fields) -> Any:
     return fields["metrics"]["can_run_other_requests"]
 
@@ -113,6 +123,14 @@ def _djinn_released(fields: Fields) -> Any:
 
 def _djinn_full(fields: Fields) -> Any:
     return fields["concurrent_demo"] and fields["concurrent_demo"]["requires_full_gpu_for_pause"]
+
+
+def _djinn_fits(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"].get("sessions_until_full")
+
+
+def _djinn_fills(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"].get("sessions_until_full_reached")
 
 
 def _djinn_others(fields: Fields) -> Any:

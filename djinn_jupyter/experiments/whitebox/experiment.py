@@ -31,6 +31,13 @@ from djinn_jupyter.experiments.whitebox.pause import (
 from djinn_jupyter.experiments.whitebox.steering import run_steering
 from djinn_jupyter.experiments.whitebox.thin_client import measure_thin_client
 from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, run_trials, summary
+from djinn_jupyter.experiments.whitebox.until_full import (
+    FULL_FIELDS,
+    NO_LIMIT,
+    Filling,
+    filled_by_djinn,
+    filled_by_eager,
+)
 from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
 LOG = "exp3_osdi.log"
@@ -232,11 +239,29 @@ def _asked(file: Whitebox, seconds: float | None = None) -> PausePlan:
 
 def _pause(course: Course, file: Whitebox, device: str, failures: list[str], **options: Any) -> dict[str, Any]:
     if course.setup.server is not None:
-        return dict.fromkeys(PAUSE_FIELDS, Unmeasured(reason="that engine has an idle threshold of its own"))
+        its_own = Unmeasured(reason="that engine has an idle threshold and a limit of its own")
+        return dict.fromkeys((*PAUSE_FIELDS, *FULL_FIELDS), its_own)
     found = pause_of_djinn(course, file.model.name, device, _asked(file), threads=THREADS, **options)
     if not found["paused_sessions_bitwise_equal"]:
         failures.append("A session that stood paused is not what it would have been without the pause.")
-    return found
+    filling = _filling(file)
+    if filling is None:
+        return found | dict.fromkeys(FULL_FIELDS, NO_LIMIT)
+    full = filled_by_djinn(course, file.model.name, device, filling, threads=THREADS, **options)
+    if not full["sessions_until_full_bitwise_equal"]:
+        failures.append("A session that stood in full memory is not what it would have been alone.")
+    return found | full
+
+
+def _filling(file: Whitebox) -> Filling | None:
+    """Return what both sides fill; None without a limit."""
+    demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
+    limit = bytes_of(demo.until_full_gb)
+    if limit is None:
+        return None
+    inference, layer = file.experiment.inference, file.experiment.breakpoints.layers[0]
+    prompts = prompts_of(inference.input_length, demo.until_full_sessions)
+    return Filling(limit=limit, layer=layer, prompts=prompts, new=inference.continuation_tokens)
 
 
 def _stood(djinn: Mapping[str, Any] | None) -> float | None:
@@ -253,6 +278,8 @@ def _eager(course: Course, file: Whitebox, seconds: float | None) -> dict[str, A
         loading = {"model": file.model.name, "dtype": file.model.dtype, "threads": THREADS, **course.setup.words()}
         loaded = eager.ask("load", **loading)
         metrics = {**pause_of_eager(eager, loaded["device"], wanted), **eager_stops(eager, file)}
+        filling = _filling(file)
+        metrics |= dict.fromkeys(FULL_FIELDS, NO_LIMIT) if filling is None else filled_by_eager(eager, filling)
     absent = {"gpu_free_during_pause_gb": "no GPU", "request_b_latency_ms": "no room for request B beside the pause"}
     metrics |= {name: Unmeasured(reason=why) for name, why in absent.items() if metrics[name] is None}
     others = metrics["request_b_tokens"] == wanted.new

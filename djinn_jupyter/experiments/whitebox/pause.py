@@ -91,8 +91,10 @@ class PauseReadings:
 
 
 def prompts_of(length: int, count: int) -> tuple[list[int], ...]:
-    """Return prompts of token ids that every vocabulary has, each another one."""
-    return tuple([1 + (at + number) % (LEAST_VOCABULARY - 1) for at in range(length)] for number in range(count))
+    """Return prompts of token ids that every vocabulary has, each another one: 31 begin differently, and the next 31 go
+    on in wider steps."""
+    ids = LEAST_VOCABULARY - 1
+    return tuple([1 + (at * (1 + number // ids) + number) % ids for at in range(length)] for number in range(count))
 
 
 # --- Djinn -----------------------------------------------------------------------------------------------------------
