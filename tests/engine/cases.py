@@ -18,8 +18,9 @@ from djinn_jupyter.wire import requests as ask
 from tests.wire import values
 from tests.wire.values import Quality
 
-State = Literal["missing", "closed", "running", "away", "stopped"]
-STATES: Final[tuple[State, ...]] = ("missing", "closed", "running", "away", "stopped")
+# `closed`: stopped, and closed before the request is looked at; `cut short`: empty, and closed once it is worked on.
+State = Literal["missing", "closed", "running", "away", "stopped", "empty", "cut short"]
+STATES: Final[tuple[State, ...]] = ("missing", "closed", "running", "away", "empty", "cut short", "stopped")
 QUALITIES: Final[tuple[Quality, ...]] = ("ordinary", "extreme", "wrong")
 KINDS: Final[tuple[type, ...]] = get_args(ask.Request)
 OF_A_SESSION: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest)]
@@ -101,6 +102,7 @@ SESSIONS: Final[dict[str, State]] = {
     "away": "away",
     "a": "stopped",
     "other": "stopped",
+    "empty": "empty",
     "nobody": "missing",
 }
 Step = tuple[int, Case, int]

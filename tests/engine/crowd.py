@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tests.engine.desk import Desk, tokens
 PROMPT: Final = tokens(10)
 STEPS: Final = 200
 BYSTANDER: Final = "bystander"
+MOST_TICKS: Final = 12  # before a session is closed whose request is worked on
 
 
 @dataclass
@@ -57,13 +59,15 @@ class Crowd:
     # --- the others --------------------------------------------------------------------------------------------------
 
     def bring(self, name: str, state: State) -> None:
-        """Have a session of that name in that state; one that is to be closed meanwhile stands still."""
+        """Have a session of that name in that state; one that is to be closed meanwhile stands still, or is empty."""
         if self._is(name, state):
             return
         self.leave(name)
         if state == "missing":
             return
         self.desk.open(name)
+        if state in ("empty", "cut short"):
+            return
         if state == "running":
             self.desk.post(ask.Run(session=name, tokens=PROMPT, max_new_tokens=400, ignore_eos=True), [])
             self.desk.engine.tick()
@@ -87,6 +91,8 @@ class Crowd:
                 return here == "host" and session.state == "paused"
             case "stopped" | "closed":
                 return here == "resident" and session.state == "paused"
+            case "empty" | "cut short":
+                return session.generation is None
         return False
 
     def leave(self, *names: str) -> None:
@@ -103,10 +109,13 @@ class Crowd:
         replies: list[Any] = []
         closing: list[Any] = []
         self.desk.post(request, replies)
-        if state == "closed":
+        for _ in range(random.Random(repr(request)).randrange(1, MOST_TICKS) if state == "cut short" else 0):
+            self.desk.engine.tick()
+        closes = state in ("closed", "cut short")
+        if closes:
             self.desk.post(ask.Close(session=name, force=True), closing)
         deadline = time.monotonic() + 60.0
-        while not (replies and (closing or state != "closed")) and time.monotonic() < deadline:
+        while not (replies and (closing or not closes)) and time.monotonic() < deadline:
             if not self.desk.engine.tick():
                 self.desk.engine.mailbox.wait(0.002)  # workers answer without a request
         assert len(replies) == 1, (request, state)

@@ -79,13 +79,15 @@ class LiveCrowd:
     def bring(self, name: str, state: State) -> None:
         """Have a session of that name in that state; one that is to be closed meanwhile stands still."""
         found = self._described().get(name)
-        if _stands(found) == ("stopped" if state == "closed" else state):
+        if _stands(found) == {"closed": "stopped", "cut short": "empty"}.get(state, state):
             return
         if found is not None:
             self.stage.ask(ask.Close(session=name, force=True))
         if state == "missing":
             return
         self._does(ask.Open(session=name))
+        if state in ("empty", "cut short"):
+            return
         if state == "running":
             return self._set_going(name)
         self._does(ask.SetBreakpoint(session=name, site="3", when="step == 0"))
@@ -116,7 +118,8 @@ class LiveCrowd:
     def ask(self, case: Case, state: State) -> Any:
         """Return the one reply to a request."""
         self._post(self.stage, case)
-        closing = self.stage.send(ask.Close(session=case.name, force=True)) if state == "closed" else None
+        closes = state in ("closed", "cut short")
+        closing = self.stage.send(ask.Close(session=case.name, force=True)) if closes else None
         [reply] = self._answered()
         assert closing is None or len(self._replies(self.stage, closing)) == 1
         if case.kind in (ask.Hello, ask.Goodbye):
@@ -186,4 +189,6 @@ def _stands(session: SessionDescription | None) -> State | None:
             return "away"
         case "paused", "resident":
             return "stopped"
+        case "idle", _ if not session.tokens and session.doing == "idle":
+            return "empty"
     return None

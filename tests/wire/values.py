@@ -6,6 +6,7 @@ A request is a dictionary of fields here, so that it can be wrong. Each varies o
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterator
 from functools import cache
@@ -24,6 +25,10 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "expression": ("norm * 2", "step", "position > 1"),
     "session": ("other", "a"),
     "name": ("another name",),
+    "metrics": ("logit(17) - logit(42)", "prob(3)"),
+    "over": ("position", "layer", "head", "neuron", "point", "coef"),
+    "receivers": ("logits", "q.3[1]"),
+    "folder": (f"{os.environ['JUPYTER_DATA_DIR']}/collected",),
 }
 STRANGE: Final = (
     "\0",
@@ -44,19 +49,25 @@ FLOATS: Final = (0.0, -0.0, 5e-324, 1e-300, -1e-300, 1e300, -1e300, 3.5e38, math
 NO_NUMBER: Final[tuple[Any, ...]] = ("3", None, [1], {}, b"3")
 NO_TEXT: Final[tuple[Any, ...]] = (3, None, ["a"], {}, b"a", "\ud800")
 LONGEST: Final = 3000
+MOST_LINES: Final = 50  # of prompts, cells and pairs: an engine may be about to compute each
 
 
 @cache
 def requests(kind: type, quality: Quality) -> tuple[dict[str, Any], ...]:
-    """Fields for requests of a class: none is named `session` where the asker says which."""
+    """Fields for requests of a class: none is named `session` where the asker says which. Each value is beside ordinary
+    ones of all other fields, and beside those alone that a request must have."""
     shape = inspect.type_info(kind)
     assert isinstance(shape, inspect.StructType)
     fields = [field for field in shape.fields if field.name != "session"]
     usual = {field.name: next(iter(_values(field.type, field.name, "ordinary"))) for field in fields}
-    varied = [{**usual, f.name: value} for f in fields for value in _values(f.type, f.name, quality)]
+    bare = {field.name: usual[field.name] for field in fields if field.required}
+    beside = [usual] if len(bare) == len(usual) else [usual, bare]
+    varied = [
+        {**others, f.name: value} for others in beside for f in fields for value in _values(f.type, f.name, quality)
+    ]
     if quality == "wrong":
         return (*varied, {**usual, "unheard_of": 1})
-    return (usual, *({} for _ in (1,) if all(not f.required for f in fields)), *varied)
+    return (*beside, *varied)
 
 
 def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
@@ -69,7 +80,9 @@ def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
         case inspect.CustomType(cls=cls) if cls is Array:
             yield from ARRAYS[quality]
         case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
-            yield from _tuples(item, name, quality, least or 0, min(most or LONGEST, LONGEST))
+            plain = isinstance(item, inspect.IntType | inspect.FloatType | inspect.StrType)
+            longest = LONGEST if plain else MOST_LINES
+            yield from _tuples(item, name, quality, least or 0, min(most or longest, longest))
         case inspect.TupleType(item_types=items):
             yield from _rows(items, name, quality)
         case inspect.IntType(ge=least, le=most):
@@ -81,7 +94,7 @@ def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
         case inspect.BoolType():
             yield from ((False, True) if quality != "wrong" else (None, 2, "yes"))
         case inspect.LiteralType(values=values):
-            yield from (values if quality != "wrong" else ("nothing like it", None, 3))
+            yield from (WORDS.get(name, values) if quality != "wrong" else ("nothing like it", None, 3))
         case inspect.NoneType():
             yield from ((None,) if quality != "wrong" else ())
         case _:
