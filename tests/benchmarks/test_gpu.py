@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -180,14 +182,29 @@ def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
     assert exactness.run(small).checks == {"cases not computed": 1}
 
 
-@pytest.mark.parametrize("handler", ["exit(1)", "None"], ids=["that stops its engines", "that hangs"])
-def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
-    """A signal ends it, at which it stops its engines; force ends it where it goes on."""
-    monkeypatch.setattr(course, "SECONDS", 2)
-    monkeypatch.setattr(course, "GRACE_SECONDS", 2)
-    waits = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: {handler})\ntry: time.sleep(60)"
+@pytest.mark.parametrize(
+    ("handler", "grace"), [("exit(1)", 60), ("None", 0.1)], ids=["that stops its engines", "that hangs"]
+)
+def test_a_step_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str, grace: float
+) -> None:
+    """A signal ends it, at which it stops its engines; force ends it where it goes on. Its time begins when it is at
+    work, however long it took to start."""
+    at_work = tmp_path / "at work"
+    os.mkfifo(at_work)
+
+    class Turn(subprocess.Popen[str]):
+        def communicate(self, *given: Any, **more: Any) -> Any:
+            at_work.read_bytes()  # until the turn has opened it, and closed it
+            return super().communicate(*given, **more)
+
+    monkeypatch.setattr(course.subprocess, "Popen", Turn)
+    monkeypatch.setattr(course, "SECONDS", 1)
+    monkeypatch.setattr(course, "GRACE_SECONDS", grace)
+    handles = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: {handler})"
+    waits = f"try: open({str(at_work)!r}, 'w').close(); time.sleep(600)"
     stops = f"finally: open({str(tmp_path / 'stopped')!r}, 'w').close()"
-    assert ends(f"{waits}\n{stops}", tmp_path, monkeypatch) == {"link": "it took longer than 2 s"}
+    assert ends(f"{handles}\n{waits}\n{stops}", tmp_path, monkeypatch) == {"link": "it took longer than 1 s"}
     assert (tmp_path / "stopped").exists() == (handler == "exit(1)")
 
 

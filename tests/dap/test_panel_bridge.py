@@ -25,7 +25,7 @@ def bridged(engine: RemoteEngine) -> tuple[Bridge, threading.Thread]:
     before = set(threading.enumerate())
     state: Any = SimpleNamespace(present=None, held={})
     bridge = Bridge(state, engine, told=lambda *_: None, answered=lambda *_: None)
-    [thread] = set(threading.enumerate()) - before
+    [thread] = [one for one in set(threading.enumerate()) - before if one.name == "djinn-debugger"]
     return bridge, thread
 
 

@@ -259,7 +259,16 @@ def test_an_engine_that_cannot_serve_the_run_is_refused(
 def test_an_agent_sleeps_in_an_engine_that_runs(
     gpt2: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The engine's own log tells of the idle session, its eviction and its return; the engine goes on afterwards."""
+    """The engine's own log tells of the idle session, its eviction and its return; the engine goes on afterwards. The
+    night lasts until the agent has left, however slow the machine is."""
+    slept = sleep._sleep
+
+    def until_it_has_left(course: Any, engine: Any, *night: Any) -> None:
+        slept(course, engine, *night)
+        while {one.name: one.residency for one in engine.sessions()}["agent"] in ("resident", "storing"):
+            slept(course, engine, *night)
+
+    monkeypatch.setattr(sleep, "_sleep", until_it_has_left)
     entry, asked, desk = serving("gpt2", idle_swap_seconds=0.05), [], gpt2.desk()
     monkeypatch.setattr(desk.engine.residency.eviction, "_idle_seconds", 0.05)
     monkeypatch.setattr(dj, "engines", lambda: (entry,))
@@ -267,7 +276,7 @@ def test_an_agent_sleeps_in_an_engine_that_runs(
     command = "test_agent_sleep_resume.py --server localhost:5556 --output-dir DIR"
     with one_thread(), moved(desk) as engine, caplog.at_level("INFO"):
         monkeypatch.setattr(dj, "load", lambda model, **options: asked.append((model, options)) or engine)
-        times = ("idle_threshold_seconds=0.05", "sleep_duration_seconds=0.5")
+        times = ("idle_threshold_seconds=0.05", "sleep_duration_seconds=0.1")
         settings = [word for time in times for word in ("--set", f"agent_sleep_resume.{time}")]
         assert cli.main([*adapted(command, tmp_path), *settings]) == 0
         assert not engine.sessions()

@@ -124,7 +124,7 @@ def test_sessions_that_leave_while_others_are_stopped_are_seen(inside: Inside, m
 
 def test_an_engine_that_releases_nothing_is_seen_to(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: idle sessions stay. Ordering them away made this field 0 whatever the engine did."""
-    monkeypatch.setattr(Eviction, "_let_go", lambda self, session: None)
+    monkeypatch.setattr(Eviction, "_let_go", lambda self, session, why, seconds: None)
     monkeypatch.setattr(pause, "RELEASE_SECONDS", 0.2)
     found = demo(inside)
     assert found["vram_released"] is False

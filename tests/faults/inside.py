@@ -264,6 +264,7 @@ class Inside:
             patch.setattr(pause, "counter_of", self.counter_of)
             patch.setattr(pause, "_stand", self.stand)
             patch.setattr(eviction, "GIVE_BACK_SECONDS", 0.0)
+            patch.setattr(eviction, "WRITE_THROUGH_SECONDS", float("inf"))  # orders alone copy, on a slow machine too
             breakpoint_at, run = RemoteSession.breakpoint, RemoteSession.run
 
             def noted_breakpoint(session: RemoteSession, site: Any, **options: Any) -> Any:

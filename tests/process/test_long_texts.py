@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import psutil
 import pytest
@@ -25,9 +23,8 @@ from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.families import build
 
-BAR_SECONDS = 0.02  # of the benchmark `round_trip`, on an idle machine
-LOADED = 5  # two cores, of which tokenizing takes one and other tests the other
 CONTEXT = 50_000
+ROUNDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +51,20 @@ def _children(engine: RemoteEngine) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("size", [1_000_000, pytest.param(4_000_000, marks=pytest.mark.slow)])
 def test_nobody_waits_for_a_text_of_megabytes(engine: RemoteEngine, size: int) -> None:
-    """Ping, pause and Hello are answered as if nothing were; the text is refused when it has been counted."""
+    """Ping, pause and Hello are answered while it cannot come to its end; it is refused when it has been counted."""
     session = engine.session("asks")
     engine.tokenize("b" * 3000)  # the process is there
-    kinds: dict[str, Callable[[], Any]] = {
-        "ping": engine.ping,
-        "pause": session.pause,
-        "hello": lambda: engine.channel.ask(protocol.hello(holder="greets", user="me")).result(),
-    }
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    (child,) = _children(engine)
+    child.suspend()
     text: Future[told.Reply] = engine.channel.ask(ask.Tokenize(text="a" * (size - 1)))
-    while not text.done():
-        for kind, request in kinds.items():
-            begun = time.perf_counter()
-            request()
-            times[kind].append(time.perf_counter() - begun)
+    for _ in range(ROUNDS):
+        engine.ping()
+        session.pause()
+        engine.channel.ask(protocol.hello(holder="greets", user="me")).result()
+    assert not text.done()
+    child.resume()
     with pytest.raises(PromptTooLong, match=f"{size:,} tokens and the model 50,000 positions"):
         text.result()
-    for kind, seconds in times.items():
-        assert len(seconds) > 20, kind
-        assert sorted(seconds)[len(seconds) * 9 // 10] < LOADED * BAR_SECONDS, (kind, max(seconds))
 
 
 def test_the_tokens_are_those_of_the_tokenizer(engine: RemoteEngine) -> None:
