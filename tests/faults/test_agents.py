@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.memory.offload.tiers import Load, Tiers
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.session import run
@@ -95,6 +96,29 @@ def test_a_turn_that_is_refused_in_its_pass_is_read_once(inside: Inside, monkeyp
     assert ran.status == 0, ran.said
     assert len(refused) == 6
     assert rows(ran)["lru"]["turns_asked_again"] >= 6
+    assert rows(ran)["lru"]["bits_equal_alone"] == 6
+
+
+def test_a_fork_that_finds_no_room_is_asked_for_again(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared prompt has left, and comes back for each agent that begins with it; now and then there is no room."""
+    fork, refused = RemoteSession.fork, set[str]()
+
+    def full(session: RemoteSession, name: str, **others: Any) -> Any:
+        if name not in refused:
+            refused.add(name)
+            raise SlabFull("There is no room for the shared prompt.")
+        return fork(session, name, **others)
+
+    def crowded(*asked: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteSession, "fork", full)
+            return crowd.together(*asked)
+
+    monkeypatch.setattr(experiment, "together", crowded)
+    ran = agents(inside, "ways=[lru]")
+    assert ran.status == 0, ran.said
+    assert len(refused) == 3
+    assert rows(ran)["lru"]["turns_asked_again"] >= 3
     assert rows(ran)["lru"]["bits_equal_alone"] == 6
 
 

@@ -82,14 +82,14 @@ def live(stage: Stage, script: AgentScript, *, pauses: bool = True) -> AgentReco
     """Live through the script; without `pauses`, turn after turn. Ends early where the engine has no room."""
     record = AgentRecord(script=script)
     session: RemoteSession | None = None
-    for number, turn in enumerate(script.turns):
+    for turn in script.turns:
         if pauses:
             _pause(stage, session, turn.pause_seconds, known=turn.known)
         if stage.over.is_set():
             break
         asked, there = time.perf_counter(), session is not None
-        session = _opened(stage, script, number) if session is None else session
         try:
+            session = _opened(stage, record, asked) if session is None else session
             record.replies.append(_reply(stage, record, session, asked, there=there))
         except MemoryShortage as error:
             record.refused = str(error)
@@ -166,10 +166,18 @@ def _wait_for_room(stage: Stage, asked: float, why: str) -> None:
         raise MemoryShortage(why)
 
 
-def _opened(stage: Stage, script: AgentScript, number: int) -> RemoteSession:
-    if script.prefix and number == 0:
-        return stage.engine.session(SHARED).fork(script.name)
-    return stage.engine.session(script.name, fresh=True)
+def _opened(stage: Stage, record: AgentRecord, asked: float) -> RemoteSession:
+    """Open the agent's session; the first one forks the shared prompt, for whose way back there may be no room now.
+    MemoryShortage where that takes too long."""
+    script = record.script
+    while True:
+        try:
+            if script.prefix and not record.replies:
+                return stage.engine.session(SHARED).fork(script.name)
+            return stage.engine.session(script.name, fresh=True)
+        except MemoryShortage as error:
+            record.asked_again += 1
+            _wait_for_room(stage, asked, str(error))
 
 
 def _reading(stage: Stage, record: AgentRecord, *, there: bool) -> tuple[list[int] | None, bool]:
