@@ -72,6 +72,7 @@ ENTRIES = {
     "djinn_jupyter.experiments.baselines.by_hand",
     "djinn_jupyter.experiments.baselines.link",
     "djinn_jupyter.experiments.baselines.offload",
+    "djinn_jupyter.experiments.baselines.vllm_agents",
     "djinn_jupyter.experiments.baselines.with_accelerate",
     "djinn_jupyter.experiments.baselines.with_deepspeed",
     "djinn_jupyter.server.extension",

@@ -129,17 +129,17 @@ async def _paused(
 
 async def _put_aside(engine: Any, tokens: list[int], new: int, seconds: float) -> dict[str, Any]:
     """Abort A, for vLLM has no pause of one request, run B, and ask for A again with the tokens that it had."""
-    whole = await _Asked(engine, "a alone", tokens, new).ended()
-    a = _Asked(engine, "a", tokens, new)
+    whole = await _RequestUnderWay(engine, "a alone", tokens, new).ended()
+    a = _RequestUnderWay(engine, "a", tokens, new)
     await a.begins.wait()
     await a.abort()
-    begun, b = time.perf_counter(), _Asked(engine, "b", tokens, new)
+    begun, b = time.perf_counter(), _RequestUnderWay(engine, "b", tokens, new)
     ended, _ = await asyncio.wait({b.task}, timeout=seconds)
     held, had = device_gigabytes(), list(a.tokens)
     await asyncio.sleep(max(0.0, seconds - (time.perf_counter() - begun)))
     stood = a.tokens == had
     await b.ended()
-    rest = _Asked(engine, "a again", [*tokens, *had], new - len(had)) if len(had) < new else None
+    rest = _RequestUnderWay(engine, "a again", [*tokens, *had], new - len(had)) if len(had) < new else None
     again = had + (await rest.ended() if rest is not None else [])
     return {
         "paused_after_tokens": len(had),
@@ -156,10 +156,10 @@ async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float)
     """Pause all requests by `pause_generation`, where this vLLM can keep them."""
     if "mode" not in inspect.signature(engine.pause_generation).parameters:
         return {"status": "not_run", "reason": "this vLLM's pause_generation cannot keep requests"}
-    a = _Asked(engine, "a of all", tokens, new)
+    a = _RequestUnderWay(engine, "a of all", tokens, new)
     await a.begins.wait()
     await engine.pause_generation(mode="keep", clear_cache=False)
-    had, b = len(a.tokens), _Asked(engine, "b of all", tokens, new)
+    had, b = len(a.tokens), _RequestUnderWay(engine, "b of all", tokens, new)
     ended, _ = await asyncio.wait({b.task}, timeout=seconds)
     stood = len(a.tokens) == had
     await engine.resume_generation()
@@ -172,7 +172,7 @@ async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float)
     }
 
 
-class _Asked:
+class _RequestUnderWay:
     """One request of the asynchronous engine, under way from its making; `tokens` are those that came so far, `cached`
     those of its prompt that were in the cache."""
 

@@ -1,4 +1,4 @@
-"""What vLLM does with a request that is to stop inside its pass: asked from a hook on a layer of its model."""
+"""A stop inside a pass, asked of vLLM from a hook on a layer of its model: the layers that run all the same."""
 
 from __future__ import annotations
 
