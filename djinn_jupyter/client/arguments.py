@@ -49,6 +49,13 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def checked_seed(seed: int) -> int:
+    """Return a seed by which a request can draw rows. Raises UsageError for another number."""
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}.")
+    return seed
+
+
 def _admitted(name: str, value: object, kind: Any) -> Any:
     for one in _kinds(kind):
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.arguments import checked_seed
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.interrupts import interruptible
@@ -87,7 +88,7 @@ def collect(
         dtype=dtype,
         shard_prompts=_checked(shard_prompts),
         mode=mode,
-        seed=seed,
+        seed=checked_seed(seed),
     )
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
     with interruptible("The collection", lambda: (kept, None)):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import interruptible
@@ -70,7 +70,7 @@ def path(
         metrics=metrics_of(metric),
         edit=edit_of(edit),
         mode=mode,
-        seed=seed,
+        seed=checked_seed(seed),
         receivers=receivers,
         into="clean",
     )

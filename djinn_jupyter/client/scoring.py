@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.client.arguments import shown, typed
+from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.interrupts import interruptible
@@ -81,9 +81,10 @@ def loss_of(
     """Return the losses of prompts, each in a pass of its own or sharing passes, under the rules of the session
     `rules_of`."""
     found: list[Scored] = []
+    request_of = partial(ask.Score, rules_of=rules_of, mode=mode, seed=checked_seed(seed))
     with interruptible("The measurement", lambda: _kept(found)):
         try:
-            _score(channel, prompts, partial(ask.Score, rules_of=rules_of, mode=mode, seed=seed), found)
+            _score(channel, prompts, request_of, found)
         except DjinnError as error:
             if not found:
                 raise

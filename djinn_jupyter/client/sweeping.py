@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
@@ -120,7 +120,7 @@ def sweep(
         windows=windows_of(window, axes),
         in_pairs=in_pairs,
         mode=mode,
-        seed=seed,
+        seed=checked_seed(seed),
     )
     asked = _Asked(request=request, several=not isinstance(metric, str), on_progress=on_progress, so_far=so_far)
     if noise is not None:

@@ -102,6 +102,14 @@ def test_a_refusal_names_the_argument_and_what_it_takes(engine: RemoteEngine, tm
         engine.collect([LINE, np.zeros(2**20 + 1, dtype=int)], "z.0", to=tmp_path)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63])
+@pytest.mark.parametrize("name", ["sweep", "sweep in noise", "collect", "loss", "session.loss", "path"])
+def test_a_seed_that_no_request_can_have_is_named(engine: RemoteEngine, tmp_path: Path, name: str, seed: int) -> None:
+    verb, takes = verbs(engine, tmp_path)[name]
+    with pytest.raises(UsageError, match=rf"^seed is a whole number from 0 to 2\*\*63 - 1, not {seed}\.$"):
+        verb(**takes, seed=seed)
+
+
 def test_numbers_of_numpy_are_numbers(engine: RemoteEngine) -> None:
     coefs = np.linspace(0, 1, 3, dtype=np.float32)
     asked = {**SWEEP, "site": "resid_post.1", "over": np.array(["coef"]), "coefs": coefs, "seed": np.int64(7)}
