@@ -113,6 +113,29 @@ def test_a_run_after_each_ending_is_as_ever(desk: Desk, eos: int) -> None:
         assert desk.run(PROMPT, 6).tokens == plain(6)
 
 
+@pytest.mark.parametrize("stops", [False, True], ids=["at once", "after a stop in it"])
+def test_a_prompt_that_found_no_room_is_no_part_of_the_line_and_can_be_run_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    first, more = desk.run(PROMPT, 3), tokens(7, seed=6)
+    line = PROMPT + first.tokens
+    if stops:
+        desk.stop_at(4, once=True)
+        desk.run(more, 2, extend=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.engine.forward, "enter", _full)
+        patch.setattr(desk.engine.runtime.space, "wait_for", lambda *_: None)
+        with pytest.raises(SlabFull):
+            desk.resume() if stops else desk.run(more, 2, extend=True)
+    assert (desk.session().state, tuple(desk.session().tokens)) == ("idle", line)
+    assert desk.run(more, 2, extend=True).tokens == plain(2, line + more)
+    assert tuple(desk.session().tokens[: len(line + more)]) == line + more
+
+
+def _full(*_: object) -> None:
+    raise SlabFull("no room")
+
+
 # --- little memory -------------------------------------------------------------------------------------------------
 
 

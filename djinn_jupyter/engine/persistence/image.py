@@ -111,7 +111,8 @@ class FrameImage(ImagePart, frozen=True):
 
 class GenerationImage(ImagePart, frozen=True):
     """A generation with its sampler. A light image (without rows) leaves `states` empty; `state_lengths` are the
-    committed lengths that had states, so that recomputing makes them again."""
+    committed lengths that had states, so that recomputing makes them again. Images of versions that did not note what
+    the run `extends` have None."""
 
     begins: int
     fed_from: int
@@ -131,6 +132,7 @@ class GenerationImage(ImagePart, frozen=True):
     mode: Mode = "exact"
     shared: int = 0
     difference: float | None = None
+    extends: int | None = None
 
 
 class TokensImage(ImagePart, frozen=True):

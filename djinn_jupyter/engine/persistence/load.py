@@ -156,6 +156,7 @@ class _Load:
             mode=image.mode,
             shared=image.shared,
             difference=image.difference,
+            extends=image.fed_from if image.extends is None else image.extends,
             states={length: self._kept_states(image, length) for length in image.state_lengths},
         )
 

@@ -52,7 +52,7 @@ class ExecutionRequests:
         if before is None:
             self._check_prompt(tokens, committed, request.extend)
         sampler = make_sampler(self._forward.model, request.sampling, len(tokens), self._forward.device)
-        generation = self._generation(request, tokens, committed, sampler)
+        generation = self._generation(request, tokens, committed, sampler, extends=len(kept))
         if before is not None:
             return self._draw_on(session, generation.going_on(before), free=request.free)
         if request.extend:
@@ -103,13 +103,16 @@ class ExecutionRequests:
             session.cache.free()
         session.take_cache(fresh)
 
-    def _generation(self, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Generation:
+    def _generation(
+        self, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler, *, extends: int
+    ) -> Generation:
         if request.stop and not self._description.has_tokenizer:
             raise NoTokenizer("There is no tokenizer for this model, so stop strings mean nothing; leave them out.")
         defaults = {} if request.sampling.model_defaults else self._description.generation_defaults
         return Generation(
             begins=len(tokens),
             fed_from=committed,
+            extends=extends,
             max_new_tokens=request.max_new_tokens,
             sampler=sampler,
             stop=request.stop,

@@ -117,7 +117,7 @@ class EditRequests:
             patched=patched,
             words=request.words,
         )
-        session.edit(made.frame, made.noted)
+        session.set_edits(made.frame, [*session.edits, made.noted])
         words = request.words or edit_kinds.spell(request.edit)
         return _edited(tell_edited(self._runtime, session), site, words, made)
 

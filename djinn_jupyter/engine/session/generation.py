@@ -21,8 +21,9 @@ GROWING_KEPT: Final = 16
 @dataclass(slots=True, kw_only=True)
 class Generation:
     """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
-    run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count from the run's beginning
-    to its present place, over all stops; going back reduces them. `drawn` holds the generator's state before each new
+    run, `extends` the number that the line had before it; its prompt is what lies between those and the first new one.
+    `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count from the run's beginning to
+    its present place, over all stops; going back reduces them. `drawn` holds the generator's state before each new
     token, where tokens are drawn; going back by tokens needs it. `states` are the recurrent states at every
     STATE_PERIOD-th committed length, for families that have them; where they grow with it, at most about
     GROWING_KEPT of them, denser nearer to its end. `log_probabilities` are those of the new tokens under the model's
@@ -35,6 +36,7 @@ class Generation:
     stop: tuple[str, ...]
     eos: frozenset[int]
     ignored_defaults: tuple[str, ...]
+    extends: int = 0
     layers_run: int = 0
     passes: int = 0
     drawn: list[Tensor] = field(default_factory=list)
@@ -68,6 +70,7 @@ class Generation:
         return replace(
             self,
             fed_from=before.fed_from,
+            extends=before.extends,
             layers_run=before.layers_run,
             passes=before.passes,
             states=dict(before.states),

@@ -102,10 +102,13 @@ class Session:
         self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
-        """End a run that cannot go on: the session is idle at its last committed step."""
+        """End a run that cannot go on: the session is idle at its last committed step. A prompt of which nothing is
+        committed is no part of its line, so that the run can be asked for again."""
         self.cache.restore_all(self.saved_states)
         self.saved_states.clear()
         self.frame = None
+        if self.generation is not None and self.committed <= self.generation.fed_from:
+            del self.tokens[self.generation.extends :], self.texts[self.generation.extends :]
         self.history.depart()
         self.move("fail")
         self.residence.touch()
@@ -307,10 +310,6 @@ class Session:
         """Ask the run to pause. Return True where there is one."""
         self.pause_requested = self.state == "running"
         return self.pause_requested
-
-    def edit(self, frame: Frame, edit: StopEdit) -> None:
-        self.change_value(frame)
-        self.edits.append(edit)
 
     def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
         """Set the edits of the stop and the value that they make."""
