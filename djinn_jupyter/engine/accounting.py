@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
@@ -19,15 +20,22 @@ CHECKS_TAKE_ONE_IN: Final = 50  # parts of the engine's time: thousands of pages
 
 class Accounting:
     def __init__(
-        self, sessions: SessionTable, slabs: Sequence[Slab], tiers: Tiers, storage_table: StorageTable, faults: Faults
+        self,
+        sessions: SessionTable,
+        slabs: Sequence[Slab],
+        tiers: Tiers,
+        storage_table: StorageTable,
+        faults: Faults,
+        of_no_session: Callable[[], Iterable[PagedCache]],
     ) -> None:
         self._sessions, self._slabs, self._tiers = sessions, slabs, tiers
+        self._of_no_session = of_no_session
         self._storage_table, self._faults = storage_table, faults
         self._due = 0.0
 
     def check(self, contents: bool = False) -> None:
         """Raise InvariantError unless all agree; with `contents`, compare working copies too."""
-        caches = [session.cache for session in self._sessions.values()]
+        caches = [*(session.cache for session in self._sessions.values()), *self._of_no_session()]
         check_invariants(self._slabs, caches, contents, tiers=self._tiers, storages=self._storage_table)
 
     def require_sound(self) -> None:

@@ -17,11 +17,11 @@ from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.session import trial
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
 from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.shared_prompts import SharedPrompts
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
+from djinn_jupyter.engine.session.trial import Trial
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of
 from djinn_jupyter.engine.wavefront.next_position import next_logits
@@ -42,7 +42,8 @@ class SharedPasses:
         should_yield: Callable[[], bool],
         budget: Budget,
     ) -> None:
-        self._forward, self._new_cache, self._should_yield = forward, new_cache, should_yield
+        self._forward, self._should_yield = forward, should_yield
+        self._trial = Trial(forward, new_cache, should_yield)
         self._budget, self._held = budget, 0
         self._prompts = SharedPrompts(forward, should_yield, budget, by=self)
         self._tested = False
@@ -78,6 +79,11 @@ class SharedPasses:
     def why_no_prompts(self) -> str | None:
         """The reason for which prompts run one by one, once that is known."""
         return self._prompts.why_not
+
+    @property
+    def caches(self) -> Sequence[PagedCache]:
+        """The caches of a trial that is under way."""
+        return tuple(self._trial.caches)
 
     def passed(self, seat: Seat) -> Generator[Blocked | None, None, Completed | None]:
         """Run the next pass of a seat together with others; None where it has to run alone, or is out of date."""
@@ -137,7 +143,7 @@ class SharedPasses:
     def _passes(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
         """Return the seats whose prompts have to wait for the next turn."""
         if not self._tested and len(seats) > 1:
-            self._try_the_family()
+            yield from self._try_the_family()
         if not self._tested or self._why_no_more is not None:
             return ()
         if self._why_not is None:
@@ -178,19 +184,21 @@ class SharedPasses:
                 seat.take(logits_BV[line : line + 1], self._forward.layers)
         columns.advance()
 
-    def _try_the_family(self) -> None:
+    def _try_the_family(self) -> Pieces:
         """Find out whether lines can share passes here. Without memory for that, let twice as many rounds go by as
         before the last try."""
         if self._skipped < self._untried:
             self._skipped += 1
             return
         try:
-            found = trial.why_not(self._forward, self._new_cache)
+            found = yield from self._trial.why_not()
             self._why_not = found.next_positions
             if found.prompts is not None:
                 self._prompts.refuse(f"this family's lines cannot share them: {found.prompts}")
             self._tested = True
-        except (SlabFull, OutOfDeviceMemory):
+        except (SlabFull, OutOfDeviceMemory, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not out_of_memory(error):
+                raise
             self._untried, self._skipped = 2 * self._untried + 1, 0
 
     def _join(self, seats: Sequence[Seat]) -> bool:

@@ -173,7 +173,14 @@ class _Assembly:
 
     @cached_property
     def accounting(self) -> Accounting:
-        return Accounting(self.sessions, self.slabs, self.tiers, self.storage_table, self.faults)
+        return Accounting(
+            self.sessions,
+            self.slabs,
+            self.tiers,
+            self.storage_table,
+            self.faults,
+            of_no_session=lambda: self.runtime.sharing.caches,
+        )
 
     # --- the sessions ----------------------------------------------------------------------------------------------
 

@@ -298,15 +298,48 @@ def test_a_breakpoint_set_while_runs_share_passes_holds_in_the_pass_under_way(ll
     assert 0 < steps[0] < NEW
 
 
-def test_a_trial_without_memory_lets_more_and_more_rounds_go_by(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_gives_way_and_its_pages_are_accounted_for() -> None:
+    desk = build_desk(build("llama", layers=8))
+    shared, slices, replies = desk.engine.runtime.sharing, 0, list[Any]()
+    for name in "ab":
+        desk.open(name)
+        desk.post(ask.Run(session=name, tokens=tokens(5), max_new_tokens=4, ignore_eos=True, mode="fast"), replies)
+    while len(replies) < 2:
+        desk.engine.tick()
+        if shared.caches:
+            slices += 1
+            desk.engine.check_invariants(contents=True)
+    assert slices > desk.layers
+    assert [row.shared for row in replies] == [4, 4]
+    desk.close_all()
+
+
+def test_a_trial_whose_run_is_closed_frees_its_pages_and_is_made_for_the_next() -> None:
+    desk = build_desk(build("llama", layers=8))
+    shared = desk.engine.runtime.sharing
+    for name in "ab":
+        desk.open(name)
+        desk.post(ask.Run(session=name, tokens=tokens(5), max_new_tokens=4, ignore_eos=True, mode="fast"), [])
+    while not shared.caches:
+        desk.engine.tick()
+    desk.close_all()
+    assert shared.caches == ()
+    assert [row.shared for row in run_at_once(desk, mode="fast", prompts=[tokens(5), tokens(9)], new=4)] == [4, 4]
+    desk.close_all()
+
+
+@pytest.mark.parametrize("short", [SlabFull("no memory"), torch.OutOfMemoryError("no memory")], ids=["pages", "device"])
+def test_a_trial_without_memory_lets_more_and_more_rounds_go_by(
+    llama: Desk, monkeypatch: pytest.MonkeyPatch, short: Exception
+) -> None:
     def no_memory(*_: Any) -> None:
         tried.append(1)
-        raise SlabFull("no memory")
+        raise short
 
     tried: list[int] = []
     for name, value in (("_tested", False), ("_untried", 0), ("_skipped", 0)):
         monkeypatch.setattr(llama.engine.runtime.sharing, name, value)
-    monkeypatch.setattr(sharing.trial, "why_not", no_memory)
+    monkeypatch.setattr(sharing.Trial, "why_not", no_memory)
     rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(6)])
     assert [row.shared for row in rows] == [0, 0]
     assert 1 <= len(tried) <= 5  # of 30 rounds
