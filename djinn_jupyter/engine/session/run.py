@@ -236,10 +236,9 @@ def _keep_states(runtime: Runtime, session: Session) -> None:
 def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
     generation = session.generation
     assert generation is not None and session.logits_1V is not None
-    tokens_1T = torch.tensor([session.tokens], device=session.logits_1V.device)
     if generation.sampler.draws:
         generation.drawn.append(generation.sampler.generator.get_state())
-    token = generation.sampler.choose(tokens_1T, session.logits_1V)
+    token = generation.sampler.choose(session.tokens, session.logits_1V)
     session.draw(token)
     runtime.counters.count_token()
     step = len(generation.new_tokens(session.tokens))

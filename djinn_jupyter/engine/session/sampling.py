@@ -5,7 +5,7 @@ softmax, and `multinomial` with the session's own generator. A setting that is n
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,18 +24,21 @@ _AS_GENERATE: Final = tuple(
 
 @dataclass(slots=True, kw_only=True)
 class Sampler:
-    """`draws` is True where a random number is drawn per token. `generator` is the only state; the sampler was made
-    from `sampling` and `prompt_length`."""
+    """`draws` is True where a random number is drawn per token. `processors` is None where the scores are the logits.
+    `generator` is the only state; the sampler was made from `sampling` and `prompt_length`."""
 
     sampling: Sampling
     prompt_length: int
-    processors: Callable[[Tensor, Tensor], Tensor]
+    processors: Callable[[Tensor, Tensor], Tensor] | None
     draws: bool
     generator: torch.Generator
 
-    def choose(self, tokens_1T: Tensor, logits_1V: Tensor) -> int:
-        """Return the next token id. `tokens_1T` are all tokens so far, `logits_1V` the last position's logits."""
-        scores_1V = self.processors(tokens_1T, logits_1V.to(copy=True, dtype=torch.float32))
+    def choose(self, tokens: Sequence[int], logits_1V: Tensor) -> int:
+        """Return the next token id. `tokens` are all so far, `logits_1V` the last position's logits."""
+        scores_1V = logits_1V.to(torch.float32)
+        if self.processors is not None:
+            tokens_1T = torch.tensor([tokens], device=logits_1V.device)
+            scores_1V = self.processors(tokens_1T, logits_1V.to(copy=True, dtype=torch.float32))
         if not self.draws:
             return int(torch.argmax(scores_1V, dim=-1))
         probabilities_1V = torch.nn.functional.softmax(scores_1V, dim=-1)
@@ -73,10 +76,10 @@ def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
 
 def _processors(
     model: Any, config: GenerationConfig, prompt_length: int, device: torch.device
-) -> Callable[[Tensor, Tensor], Tensor]:
+) -> Callable[[Tensor, Tensor], Tensor] | None:
     # These are private calls that `generate` makes: a list of processors written here could only drift from it.
     model._prepare_special_tokens(config, False, device=device)
-    processors: Callable[[Tensor, Tensor], Tensor] = model._get_logits_processor(
+    processors: LogitsProcessorList = model._get_logits_processor(
         generation_config=config,
         input_ids_seq_length=prompt_length,
         prefix_allowed_tokens_fn=None,
@@ -84,4 +87,4 @@ def _processors(
         device=str(device),
         model_kwargs={},
     )
-    return processors
+    return processors or None

@@ -56,7 +56,7 @@ def test_logits_that_are_no_numbers_never_reach_the_draw(desk: Desk, monkeypatch
         logits_1V = torch.zeros((1, 128), device=model.device)
         logits_1V[0, 3] = bad
         with pytest.raises(UsageError, match="so that no token can be drawn"):
-            sampler.choose(torch.tensor([PROMPT], device=model.device), logits_1V)
+            sampler.choose(PROMPT, logits_1V)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -70,6 +70,14 @@ def test_a_seeded_run_is_generate(desk: Desk, settings: dict[str, float]) -> Non
 def test_a_greedy_run_with_a_repetition_penalty_is_generate(desk: Desk) -> None:
     finished = desk.run(PROMPT, NEW, sampling=Sampling(repetition_penalty=1.5))
     assert desk.outcome(finished) == plain(desk, repetition_penalty=1.5)
+
+
+def test_a_greedy_choice_without_settings_copies_no_logits(desk: Desk) -> None:
+    sampler = make_sampler(desk.engine.model, Sampling(), len(PROMPT), DEVICE)
+    assert sampler.processors is None
+    logits_1V = torch.zeros((1, 128), device=DEVICE)
+    logits_1V[0, 7] = 1.0
+    assert sampler.choose(PROMPT, logits_1V) == 7
 
 
 def test_scores_are_those_of_transformers_warpers_in_its_order(desk: Desk) -> None:
@@ -87,6 +95,7 @@ def test_scores_are_those_of_transformers_warpers_in_its_order(desk: Desk) -> No
     ):
         left = expected
         expected = warper(tokens_1T, left)
+    assert sampler.processors is not None
     assert torch.equal(sampler.processors(tokens_1T, logits_1V.clone()), expected)
     assert (expected == -torch.inf).sum() > (left == -torch.inf).sum()  # min_p took some of those that were left
 
