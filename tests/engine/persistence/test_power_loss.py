@@ -214,6 +214,7 @@ def watched(disk: Disk) -> Iterator[None]:
         patch.setattr(JournalFiles, "force", force)
         patch.setattr(journals, "dump_session", lambda session, rows, frames: session.image)
         patch.setattr(journals, "RUNNING_SECONDS", 0.0)
+        patch.setattr(journals, "RUNNING_TAKE_ONE_IN", 0)
         patch.setattr(journal_files, "SLACK_BYTES", 1000)
         yield
 
