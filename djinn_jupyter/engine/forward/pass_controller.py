@@ -194,14 +194,20 @@ class PassController:
     def _ruled(self, place: TapPlan, raw: Tensor) -> Tensor:
         """Return the raw tensor with the rules of a place applied. It is kept as an override, because a rule may be
         gone when this pass is rerun."""
+        if not place.rules:
+            return raw
         changes: list[Change] = []
+        site_value = self._site_value(place.tap, raw)
         for rule in place.rules:
-            applied = rule.apply(self._site_value(place.tap, raw), self.plan.counted)
+            applied = rule.apply(site_value, self.plan.counted)
             if applied is not None:
-                raw, change = applied
+                value, change = applied
+                site_value.change(value)
                 changes.append(change)
-        if changes:
-            self._made[place.tap.site] = Override(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
+        if not changes:
+            return raw
+        raw = site_value.written()
+        self._made[place.tap.site] = Override(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
         return raw
 
     def _look(self, place: TapPlan, raw: Tensor) -> list[Hit]:

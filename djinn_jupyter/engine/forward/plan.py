@@ -28,7 +28,8 @@ class Observer(Protocol):
 
 
 class PassRule(Protocol):
-    """Changes values at its taps while a pass runs; `places` are their sites. A steering rule, or part of a path."""
+    """Changes values at its taps while a pass runs; `places` are their sites. `apply` returns the changed value. A
+    steering rule, or part of a path."""
 
     @property
     def taps(self) -> tuple[Tap, ...]: ...
@@ -95,7 +96,8 @@ class Plan:
         """Return a callable that restores the present counts of rules and records of watches, for a pass that is
         entered again."""
         places = [*self.inside, *(place for here in self.boundaries.values() for place in here)]
-        marks = [rule.mark() for place in places for rule in place.rules]
+        rules = {id(rule): rule for place in places for rule in place.rules}  # one at every layer is marked once
+        marks = [rule.mark() for rule in rules.values()]
         marks += [observer.mark() for place in places for observer in place.observers]
 
         def go_back() -> None:

@@ -2,8 +2,8 @@
 neither sites nor sessions.
 
 Every number and array of an edit is checked before its kind sees it, by the types of its fields. An array arrives as a
-tensor of the part's dtype that broadcasts to the part, under its field's name; a direction arrives measured, once for
-all parts of a dtype: in fp32, with its length or as the unit vector.
+tensor of the part's dtype that broadcasts to the part, under its field's name; where something can be computed of it
+alone, it arrives so, once for all parts of a dtype: a direction in fp32, with its length or as the unit vector.
 
 Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without a selector).
 """
@@ -44,7 +44,7 @@ AnyEdit = TypeVar("AnyEdit", bound=EditBase)
 Value = TypeVar("Value", float, Array)
 Compute = Callable[..., Tensor]
 Arrays = dict[str, Tensor]
-Measure = Callable[[str, Tensor], Arrays]
+Measure = Callable[[Any, str, Tensor], Arrays]
 
 
 def nothing_more(edit: EditBase) -> None:
@@ -54,7 +54,7 @@ def nothing_more(edit: EditBase) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditKind:
     """`compute` takes the part, the edit and its arrays, and returns the edited part, a new tensor. `measure` makes
-    these of the one array that the edit has, as wide as the part. `check` raises InvalidEdit for numbers that
+    these of the edit and its one array, as wide as the part. `check` raises InvalidEdit for numbers that
     contradict each other; `infinite` numbers are allowed."""
 
     compute: Compute
@@ -89,9 +89,13 @@ def _scaled(part: Tensor, edit: Scale) -> Tensor:
     return part * edit.factor
 
 
-@kind_of(Add, lambda edit: f"add {list(edit.vector.shape)} x {edit.coef:g}")
+def _times_coef(edit: Add, name: str, vector: Tensor) -> Arrays:
+    return {name: edit.coef * vector}
+
+
+@kind_of(Add, lambda edit: f"add {list(edit.vector.shape)} x {edit.coef:g}", measure=_times_coef)
 def _sum(part: Tensor, edit: Add, vector: Tensor) -> Tensor:
-    return part + edit.coef * vector
+    return part + vector
 
 
 @kind_of(Set, lambda edit: f"set {list(edit.value.shape)}")
@@ -134,7 +138,7 @@ def _directed(edit: ProjectOut | NormMatch | Orthogonal | ProjectionCap) -> None
         raise InvalidEdit(f"{spell(edit)}: the direction is zero.")
 
 
-def _with_square(name: str, direction: Tensor) -> Arrays:
+def _with_square(edit: EditBase, name: str, direction: Tensor) -> Arrays:
     """Return a direction with |d|^2. Raises InvalidEdit where the part's dtype has made it zero."""
     d = direction.to(torch.float32)
     squared = (d * d).sum(-1, keepdim=True)
@@ -143,9 +147,9 @@ def _with_square(name: str, direction: Tensor) -> Arrays:
     return {name: d, "squared": squared}
 
 
-def _as_unit(name: str, direction: Tensor) -> Arrays:
+def _as_unit(edit: EditBase, name: str, direction: Tensor) -> Arrays:
     """Return the unit vector. Raises InvalidEdit where the part's dtype has made it zero."""
-    measured = _with_square(name, direction)
+    measured = _with_square(edit, name, direction)
     return {name: measured[name] / measured["squared"].sqrt()}
 
 
@@ -225,7 +229,7 @@ def arrays_of(edit: Edit, part: Tensor) -> Arrays:
         return arrays
     ((name, array),) = arrays.items()
     _require_last_axis(array, part, name)
-    return measure(name, array.expand(*array.shape[:-1], part.shape[-1]))
+    return measure(edit, name, array.expand(*array.shape[:-1], part.shape[-1]))
 
 
 def compute(part: Tensor, edit: Edit, arrays: Mapping[str, Tensor] | None = None, **given: Tensor) -> Tensor:

@@ -59,19 +59,35 @@ def put(value: Tensor, part: Tensor, rows: list[int] | None, selector: tuple[int
 
 @dataclass(frozen=True, slots=True)
 class ChangeSizes:
-    """|after - before| and |after - before| / |before| in fp32, on the device; the second NaN or infinite where
-    `before` is zero."""
+    """|after - before| and |before| in fp32, on the device. As a float it is their quotient, NaN or infinite where
+    `before` is zero; that waits for the device."""
 
     absolute: Tensor
-    relative: Tensor
+    before: Tensor
+
+    @property
+    def relative(self) -> Tensor:
+        return self.absolute / self.before
+
+    def __float__(self) -> float:
+        return float(self.relative)
 
 
 def sizes(before: Tensor, after: Tensor) -> ChangeSizes:
     """Measure a change, without waiting for the device."""
     x, y = before.float(), after.float()  # a third of what `to(torch.float32)` takes to find nothing to do
     norm = torch.linalg.vector_norm  # Tensor.norm takes three times as long to get there
-    absolute = norm(y - x)
-    return ChangeSizes(absolute, absolute / norm(x))
+    return ChangeSizes(norm(y - x), norm(x))
+
+
+def all_of(sizes: Sequence[ChangeSizes]) -> tuple[list[float], list[float]]:
+    """Return the absolute and the relative sizes of several changes; waits for the device once for each of the two."""
+    if not sizes:
+        return [], []
+    absolute, before = (
+        torch.stack(several) for several in zip(*((one.absolute, one.before) for one in sizes), strict=True)
+    )
+    return absolute.tolist(), (absolute / before).tolist()
 
 
 def spell_at(words: str, site: Site, positions: Sequence[int] | None) -> str:

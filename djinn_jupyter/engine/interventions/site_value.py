@@ -44,6 +44,10 @@ class SiteValue:
     def row_tokens(self) -> tuple[int, ...]:
         return self.tokens[len(self.tokens) - self.rows :]
 
-    def replace(self, value: Tensor) -> Tensor:
-        """Return the raw tensor with `value` in it."""
-        return self.tap.write(self.raw, value)
+    def change(self, value: Tensor) -> None:
+        """Have another value, of the same shape, from here on; the raw tensor stays as it was met."""
+        self._value = value
+
+    def written(self) -> Tensor:
+        """Return a copy of the raw tensor with the value in it."""
+        return self.tap.write(self.raw, self.value)

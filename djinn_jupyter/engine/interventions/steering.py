@@ -95,8 +95,8 @@ class Rule:
         return replace(self, edit=edit, enabled=True, _arrays=None).copy()
 
     def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
-        """Return the edited raw tensor and the change; None where nothing of the rule is in this pass, or where its
-        value refuses the edit. `counted` is False when part of a pass is rerun."""
+        """Return the edited value, a new tensor, and the change; None where nothing of the rule is in this pass, or
+        where its value refuses the edit. `counted` is False when part of a pass is rerun."""
         if counted:
             self._meet(site_value)
         try:
@@ -107,10 +107,10 @@ class Rule:
             return None
         if applied is None:
             return None
-        made, sizes = applied
+        value, sizes = applied
         if counted:
             self._unread.append((self.passes_met, sizes))
-        return made, Change(what=self.what, size=sizes.relative, rule=self.number)
+        return value, Change(what=self.what, size=sizes, rule=self.number)
 
     def _applied(self, site_value: SiteValue) -> tuple[Tensor, ChangeSizes] | None:
         if not self.takes(site_value.step):
@@ -122,7 +122,7 @@ class Rule:
         part = site_value.value if whole else edits.take(site_value.value, rows, selector)
         changed = edit_kinds.compute(part, self.edit, self._arrays_for(part, rows, site_value))
         value = changed if whole else edits.put(site_value.value, changed, rows, selector)
-        return site_value.replace(value), edits.sizes(part, changed)
+        return value, edits.sizes(part, changed)
 
     def takes(self, step: int) -> bool:
         """True where the rule is for the pass of this step."""
@@ -215,10 +215,11 @@ class Rule:
         """Return the relative size of every change so far, and count the passes that have one; waits for those that
         are still on the device. An edit that changed nothing there was no change."""
         unread, self._unread = self._unread, []
-        for number, sizes in unread:
-            if float(sizes.absolute) == 0:
+        sizes = edits.all_of([one for _, one in unread])
+        for (number, _), absolute, relative in zip(unread, *sizes, strict=True):
+            if absolute == 0:
                 continue
-            self._read.append(float(sizes.relative))
+            self._read.append(relative)
             if self._changed_in != number:
                 self.passes_changed += 1
             self._changed_in = number

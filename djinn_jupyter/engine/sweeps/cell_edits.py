@@ -41,7 +41,7 @@ class LaterEdit:
         return (self.tap.site.whole(),)
 
     def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
-        return site_value.replace(self.change(site_value.value)), Change(what="swept", size=0.0)
+        return self.change(site_value.value), Change(what="swept", size=0.0)
 
     def mark(self) -> Callable[[], None]:
         """Return a no-op: nothing is counted."""

@@ -48,9 +48,12 @@ class Receiver:
         return self.tap.stage if self.tap.boundary is None else self.tap.boundary - 1
 
     def put(self, raw: Tensor, met: Tensor) -> Tensor:
-        """Return `raw` with the part of the value `met` that this receiver reads."""
-        part = edits.take(self.tap.read(met), None, self.heads)
-        return self.tap.write(raw, edits.put(self.tap.read(raw), part, None, self.heads))
+        """Return `raw` with the part of the raw tensor `met` that this receiver reads."""
+        return self.tap.write(raw, self.put_value(self.tap.read(raw), met))
+
+    def put_value(self, value: Tensor, met: Tensor) -> Tensor:
+        """Return a value with the part of the raw tensor `met` that this receiver reads."""
+        return edits.put(value, edits.take(self.tap.read(met), None, self.heads), None, self.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,7 +72,7 @@ class Received:
         return (self.receiver.tap.site,)
 
     def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change]:
-        return self.receiver.put(site_value.raw, self.met), Change(what="received", size=math.nan)
+        return self.receiver.put_value(site_value.value, self.met), Change(what="received", size=math.nan)
 
     def mark(self) -> Callable[[], None]:
         """Return a no-op: nothing is counted."""
