@@ -79,7 +79,7 @@ def _processors(
 ) -> Callable[[Tensor, Tensor], Tensor] | None:
     # These are private calls that `generate` makes: a list of processors written here could only drift from it.
     model._prepare_special_tokens(config, False, device=device)
-    processors: LogitsProcessorList = model._get_logits_processor(
+    processors: Callable[[Tensor, Tensor], Tensor] | None = model._get_logits_processor(
         generation_config=config,
         input_ids_seq_length=prompt_length,
         prefix_allowed_tokens_fn=None,

@@ -84,7 +84,8 @@ class Trial:
         position behind the rows that these left, where they are right, else behind those of passes of their own."""
         generator = torch.Generator().manual_seed(sum(lengths))
         lines = [tuple(torch.randint(FEW, (n + 1,), generator=generator).tolist()) for n in lengths]
-        prompts, following = [], []
+        prompts: list[Tensor] = []
+        following: list[Tensor] = []
         for found, at in zip((prompts, following), PARTS, strict=True):
             for line, cache in zip(lines, alone, strict=True):
                 found.append((yield from self._passed(line[at], cache)))

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.site_value import SiteValue
-from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -133,57 +130,6 @@ def test_a_rule_is_a_hook_that_stays(
     assert not torch.equal(expected.logits, generate(model, PROMPT, NEW).logits)
     desk.ask(ask.Unsteer(session="a"))
     assert desk.outcome(desk.run(PROMPT, NEW)) == generate(model, PROMPT, NEW)
-
-
-# the operations of a kind's formula, without those on the edit's own array; its size takes three more
-OPERATIONS = {Scale: 1, Add: 1, Clamp: 1, ProjectOut: 5, NormMatch: 4, Orthogonal: 5, ProjectionCap: 6}
-
-
-class Counted(TorchDispatchMode):
-    """Counts the operations that run inside it, but for casts, which find nothing to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += function is not torch.ops.aten.to.dtype
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("edit", [edit for edit, where, _ in EDITS if not where], ids=lambda edit: type(edit).__name__)
-def test_one_more_rule_of_a_site_takes_the_operations_of_its_formula_and_three(edit: Edit) -> None:
-    desk = desk_of("llama")
-    desk.open()
-    number = desk.steer("resid_post.4", edit).rule.number
-    rule, raw = desk.session().rules[number], torch.randn(1, len(PROMPT), 32, device=DEVICE)
-    positions = range(len(PROMPT))
-    met = SiteValue(tap=rule.taps[0], raw=raw, tokens=PROMPT, positions=positions, step=0, lens=None)
-    with torch.inference_mode():
-        assert rule.apply(met, counted=True) is not None  # its arrays are on the device from here on
-        with Counted() as operations:
-            rule.apply(met, counted=True)
-    assert operations.count == OPERATIONS[type(edit)] + 3
-    desk.close_all()
-
-
-def test_rules_of_one_site_apply_one_after_another(desk: Desk) -> None:
-    desk.steer("resid_post.4", Scale(factor=1.5))
-    desk.steer("resid_post.4", Zero(), positions=(5,))
-    desk.steer("resid_post.4", Add(vector=array(V), coef=0.5))
-    model = plain_of(family(desk))
-    zeroed = at([5], lambda row: row * 0)
-    with steered(model, lambda h, fed: zeroed(h * 1.5, fed) + 0.5 * vector(h)):
-        expected = generate(model, PROMPT, NEW)
-    assert desk.outcome(desk.run(PROMPT, NEW)) == expected
-
-
-def test_a_rule_of_every_layer_is_marked_once_in_a_pass(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.steer("resid_post.*")
-    marked, mark = [], Rule.mark
-    monkeypatch.setattr(Rule, "mark", lambda rule: marked.append(1) or mark(rule))
-    desk.run(PROMPT, NEW)
-    assert len(marked) == NEW
 
 
 def test_a_rule_of_negative_positions_means_the_end_of_each_pass(desk: Desk) -> None:
