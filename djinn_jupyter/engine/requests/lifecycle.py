@@ -67,6 +67,7 @@ class SessionLifecycle:
             self._answers.add(self._waiting.take(session), reply)
 
     def break_off(self, session: Session) -> None:
-        """End the session's run; it does not go on."""
+        """End the session's run, which failed. A prompt of which it has fed nothing is no part of the line then."""
         with self._faults.during(f"it broke off the run of {in_quotes(session.name)}"):
             session.break_off()
+            session.drop_unread_prompt()

@@ -102,16 +102,18 @@ class Session:
         self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
-        """End a run that cannot go on: the session is idle at its last committed step. A prompt of which nothing is
-        committed is no part of its line, so that the run can be asked for again."""
+        """End a run that cannot go on: the session is idle at its last committed step."""
         self.cache.restore_all(self.saved_states)
         self.saved_states.clear()
         self.frame = None
-        if self.generation is not None and self.committed <= self.generation.fed_from:
-            del self.tokens[self.generation.extends :], self.texts[self.generation.extends :]
         self.history.depart()
         self.move("fail")
         self.residence.touch()
+
+    def drop_unread_prompt(self) -> None:
+        """Drop a prompt of which nothing is committed, so that its run can be asked for again."""
+        if self.generation is not None and self.committed <= self.generation.fed_from:
+            del self.tokens[self.generation.extends :], self.texts[self.generation.extends :]
 
     def move(self, move: states.SessionMove) -> None:
         self.state = states.after(self.state, move, self.name)
@@ -321,7 +323,6 @@ class Session:
         self.cache = cache
 
     def leave_frame(self) -> None:
-        """Stand between passes."""
         self.frame = None
 
     def count_as(self, exactness: Exactness) -> None:
