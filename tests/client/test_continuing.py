@@ -81,6 +81,19 @@ def test_pairs_go_on_with_the_pair_that_was_cut_short_also_from_a_file(engine: R
     assert went_on.is_whole
 
 
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("more", [{}, {"site": "z", "over": ("layer", "head")}, {"in_pairs": True, "over": "layer"}])
+def test_kept_cells_count_as_computed_where_they_were_though_nothing_came_of_it(
+    engine: RemoteEngine, mode: str, more: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = {"mode": mode, "metric": "0 * logit(17)", **more}
+    whole = swept(engine, **asked)
+    assert whole.computed > 0
+    went_on = swept(engine, **asked, so_far=whole)
+    assert went_on.computed == whole.computed
+    assert went_on.replies[0].rechecked == whole.replies[0].rechecked
+
+
 def test_a_kept_cell_that_is_wrong_is_found_by_the_recheck(
     engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -32,11 +32,11 @@ class Found:
     missed: int | None = None  # a cell that was left out wrongly
     notes: list[str] = field(default_factory=list)
 
-    def keep(self, values: Mapping[int, Values]) -> None:
-        """Take the values of cells that were finished before."""
+    def keep(self, values: Mapping[int, Values], computed: Iterable[int]) -> None:
+        """Take the values of cells that were finished before, of which some were `computed`."""
         for number, of_cell in values.items():
             self.values[number] = of_cell
-        self.computed += (number for number, of_cell in values.items() if of_cell != self.unchanged)
+        self.computed += computed
 
     def take(self, values: Mapping[int, Values]) -> None:
         """Note the values of cells that were computed, by number."""

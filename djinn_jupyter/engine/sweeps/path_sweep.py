@@ -63,6 +63,10 @@ class PathSweeping(Sweeping):
     def _edits(self, base: RunLine, source: RunLine | None) -> PathEdits:
         return PathEdits(self.asked.edit, self.asked.seed, base, source, self.receivers)
 
+    def _is_computed(self, edits: CellEdits, cell: Cell) -> Generator[Blocked | None, None, bool]:
+        yield from ()
+        return edits.of(cell) is not None
+
     def _logits(self, edits: CellEdits, edited: CellEdit) -> Generator[Blocked | None, None, Tensor]:
         return (yield from self.one_path.logits(edits.base, edited.tap, edited.raw))
 

@@ -149,7 +149,7 @@ class Sweeping:
         return line
 
     def _compute(self, room: Reservation, edits: CellEdits, cells: list[Cell], found: Found) -> Pieces:
-        found.keep(self.asked.finished)
+        found.keep(self.asked.finished, (yield from self._computed_before(edits, cells, found.unchanged)))
         left = [cell for cell in cells if cell.number not in self.asked.finished]
         if self.mode == "exact":
             yield from self._one_by_one(edits, left, found)
@@ -163,6 +163,35 @@ class Sweeping:
             self.mode, self.done = "exact", 0
             found.forget()
             yield from self._one_by_one(edits, cells, found)
+
+    def _computed_before(
+        self, edits: CellEdits, cells: Sequence[Cell], unchanged: Values
+    ) -> Generator[Blocked | None, None, list[int]]:
+        """Return those of the finished cells that were computed and not left out. Where the value is that of the line,
+        the edit tells."""
+        finished, found, compared = self.asked.finished, list[int](), 0
+        for cell in cells:
+            if cell.number not in finished:
+                continue
+            if finished[cell.number] != unchanged or (yield from self._is_computed(edits, cell)):
+                found += self.asked.places.numbers_of(cell.number)
+            compared += edits.nbytes(cell)
+            if compared > COMPARED:
+                compared = 0
+                yield None
+        return found
+
+    def _is_computed(self, edits: CellEdits, cell: Cell) -> Generator[Blocked | None, None, bool]:
+        """Return whether a cell is computed: behind the last layer a fast sweep looks at the last position alone."""
+        edited = edits.of(cell)
+        if edited is None:
+            return False
+        layer = max(edited.tap.stage, *(one.tap.stage for one in edited.later), 0)
+        boundary = layer + 1 if edited.tap.boundary is None else edited.tap.boundary
+        if self.mode == "exact" or boundary < self.runtime.forward.layers:
+            return True
+        after = edited.raw if edited.tap.boundary is not None else (yield from self._behind(edits, edited, layer))
+        return not _same_end(after, edits.base)
 
     # --- one by one ------------------------------------------------------------------------------------------------
 
