@@ -12,6 +12,7 @@ import pytest
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.experiments.pressure import experiment as pressure
+from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.alone
@@ -95,10 +96,13 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
 
 
-def test_validation(tmp_path: Path) -> None:
-    """On loaded cores the windows may be undecided; the rest is exact."""
+def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a quarter of
+    the profile's size; the rest is exact."""
+    monkeypatch.setattr(flatline_verdict, "OF_BOTH", 0.1)
     night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=3"]
-    ended = run("validation", tmp_path, f"server.port={free_port()}", "pcie_flatline.sample_duration_seconds=1", *night)
+    flat = ["pcie_flatline.sample_duration_seconds=1", "pcie_flatline.random_weights.divide_widths=12"]
+    ended = run("validation", tmp_path, f"server.port={free_port()}", *flat, *night)
     open_ = read(tmp_path, "pcie_flatline_results.json")["undecided"]
     assert ended == (UNDECIDED if open_ else 0)
     summary = read(tmp_path, "validation_summary.json")
@@ -107,12 +111,12 @@ def test_validation(tmp_path: Path) -> None:
     logits = read(tmp_path, "logit_equivalence_results.json")
     assert logits["bitwise_equal"]
     assert logits["bytes_streamed_per_pass"] == 3 * logits["passes_per_sample"] * [logits["bytes_that_stream"]]
-    flat = read(tmp_path, "pcie_flatline_results.json")
-    copied = sum(nbytes for _, nbytes, *_ in flat["copies"])
-    assert flat["metrics"]["estimated_bytes_loaded"] == copied
-    assert copied == flat["metrics"]["iterations"] * flat["bytes_that_stream"]
-    assert len(flat["samples_mbps"]) == int(flat["metrics"]["elapsed_seconds"] / flat["window_seconds"] + 1e-9)
-    sides = flat["streaming_baselines"]
+    found = read(tmp_path, "pcie_flatline_results.json")
+    copied = sum(nbytes for _, nbytes, *_ in found["copies"])
+    assert found["metrics"]["estimated_bytes_loaded"] == copied
+    assert copied == found["metrics"]["iterations"] * found["bytes_that_stream"]
+    assert len(found["samples_mbps"]) == int(found["metrics"]["elapsed_seconds"] / found["window_seconds"] + 1e-9)
+    sides = found["streaming_baselines"]
     assert sides["manual_pinned_offload"]["tokens_equal_to_djinn"]
     for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "vllm"):
         assert sides[name]["status"] == "success" or sides[name]["reason"]
