@@ -306,6 +306,8 @@ def test_few_or_short_rounds_decide_nothing() -> None:
     short = replace(whole, spans=tuple(replace(span, ended=span.begun + 0.04) for span in whole.spans))
     found = judged(short, "pcie_flatline.sample_duration_seconds=0.1", bar={"rounds": (0.0,) * ROUNDS})
     assert "shorter than a window" in found["undecided"][0]
+    ours_alone = judged(short, "pcie_flatline.sample_duration_seconds=0.1")
+    assert (ours_alone["windows"]["verdict"], ours_alone["failures"]) == ("undecided", found["failures"])
 
 
 def test_a_failure_is_one_though_the_windows_are_undecided() -> None:
@@ -326,7 +328,8 @@ def by_hand(rate: float, stalled: float = 0.0) -> HandStreamed:
     copies = [MovedBytes(begun=n * 0.01, seconds=0.002, nbytes=int(rate * 0.01)) for n in range(100)]
     alone = [MovedBytes(begun=5.0, seconds=0.001, nbytes=int(rate * 0.01))]
     span = TimeSpan(begun=0.0, ended=1.0)
-    return HandStreamed(weights=1, device="cpu", copies=copies, alone=alone, spans=[span], stalled=stalled)
+    more = {"stalled": stalled, "beside": 100 * 0.002 - stalled}
+    return HandStreamed(weights=1, device="cpu", copies=copies, alone=alone, spans=[span], **more)
 
 
 def test_without_a_gpu_the_bar_is_what_plain_pytorch_attains_with_both_at_once() -> None:
@@ -340,6 +343,24 @@ def test_the_overlap_by_hand_is_that_of_copies_which_were_not_waited_for() -> No
     assert by_hand(1.0).together == pytest.approx(1.0)
     assert by_hand(1.0, stalled=0.15).together == pytest.approx(0.25)
     assert by_hand(1.0, stalled=0.2).together == pytest.approx(0.0), "in turns"
+
+
+def test_a_wait_longer_than_its_copy_hides_no_turns() -> None:
+    """A thread that waits for a core begins its copy late, and the wait is longer than the copy."""
+
+    class Waiting(HandStreamed):
+        def _ask(self, verb: str, **asked: Any) -> dict[str, Any]:
+            rows = [(10, 0.002, 0.01 * n, 0.003) for n in range(9)] if verb == "generate" else []
+            return {"copies": rows, "begun": 0.0, "ended": 0.1, "seconds": 0.1, "tokens": [1]}
+
+        def _waited(self) -> float | None:
+            return 0.0
+
+    hand = Waiting(weights=1, device="cpu")
+    hand.round()
+    assert hand.together == 0.0
+    turns = judged(flow(MACHINE.in_turns()), plain=1.0, bar={"together": hand.together})
+    assert turns["failures"] == [verdict.TURNS]
 
 
 def test_on_a_gpu_the_bar_is_the_configured_one() -> None:

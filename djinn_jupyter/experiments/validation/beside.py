@@ -33,6 +33,7 @@ class HandStreamed:
     rates: list[float] = field(default_factory=list)  # tokens a second of each round
     tokens: tuple[int, ...] = ()  # new ones
     stalled: float = 0.0  # seconds in which computing waited for a copy
+    beside: float = 0.0  # seconds of copies for which it did not wait, copy by copy
     without_core: float | None = 0.0  # seconds of the rounds' passes; None where the kernel does not count them
 
     def stream(self, layers: Sequence[int] | None) -> None:
@@ -47,6 +48,7 @@ class HandStreamed:
         self.without_core = added(self.without_core, before, self._waited())
         self.copies += _moved(made)
         self.stalled += sum(stalled for *_, stalled in made["copies"])
+        self.beside += sum(max(0.0, seconds - stalled) for _, seconds, _, stalled in made["copies"])
         self.spans.append(TimeSpan(begun=made["begun"], ended=made["ended"]))
         self.rates.append(NEW / made["seconds"])
         self.tokens = tuple(made["tokens"])
@@ -65,7 +67,7 @@ class HandStreamed:
         """Return the share of the time in which copying and computing could overlap and did; 0 in turns."""
         copying = sum(copy.seconds for copy in self.copies)
         possible = min(copying, self.seconds - self.stalled)
-        return (copying - self.stalled) / possible if possible > 0 else 0.0
+        return self.beside / possible if possible > 0 else 0.0
 
     def _waited(self) -> float | None:
         assert self.offload is not None

@@ -181,8 +181,8 @@ def _beside_plain(wanted: PcieFlatline, bar: Bar, flow: Flow) -> dict[str, Any]:
     manual offload never waited it would be held against the lower end of the interval, had ours not, against the
     higher."""
     ours = sustained_in(moved_by(flow.copies), flow.spans, wanted.sustained_ratio)
-    pairs = list(zip(ours, bar.rounds, strict=False))
-    if not pairs or any(plain == 0.0 for _, plain in pairs):
+    pairs, short = list(zip(ours, bar.rounds, strict=False)), any(span.seconds < windows.SECONDS for span in flow.spans)
+    if not pairs or short or any(plain == 0.0 for _, plain in pairs):
         reason = f"Rounds of passes are shorter than a window of {windows.SECONDS} s; stream a larger model."
         return {"verdict": "undecided", "reason": reason}
     found = MedianInterval.of(ratios(*zip(*pairs, strict=True)))
