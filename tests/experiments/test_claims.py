@@ -291,6 +291,14 @@ def test_sessions_leave_when_no_more_fit_and_come_back(events: list[Values], rea
     assert (found.verdict, found.reason) == ("refuted", reason)
 
 
+def test_a_model_that_is_too_slow_is_not_hidden_by_one_that_is_left_open() -> None:
+    claim = next(one for one in CLAIMS if one.number == 25)
+    left_open = {**speed(0.9), "low": 0.7, "high": 1.1}
+    found = claim.verdict_on({**HOLDING[25], "tokens": [left_open, speed(0.8)]})
+    assert (found.verdict, found.value) == ("refuted", 0.9)
+    assert found.reason == "the median of a model's speed over that of both at once is 0.8, not at least 0.9"
+
+
 def test_a_plateau_far_below_the_capacity_is_not_the_originals() -> None:
     claim = next(one for one in CLAIMS if one.number == 17)
     found = claim.verdict_on({**HOLDING[17], "samples": [[[0.0, 40.0], [1.0, 40.0]]] * 2})
