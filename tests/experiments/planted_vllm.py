@@ -55,7 +55,8 @@ class AsyncLLM:
     async def generate(self, prompt, sampling_params, request_id):
         tokens = prompt["prompt_token_ids"]
         assert len(tokens) + sampling_params.max_tokens <= self.args.max_model_len
-        cached = max((shared(tokens, one) for one in self.seen), default=0)
+        salt = prompt.get("cache_salt")
+        cached = max((shared(tokens, one) for one, salted in self.seen if salted == salt), default=0)
         self.running += 1
         if self.running > 1 and not self.args.kv_offloading_size:
             preempted.append(request_id)
@@ -68,7 +69,7 @@ class AsyncLLM:
                 await asyncio.sleep(0)
         finally:
             self.running -= 1
-            self.seen.append([*tokens, *made])
+            self.seen.append(([*tokens, *made], salt))
 
     def following(self, tokens):
         return sum((at + 1) * token for at, token in enumerate(tokens)) % 97

@@ -228,6 +228,15 @@ def test_a_stop_inside_a_pass_is_counted_by_layers(*, stops: bool, after: int) -
     assert not any(layer._forward_hooks for layer in engine.model["layers"])
 
 
+def test_a_hook_that_is_not_called_says_nothing_about_a_stop() -> None:
+    """A compiled model runs none of them; that no layer ran behind the stop is then no finding."""
+    engine = Layered(stops=False)
+    for layer in engine.model["layers"]:
+        layer.register_forward_hook = torch.nn.Identity().register_forward_hook
+    with pytest.raises(RuntimeError, match="none was asked to stop"):
+        stop_at_layer(engine, [5, 6, 7, 8], None)
+
+
 def test_a_pause_that_cannot_be_says_why() -> None:
     with baseline("vllm") as vllm:
         found = vllm.ask("pause", model="demo", dtype=None, tokens=[1, 2], new=2, seconds=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from djinn_jupyter.amounts import GIB
 from djinn_jupyter.experiments.agents.beside_vllm import vllm_beside
 from djinn_jupyter.experiments.agents.living import AgentRecord
 from djinn_jupyter.experiments.agents.script import scripts
+from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.configuration.agents import AgentsFile
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.course import Course, Unmeasured
@@ -55,6 +57,20 @@ def test_every_agent_is_asked_with_all_its_tokens(tmp_path: Path, monkeypatch: P
         assert row["first_token_ms"]["p50"]["low"] <= row["first_token_ms"]["p99"]["high"]
         assert row["token_ms"]["p50"]["value"] > 0
         assert bool(row["preemptions"]) is (row["way"] == "prefix_cache"), "the planted one preempts without an offload"
+
+
+def test_what_the_same_agents_left_in_the_cache_is_not_found_again(
+    tmp_path: Path, monkeypatch: Patch, file: AgentsFile
+) -> None:
+    """They live twice, alone and in the crowd: the prompts of the crowd were in the cache before it arrived."""
+    plant(tmp_path, monkeypatch)
+    agents = [asdict(script) for script in scripts(file, 2, 97, 0)]
+    with baseline("vllm_agents") as side:
+        asked = {"model": "demo", "dtype": None, "length": file.agents.positions + 1, "cache_bytes": GIB}
+        assert side.ask("start", **asked, offload_gb=0)["status"] == "success"
+        lives = [side.ask("live", agents=agents, reply_tokens=2, pauses=False)["agents"] for _ in range(2)]
+    once, again = ([[reply["cached_tokens"] for reply in replies] for replies in agents] for agents in lives)
+    assert once == again
 
 
 def test_a_text_that_others_change_is_seen(tmp_path: Path, monkeypatch: Patch, file: AgentsFile) -> None:

@@ -31,13 +31,14 @@ class Vllm:
     llm: Any
 
     def examine(self, **asked: Any) -> dict[str, Any]:
-        """Report the interface's features and a sleep. `status` is not_run where vLLM is missing or does not start."""
+        """Report the interface's features and a sleep. `status` is not_run where vLLM is missing, does not start
+        or calls no hook."""
         if importlib.util.find_spec("vllm") is None:
             return not_run("vLLM is not installed here", installed=False)
         try:
             return self._examined(**asked)
-        except Exception as error:  # noqa: BLE001  another project's start: its error is the reason
-            return not_run(f"vLLM did not start: {told(error)}")
+        except Exception as error:  # noqa: BLE001  another project's start and model: its error is the reason
+            return not_run(f"vLLM was not examined: {told(error)}")
 
     def _examined(self, tokens: list[int], new: int, device: str | None = None, **loading: Any) -> dict[str, Any]:
         os.environ[IN_PROCESS] = "0"

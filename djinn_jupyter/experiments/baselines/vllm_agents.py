@@ -25,7 +25,7 @@ class VllmAgents:
     engine: Any
 
     def __init__(self) -> None:
-        self._loop, self._asked = asyncio.new_event_loop(), 0
+        self._loop, self._asked, self._lives = asyncio.new_event_loop(), 0, 0
 
     def start(self, **asked: Any) -> dict[str, Any]:
         """Start an engine whose cache has `cache_bytes` on the device and, unless 0, `offload_gb` on the host. `status`
@@ -39,7 +39,9 @@ class VllmAgents:
 
     def live(self, agents: list[Any], reply_tokens: int, *, pauses: bool) -> dict[str, Any]:
         """Let the agents live, together and with their pauses, or one after the other without. Return the replies of
-        each, the preemptions meanwhile (None where this vLLM does not count them), and the seconds."""
+        each, the preemptions meanwhile (None where this vLLM does not count them), and the seconds. What an earlier
+        call left in the cache is not found."""
+        self._lives += 1
         return self._loop.run_until_complete(self._live(agents, reply_tokens, pauses=pauses))
 
     async def _start(
@@ -88,7 +90,8 @@ class VllmAgents:
         """Return the tokens of one request, the milliseconds to the first and from one to the next, and how many of the
         prompt's were in the cache."""
         self._asked += 1
-        asked, prompt, came = time.perf_counter(), {"prompt_token_ids": list(tokens)}, []
+        asked, came = time.perf_counter(), []
+        prompt = {"prompt_token_ids": list(tokens), "cache_salt": f"live {self._lives}"}
         answered = self.engine.generate(prompt=prompt, sampling_params=greedy(new), request_id=f"request {self._asked}")
         async for output in answered:
             came.append((time.perf_counter(), output))

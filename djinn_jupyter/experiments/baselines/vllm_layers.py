@@ -10,25 +10,25 @@ NAME = "stopped at a layer"
 def stop_at_layer(llm: Any, tokens: list[int], sampling: Any) -> dict[str, Any]:
     """Run a request; when its first pass has come to the middle layer, abort it by the engine's own interface. Return
     the layers that ran in that pass before and after, the shape that the hook read there, and True where the pass
-    stopped. The model has to be in this process."""
+    stopped. The model has to be in this process; RuntimeError where none of its layers called the hook."""
     layers = llm.apply_model(layers_of)[0]
     watched = _Watched(llm.llm_engine, middle=len(layers) // 2)
     hooks = [layer.register_forward_hook(watched.hook_of(number)) for number, layer in enumerate(layers)]
     try:
         llm.llm_engine.add_request(NAME, {"prompt_token_ids": tokens}, sampling)
-        while llm.llm_engine.has_unfinished_requests() and not watched.asked:
-            llm.llm_engine.step()
         while llm.llm_engine.has_unfinished_requests():
             llm.llm_engine.step()
     finally:
         for hook in hooks:
             hook.remove()
+    if not watched.asked:
+        raise RuntimeError("no pass came to the hook on the middle layer, so none was asked to stop")
     return {
         "layers": len(layers),
         "asked_after_layers": watched.before,
         "layers_run_after_it": watched.after,
         "hidden_state_read": watched.shape,
-        "stops_inside_a_pass": bool(watched.asked) and watched.before + watched.after < len(layers),
+        "stops_inside_a_pass": watched.before + watched.after < len(layers),
     }
 
 
