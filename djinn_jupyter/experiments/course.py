@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -85,6 +85,13 @@ class Course:
 
     def tell(self, line: str) -> None:
         self.log.info(line)
+
+    def concluded(self, failures: Sequence[str]) -> str:
+        """Tell each failure and each verdict that was left open; return the run's status."""
+        for said, sentences in (("FAILED", failures), ("UNDECIDED", self.undecided)):
+            for sentence in sentences:
+                self.tell(f"{said}: {sentence}")
+        return "failed" if failures else "undecided" if self.undecided else "success"
 
     def tell_more(self, line: str) -> None:
         self.log.debug(line)

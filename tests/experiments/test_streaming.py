@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.streaming import subjects
-from djinn_jupyter.experiments.streaming.judging import Evidence, judged
+from djinn_jupyter.experiments.streaming.judging import Evidence, judged, left_open
 from djinn_jupyter.experiments.streaming.logits import Answer, compared
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
 from djinn_jupyter.experiments.streaming.turns import Repetition, fit_together, readings
@@ -109,6 +110,15 @@ def test_a_ring_that_is_slower_than_the_bar_fails_by_its_part(part: str) -> None
     named = {"first": "first_token", "token": "token", "total": "end_to_end", "alone": "start_of_a_pass"}[part]
     assert failures == [f"Below 0.9 of what both at once attain, the whole interval: {named}."]
     assert fields["of_both_at_once"][named]["verdict"] == "refuted"
+
+
+def test_an_interval_with_the_bar_inside_is_left_open_by_its_part() -> None:
+    assert left_open(verdict()[0]) == []
+    factors = cycle((1.0, 1.3))
+    uneven = [replace(one, token=one.token * next(factors)) for one in side(alone=True)]
+    fields, failures = verdict(readings={**evidence().readings, "djinn": uneven})
+    assert failures == []
+    assert left_open(fields) == ["The interval has the bar inside, or is of too few repetitions: token."]
 
 
 def test_one_slow_repetition_is_undecided_and_no_failure() -> None:

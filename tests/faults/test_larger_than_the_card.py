@@ -5,6 +5,7 @@ The engine is a real one of a tiny model with a ring, the baseline by hand its o
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -131,6 +132,11 @@ def elsewhere_by_hand(patch: Patch) -> None:
 def test_without_a_fault_it_passes(failures: Failures) -> None:
     assert failures() == []
     assert failures(fits=False) == []
+
+
+def test_one_repetition_leaves_its_bars_open(failures: Failures, tmp_path: Path) -> None:
+    assert failures() == []
+    assert json.loads((tmp_path / experiment.FILE).read_text())["status"] == "undecided"
 
 
 def test_a_reference_with_one_weight_changed(failures: Failures) -> None:

@@ -76,9 +76,7 @@ def run(course: Course, file: AgentsFile) -> list[str]:
         "prediction": _prediction(course, file, found, link),
     }
     fields = {**_fields(course, file, found), **beside}
-    course.write(FILE, {"status": "failed" if failures else "success", **fields, "failures": failures})
-    for failure in failures:
-        course.tell(f"FAILED: {failure}")
+    course.write(FILE, {"status": course.concluded(failures), **fields, "failures": failures})
     return failures
 
 

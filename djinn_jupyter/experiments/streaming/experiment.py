@@ -12,7 +12,7 @@ from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.course import Course, now
-from djinn_jupyter.experiments.streaming.judging import Evidence, judged
+from djinn_jupyter.experiments.streaming.judging import Evidence, judged, left_open
 from djinn_jupyter.experiments.streaming.others import OFFLOADS, RESIDENT, HandSide, OffloadSide, asked
 from djinn_jupyter.experiments.streaming.ring import NAME, RingSide
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, Subject, subject
@@ -37,9 +37,8 @@ def run(course: Course, file: Streaming) -> list[str]:
             found.append(fields)
             failures += [f"{chosen.name}: {sentence}" for sentence in said]
             course.write_partial(FILE, FIELDS, _fields(file, found))
-    course.write(FILE, {"status": "failed" if failures else "success", **_fields(file, found), "failures": failures})
-    for failure in failures:
-        course.tell(f"FAILED: {failure}")
+    status = course.concluded(failures)
+    course.write(FILE, {"status": status, **_fields(file, found), "failures": failures})
     return failures
 
 
@@ -82,6 +81,7 @@ def _one(course: Course, file: Streaming, chosen: Subject, hand: Baseline) -> tu
         fastest=by_hand.fastest,
     )
     fields, failures = judged(seen, bar=file.least_of_both)
+    course.undecided += [f"{chosen.name}: {sentence}" for sentence in left_open(fields)]
     _tell(course, chosen, fields)
     return {
         "model": chosen.name,

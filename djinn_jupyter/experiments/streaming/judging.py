@@ -77,6 +77,12 @@ def judged(seen: Evidence, *, bar: float) -> tuple[dict[str, Any], list[str]]:
     return fields, [sentence for sentence, held in checks.items() if not held]
 
 
+def left_open(fields: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for all parts whose verdict these fields leave open, if any."""
+    parts = [part for part, found in fields["of_both_at_once"].items() if found["verdict"] == "undecided"]
+    return [f"The interval has the bar inside, or is of too few repetitions: {', '.join(parts)}."] if parts else []
+
+
 def _side(found: Sequence[Repetition]) -> dict[str, Any]:
     figures: dict[str, Any] = {
         figure: MedianInterval.of(_of(found, field)).fields() for figure, field in FIGURES.items()

@@ -37,12 +37,8 @@ def run(course: Course, file: ValidationFile) -> list[str]:
         course.write_partial(SUMMARY, (), _summary(file, results, time.monotonic() - begun))
         results[name], said = _one(course, file, name, wanted)
         failures += [f"{name}: {sentence}" for sentence in said]
-    status = {"status": "failed" if failures else "undecided" if course.undecided else "success"}
-    course.write(SUMMARY, {**status, **_summary(file, results, time.monotonic() - begun)})
-    for failure in failures:
-        course.tell(f"FAILED: {failure}")
-    for sentence in course.undecided:
-        course.tell(f"UNDECIDED: {sentence}")
+    status = course.concluded(failures)
+    course.write(SUMMARY, {"status": status, **_summary(file, results, time.monotonic() - begun)})
     return failures
 
 
