@@ -22,7 +22,7 @@ from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire.edits import Edit
 
 RULES, NEW, LENGTH = 8, 16, 16  # so many rules that their cost stands out from the layers' own
-ROUNDS = 3
+ROUNDS = 15  # a round of generation varies by as much as all of its rules take
 BAR = 0.1
 
 
