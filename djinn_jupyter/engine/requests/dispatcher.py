@@ -105,8 +105,8 @@ class Dispatcher:
         )
 
     def _withdraw(self, session: Session) -> bool:
-        """Refuse the run whose prompt is still being tokenized, or that waits for room, because its user interrupts.
-        True where there was one."""
+        """Refuse the run whose prompt is still being tokenized, or that waits for room to begin or to go on, because
+        its user interrupts. True where there was one."""
         return self._withdraw_unread(session) or self._withdraw_without_room(session)
 
     def _withdraw_unread(self, session: Session) -> bool:
@@ -122,10 +122,12 @@ class Dispatcher:
         if session not in self._waiting or not session.residence.waits_for_room:
             return False
         queued = self._waiting.first(session)
-        if not isinstance(queued.request, ask.Run):
+        if not isinstance(queued.request, ask.Run | ask.Resume | ask.Step):
             return False
         session.residence.note_room()
-        message = f"Session {in_quotes(session.name)} was paused before there was room for its run; run it again."
+        begins = isinstance(queued.request, ask.Run)
+        what = "its run; run it again" if begins else "it to go on; ask again"
+        message = f"Session {in_quotes(session.name)} was paused before there was room for {what}."
         self._fail(queued, session, IllegalMove(message))
         return True
 

@@ -200,6 +200,32 @@ def test_a_run_that_is_paused_before_there_is_room_for_its_prompt_is_refused_and
     desk.close_all()
 
 
+@pytest.mark.parametrize("request_of", [ask.Resume, lambda session: ask.Step(session=session, by="token")])
+def test_a_stop_that_is_to_go_on_without_room_stays_a_stop_when_it_is_paused(request_of: Any) -> None:
+    desk = small(12)
+    desk.open("a")
+    desk.stop_at(4, "step == 0", "a")
+    desk.run(tokens(70, seed=2), NEW, "a")
+    desk.open("b")
+    running = start(desk, "b", tokens(100), 60)
+    while len(desk.session("b").tokens) < 102:
+        desk.engine.tick()
+    assert not desk.session("a").residence.present
+    waiting: list[Any] = []
+    desk.post(request_of(session="a"), waiting)
+    while not desk.session("a").residence.waits_for_room:
+        desk.engine.tick()
+    pausing: list[Any] = []
+    desk.post(ask.Pause(session="a"), pausing)
+    until(desk, waiting, pausing)
+    assert (pausing[0].was_running, running) == (True, [])
+    assert waiting[0].message == "Session 'a' was paused before there was room for it to go on; ask again."
+    assert desk.session("a").state == "paused"
+    until(desk, running)
+    assert desk.outcome(desk.resume("a"), "a") == plain(tokens(70, seed=2))
+    desk.close_all()
+
+
 def test_the_longest_unused_leaves_first_and_a_detached_one_before_it() -> None:
     desk = small(16)
     for name in "abc":
