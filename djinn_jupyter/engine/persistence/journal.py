@@ -214,6 +214,8 @@ class Journal:
         begun = time.monotonic()
         account = self._accounts.get(session.name) or self._new(session.name)
         self._touched.discard(session.name)
+        running = session.state == "running"
+        account.due = begun + RUNNING_SECONDS if running else None  # also where it is refused: others have their turn
         try:
             image = self._image(session, account)
             account.files.write(image, compact=compact)
@@ -227,8 +229,7 @@ class Journal:
         if account.unwritten is not None:
             account.unwritten = None
             self._tell()
-        running, account.names_places = session.state == "running", image.places is not None
-        account.due = begun + RUNNING_SECONDS if running else None
+        account.names_places = image.places is not None
         if not running or begun >= account.force_due:
             account.force_due = begun + FORCE_SECONDS
             account.unforced = True
