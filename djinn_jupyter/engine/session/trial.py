@@ -51,7 +51,7 @@ class Trial:
 
     def why_not(self) -> Generator[Blocked | None, None, WhyNot]:
         """Return the reasons against sharing, after two dozen passes over a few tokens; gives way between their layers.
-        Raises SlabFull before the first of them, OutOfDeviceMemory and torch.OutOfMemoryError."""
+        Raises SlabFull, OutOfDeviceMemory and torch.OutOfMemoryError where memory is short, and has freed its pages."""
         reason = why_not_several(self._forward)
         if depend_on_length(self._forward.model):
             reason = "its rotary frequencies depend on a line's length"
