@@ -57,7 +57,8 @@ def _follow(run: Following, on_token: OnToken) -> None:
     at most LAST_EVENTS_SECONDS for that event. A request that was refused began no run, and nothing is waited for."""
     begun = ended = False
     for event in run.events():
-        begun = begun or isinstance(event, SessionRunning)
+        if isinstance(event, SessionRunning):
+            begun, ended = True, False  # an end before it was that of a former run, or session of that name
         ended = _heeded(event, on_token) or ended
     refused = run.reply.exception() is not None and not begun
     if not ended and not refused:
