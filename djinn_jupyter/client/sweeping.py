@@ -162,6 +162,7 @@ def _swept_in_noise(engine: RemoteEngine, asked: _Asked, clean: object, corrupte
     if not 1 <= samples <= MOST_SAMPLES:
         raise UsageError(f"A sweep in noise draws 1 to {MOST_SAMPLES:,} samples, not {samples:,}.")
     first = asked.request.seed
+    checked_seed(first + samples - 1)
     return _swept_pairs(
         [(clean, clean)] * samples, lambda number: _Sweep(engine, asked.with_seed(first + number), pair=number)
     )

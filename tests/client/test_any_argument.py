@@ -110,6 +110,14 @@ def test_a_seed_that_no_request_can_have_is_named(engine: RemoteEngine, tmp_path
         verb(**takes, seed=seed)
 
 
+def test_the_seeds_that_follow_for_samples_are_checked_before_the_first_is_swept(engine: RemoteEngine) -> None:
+    told: list[object] = []
+    asked: dict[str, Any] = {"noise": dj.noise(1), "samples": 2, "seed": 2**63 - 1, **SWEEP}
+    with pytest.raises(UsageError, match=rf"^seed is a whole number from 0 to 2\*\*63 - 1, not {2**63}\.$"):
+        dj.sweep(engine, clean=LINE, on_progress=lambda *event: told.append(event), **asked)
+    assert told == []
+
+
 def test_numbers_of_numpy_are_numbers(engine: RemoteEngine) -> None:
     coefs = np.linspace(0, 1, 3, dtype=np.float32)
     asked = {**SWEEP, "site": "resid_post.1", "over": np.array(["coef"]), "coefs": coefs, "seed": np.int64(7)}
