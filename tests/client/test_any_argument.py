@@ -20,7 +20,7 @@ LINE, OTHER = (9, 8, 7, 21), (9, 8, 7, 31)
 VALUES: tuple[Any, ...] = (
     None, True, 0, 1, -1, 2**70, 1.5, math.nan, -math.inf, "", "2", "x.y", b"x", (), [None], ["x", 1], [[1], [2, 3]],
     [-1], [2**70], {}, {"a": 1}, {1}, object(), lambda *_: None, slice(None), slice("a", 2), np.arange(3),
-    np.float32(2), np.array("x"), Path("nowhere"), dj.zero(), range(3), 3j, "~nobody", "a\0b",
+    np.float32(2), np.array("x"), Path("nowhere"), dj.zero(), range(3), 3j, "~no user of this name", "a\0b",
 )  # fmt: skip
 METRIC = {"metric": "logit(17)"}
 SWEEP: dict[str, Any] = {"site": "resid_post", "over": "layer", **METRIC}

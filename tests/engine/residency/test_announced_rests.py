@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.process.daemon import WATCHFUL_WAIT_SECONDS, longest_wait
+from djinn_jupyter.engine.residency.bandwidth import Bandwidth
 from djinn_jupyter.engine.residency.idle_times import LATE_SECONDS, IdleTimes
 from djinn_jupyter.engine.residency.prefetch import Prefetching
 from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, MARGIN_SECONDS, Returns
@@ -29,6 +30,7 @@ def clock(tight: Desk) -> Clock:
 def desk(tight: Desk, clock: Clock) -> Iterator[Desk]:
     activity, eviction = tight.engine.residency.activity, tight.engine.residency.eviction
     activity._idle_times, activity._prefetching, activity._returns = IdleTimes(), Prefetching(), Returns()
+    activity._bandwidth = Bandwidth()  # what moves have taken decides when a session sets out
     activity._clock = clock
     yield tight
     activity._clock = eviction._clock = time.monotonic
