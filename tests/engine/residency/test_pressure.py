@@ -64,7 +64,7 @@ class Sampled(Budget):
 def test_fifty_sessions_on_a_third_of_what_they_need() -> None:
     """All are alive at once; each is stopped in its prompt, then they are resumed out of order, several at a time."""
     pages = 80
-    desk = small(pages)
+    desk = small(pages, idle_swap_seconds=3600.0)  # none leaves for idleness, however long this takes
     budget: Any = desk.engine.slabs[0].budget
     budget.__class__ = Sampled
     prompts = {f"s{n}": tokens(60 + n % 30, seed=n) for n in range(50)}
