@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.offload.storages import Storage
+from djinn_jupyter.engine.residency import eviction
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.errors import SlabFull, StorageFailed, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -180,7 +181,10 @@ def end(mover: HeldMover, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("need", [1, 1 << 30], ids=["a part", "all of them"])
-def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_no_other_copies(need: int) -> None:
+def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_no_other_copies(
+    need: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eviction, "WRITE_THROUGH_SECONDS", float("inf"))  # or a slow machine copies all stops at rest
     desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
     mover, total = held(desk), desk.layers - 1
     stopped_everywhere(desk)
