@@ -324,7 +324,8 @@ def test_without_tiers_the_oldest_stops_give_way_to_a_new_one(roomy: Any) -> Non
     desk.close_all()
 
 
-def test_older_stops_leave_before_a_session_that_rests_does() -> None:
+def test_older_stops_leave_before_a_session_that_rests_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction, "WRITE_THROUGH_SECONDS", float("inf"))
     desk = small(PAGES + 8)
     stopped_everywhere(desk)
     desk.open("b")

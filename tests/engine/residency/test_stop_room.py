@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.residency import eviction
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.replies import Finished, Paused
@@ -75,8 +76,11 @@ def test_the_limit_holds_at_every_moment_wherever_passes_stop(family: str, room:
     assert nothing_left(desk)
 
 
-def test_a_pass_that_finds_no_room_for_its_stop_is_entered_again_and_recorded_once() -> None:
-    """A pattern is much more than a pass is expected to keep: others have to leave when it is met."""
+def test_a_pass_that_finds_no_room_for_its_stop_is_entered_again_and_recorded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pattern is much more than a pass is expected to keep: others have to leave when it is met, and not at rest."""
+    monkeypatch.setattr(eviction, "WRITE_THROUGH_SECONDS", float("inf"))
     desk = watched("llama", 400 << 10)
     for name in "bcd":
         desk.open(name)
