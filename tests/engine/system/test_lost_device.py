@@ -18,7 +18,7 @@ from tests.streams import CUDA
 def accounting(monkeypatch: pytest.MonkeyPatch) -> Accounting:
     monkeypatch.setattr(Accounting, "check", lambda self: None)  # the accounting is of the host, and sound
     parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "storage_table": SimpleNamespace(device=CUDA)}
-    return Accounting(**parts, faults=Faults())
+    return Accounting(**parts, of_no_session=list, faults=Faults())
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
