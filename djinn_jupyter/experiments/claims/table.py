@@ -272,6 +272,7 @@ CLAIMS: Final = (
         reads={
             "rates": FLAT + "samples_mbps",
             "seconds": FLAT + "metrics.elapsed_seconds",
+            "failures": FLAT + "failures",
             "device": FLAT + "gpu_info.device",
         },
         judge=verdicts.flatline,

@@ -216,6 +216,7 @@ def flatline(v: V) -> Judgement:
     found = together(
         every([share > least for share in shares], f"{100 * min(shares):.0f} % of the samples were above"),
         every([run["seconds"] >= seconds for run in runs], f"it was sampled for less than {seconds} s"),
+        every([not run["failures"] for run in runs], "a run failed, so that its copies prove nothing"),
     )
     return found.told_as(100 * min(shares))
 
