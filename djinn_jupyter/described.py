@@ -26,6 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 AnyDataclass = TypeVar("AnyDataclass")
 
 
+_METAVARS: Final[dict[object, str]] = {int: "N", float: "S"}
 _KINDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -93,7 +94,7 @@ class Setting:
             return {**made, "action": "store_true"}
         number = next((kind for kind in (int, float) if self.kinds == {kind}), None)
         read = amount if self.is_amount else number
-        metavar = self.described.metavar or {int: "N", float: "S"}.get(number) or ("AMOUNT" if self.is_amount else None)
+        metavar = self.described.metavar or _METAVARS.get(number) or ("AMOUNT" if self.is_amount else None)
         return {**made, **({"type": read} if read else {}), **({"metavar": metavar} if metavar else {})}
 
 

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Annotated, Final, TypedDict
 
 from djinn_jupyter.described import Description, settings_of
+from djinn_jupyter.errors import UsageError
 
 
 class GivenOptions(TypedDict, total=False):
@@ -65,6 +66,10 @@ class GivenOptions(TypedDict, total=False):
     ]
     listen: Annotated[
         str | None, Description("TCP with CURVE keys instead of a private folder", metavar="tcp://HOST:PORT")
+    ]
+    metrics: Annotated[
+        str | None,
+        Description("serve counts and bytes for Prometheus there, for all who reach that address", metavar="HOST:PORT"),
     ]
 
 
@@ -139,4 +144,13 @@ class ProcessOptions:
     """The service of the engine's process. `idle_seconds` applies only to the load that starts it."""
 
     listen: str | None = None
+    metrics: str | None = None
     idle_seconds: float | None = None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; port 0 is any that is free. UsageError where it is no such address."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{address!r} is no address; write a host and a port, as 127.0.0.1:9464.")
+    return host.removeprefix("[").removesuffix("]"), int(port)

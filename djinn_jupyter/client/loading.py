@@ -33,7 +33,7 @@ def load(
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
     identity, serving = part_of(Identity, given, model=spell_model(model)), part_of(ProcessOptions, given)
-    check_words(identity, serving.listen)
+    check_words(identity, serving)
     with TerminalProgress() as shown:
         second = each_second or (shown.second if progress is None else _not_said)
         told = StartCallbacks(line=progress or _not_said, second=second)

@@ -57,6 +57,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     keys: CurveKeys | None = None
     protocol: str = ""
+    metrics: str | None = None  # host:port of its page for Prometheus
 
     def file_stem(self) -> str:
         """Return the name of the engine's files in the registry, without suffix."""

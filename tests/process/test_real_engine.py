@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, SessionsWouldSuffer, UnknownSite
+from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, SessionsWouldSuffer, UnknownSite, UsageError
 from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
@@ -43,11 +44,26 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield dj.load(model, dtype="float32", device=computed_on(), threads=1)
+        yield dj.load(model, dtype="float32", device=computed_on(), threads=1, metrics="127.0.0.1:0")
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
         loading._channels.close()
+
+
+def test_the_page_of_metrics_is_where_the_registry_says(engine: RemoteEngine, model: Path) -> None:
+    assert engine.entry is not None
+    address = engine.entry.metrics
+    assert address is not None
+    with urlopen(f"http://{address}/metrics", timeout=30) as page:
+        told = page.read().decode()
+    assert f'model="{model.name}"' in told
+    assert str(model) not in told
+    assert "djinn_passes_total" in told
+    asked = {"dtype": "float32", "device": computed_on(), "threads": 1}
+    assert dj.load(model, metrics=address, **asked) is not None
+    with pytest.raises(UsageError, match=f"already runs with its metrics at {address}: leave --metrics out"):
+        dj.load(model, metrics="127.0.0.1:1", **asked)
 
 
 def test_all_that_the_process_takes_is_in_the_books_or_shown_as_beyond_them(engine: RemoteEngine) -> None:

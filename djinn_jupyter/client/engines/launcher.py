@@ -39,27 +39,29 @@ def adopt_or_start(
 ) -> Entry:
     """Return the entry of a ready engine. Raises the engine's own error when it could not start."""
     require_supported_platform()
-    found = adopt(identity, options, serving.listen)
+    found = adopt(identity, options, serving)
     if found is not None:
         return found
     require_engine_parts()
     with _alone(identity, told) as lock:
-        found = adopt(identity, options, serving.listen)
+        found = adopt(identity, options, serving)
         if found is not None:
             return found
         arguments = [*words_of(identity, options, serving), f"--launcher-lock={lock}"]
         return start(identity, arguments, keep_open=(lock,), told=told)
 
 
-def adopt(identity: Identity, options: Options, listen: str | None = None) -> Entry | None:
+def adopt(identity: Identity, options: Options, serving: ProcessOptions | None = None) -> Entry | None:
     """Return the running engine of that identity, or None. VersionMismatch for another version, UsageError where its
-    options or its address differ from those asked for."""
+    options or its addresses differ from those asked for."""
     for entry in running_engines():
         if not entry.serves(identity):
             continue
         require_this_protocol(entry)
         _require_options(entry, options)
-        _require_listening(entry, listen)
+        if serving is not None:
+            _require_listening(entry, serving.listen)
+            _require_metrics(entry, serving.metrics)
         return entry
     return None
 
@@ -128,16 +130,30 @@ def _require_options(entry: Entry, wanted: Options) -> None:
 def _require_listening(entry: Entry, listen: str | None) -> None:
     """Raise UsageError where an address was given that the running engine does not listen on; `*` and 0 are any
     port."""
-    if listen is None:
-        return
-    address, _, port = listen.rpartition(":")
-    if entry.commands == listen or (port in ("*", "0") and entry.commands.startswith(f"{address}:")):
+    if listen is None or _is_at(entry.commands, listen):
         return
     where = "in a private folder of this machine" if entry.socket_folder() else f"on {entry.commands}"
     raise UsageError(
         f"The engine of {entry.identity} already runs and listens {where}, not on {listen}: leave --listen out, or "
         "stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
     )
+
+
+def _require_metrics(entry: Entry, address: str | None) -> None:
+    """Raise UsageError where a page of metrics was asked for that the running engine does not serve."""
+    if address is None or _is_at(entry.metrics or "", address):
+        return
+    where = f"with its metrics at {entry.metrics}" if entry.metrics else "without a page of metrics"
+    raise UsageError(
+        f"The engine of {entry.identity} already runs {where}: leave --metrics out, or stop the engine first "
+        "(%djinn_stop, engine.stop(), `djinn stop`)."
+    )
+
+
+def _is_at(bound: str, asked: str) -> bool:
+    """True where an address that was bound is the one asked for; a port of `*` or 0 is any."""
+    address, _, port = asked.rpartition(":")
+    return bound == asked or (port in ("*", "0") and bound.startswith(f"{address}:"))
 
 
 def _spelled(option: str, value: object) -> str:

@@ -19,7 +19,7 @@ from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
 from djinn_jupyter.machine import why_no_gpu
 from djinn_jupyter.model_files import folder_called
-from djinn_jupyter.options import AMOUNTS, Identity
+from djinn_jupyter.options import AMOUNTS, Identity, ProcessOptions, split_address
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 DEVICES: Final = ("cpu", "cuda", "mps", "xpu")
@@ -86,10 +86,12 @@ _SPELLED: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def check_words(identity: Identity, listen: str | None) -> None:
-    """Raise UsageError or ModelNotFound where the model, the device, the attention or the address is invalid."""
+def check_words(identity: Identity, serving: ProcessOptions) -> None:
+    """Raise UsageError or ModelNotFound where the model, the device, the attention or an address is invalid."""
     _check_attention(identity.attention)
-    _check_listen(listen)
+    _check_listen(serving.listen)
+    if serving.metrics is not None:
+        split_address(serving.metrics)
     _check_device(identity.device)
     _check_model(identity.model)
 

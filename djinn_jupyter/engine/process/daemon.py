@@ -16,6 +16,7 @@ from typing import Protocol
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.clients import ClientTable, Served
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
+from djinn_jupyter.engine.process.metrics import EngineCollector, MetricsPage
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.process.restart import Restarts
@@ -58,9 +59,11 @@ OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], No
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """The settings of the process, beside those of its engine. `listen` is `tcp://host:port` or None for a private
-    folder; `idle_seconds` counts while no client is attached and no session exists."""
+    folder, `metrics` `host:port` of a page for Prometheus or None for no page; `idle_seconds` counts while no client is
+    attached and no session exists."""
 
     listen: str | None = None
+    metrics: str | None = None
     idle_seconds: float = 1800.0
     silence_seconds: float = 20.0
     log: str | None = None
@@ -105,9 +108,11 @@ class Daemon:
         keys = ServerKeys.draw() if self._daemon.listen else None
         service = self._bind(clients, outbox, folder, keys, engine.faults)
         registration: Registration | None = None
+        metrics: MetricsPage | None = None
         broken: EngineBroken | None = None
         try:
             service.start()
+            metrics = self._metrics(engine, service)
             entry = make_entry(
                 self._config,
                 engine.description,
@@ -115,6 +120,7 @@ class Daemon:
                 events=service.events,
                 log=self._daemon.log,
                 keys=keys.public if keys else None,
+                metrics=metrics.address if metrics else None,
             )
             registration = Registration(entry)
             log.info("Ready: %s in process %d", entry.found, entry.pid)
@@ -129,6 +135,8 @@ class Daemon:
             if registration is not None:
                 with engine.faults.during("it withdrew its entry from the registry"):
                     registration.withdraw()
+            if metrics is not None:
+                metrics.close()
             service.stop(STOPPED if broken is None else Failed(code=broken.code, message=str(broken)))
             folder.remove()
             log.info("Ended. %s", service.statistics())
@@ -145,6 +153,12 @@ class Daemon:
         listen = self._daemon.listen
         commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
         return Service(clients, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
+
+    def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:
+        if self._daemon.metrics is None:
+            return None
+        collector = EngineCollector(engine.description, lambda: engine.reading, service.statistics)
+        return MetricsPage(self._daemon.metrics, collector)
 
     def _move(
         self, engine: Movable, clients: ClientTable, registration: Registration, let_out: Callable[[], None]

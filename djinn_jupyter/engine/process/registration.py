@@ -52,6 +52,7 @@ def make_entry(
     events: str,
     log: str | None,
     keys: CurveKeys | None,
+    metrics: str | None,
 ) -> Entry:
     """Return the registry entry of this process."""
     return Entry(
@@ -76,6 +77,7 @@ def make_entry(
         events=events,
         log=log,
         keys=keys,
+        metrics=metrics,
     )
 
 

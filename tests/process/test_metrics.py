@@ -1,0 +1,124 @@
+"""The page of metrics: what it says is what the engine's statistics say, and nothing of the work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from djinn_jupyter.engine.process.metrics import COUNTS, OF_THE_SERVICE, EngineCollector, MetricsPage
+from djinn_jupyter.engine.process.zmq_service import ServiceStatistics
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.options import split_address
+from djinn_jupyter.wire.nouns import EngineStatistics, Residency, SessionState
+from tests.engine.desk import Desk, desk_of, tokens
+
+BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
+SERVICE = ServiceStatistics(requests=1, replies=2, refused=3, dropped=4, unroutable=5, events=6, pending=7, clients=8)
+Page = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def read(address: str) -> Page:
+    """Return the value of each name with its labels, read by Prometheus's own parser."""
+    with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+@contextmanager
+def page_of(engine: Any) -> Iterator[MetricsPage]:
+    page = MetricsPage("127.0.0.1:0", EngineCollector(engine.description, lambda: engine.reading, lambda: SERVICE))
+    try:
+        yield page
+    finally:
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    return desk_of("llama")
+
+
+@pytest.fixture
+def page(desk: Desk) -> Iterator[MetricsPage]:
+    with page_of(desk.engine) as page:
+        yield page
+    desk.close_all()
+
+
+def sessions(found: Page) -> float:
+    return sum(value for (name, _), value in found.items() if name == "djinn_sessions")
+
+
+def test_each_visit_tells_what_is_published_then(desk: Desk, page: MetricsPage) -> None:
+    before = read(page.address)
+    desk.run(tokens(5), name=desk.open("paris"))
+    after = read(page.address)
+    assert sessions(after) == sessions(before) + 1
+    passes = ("djinn_passes_total", ())
+    assert after[passes] == desk.engine.reading.statistics.passes > before[passes]
+
+
+def test_every_count_of_the_statistics_is_on_the_page(desk: Desk, page: MetricsPage) -> None:
+    told, found = desk.engine.reading.statistics, read(page.address)
+    for name in COUNTS:
+        assert found[f"djinn_{name}_total", ()] == getattr(told, name)
+    for name in OF_THE_SERVICE:
+        assert found[f"djinn_messages_{name}_total", ()] == getattr(SERVICE, name)
+    assert found["djinn_requests_pending", ()] == 7
+    assert found["djinn_clients", ()] == 8
+    for tier in told.tiers:
+        assert found["djinn_tier_bytes_limit", (("tier", tier.tier),)] == tier.bytes_limit
+
+
+def test_the_tables_name_fields_that_there_are() -> None:
+    assert set(COUNTS) <= set(EngineStatistics.__struct_fields__)
+    assert set(OF_THE_SERVICE) <= {field.name for field in dataclasses.fields(ServiceStatistics)}
+
+
+def test_labels_are_words_of_the_wire_and_nothing_of_the_work(desk: Desk, page: MetricsPage) -> None:
+    desk.run(tokens(5), name=desk.open("a secret of paris"))
+    found = read(page.address)
+    for name, labels in found:
+        if name == "djinn_sessions":
+            assert dict(labels)["state"] in get_args(SessionState)
+            assert dict(labels)["residency"] in get_args(Residency)
+    assert "paris" not in str(found)
+
+
+def test_the_board_of_grafana_asks_for_what_the_page_has(desk: Desk, page: MetricsPage) -> None:
+    desk.run(tokens(5), name=desk.open("a"))
+    has = {name for name, _ in read(page.address)}
+    asked = [target["expr"] for panel in json.loads(BOARD.read_text())["panels"] for target in panel["targets"]]
+    named = {name for expression in asked for name in re.findall(r"\bdjinn_\w+", expression)}
+    assert len(named) > 10
+    assert named <= has
+
+
+def test_an_address_in_use_is_one_sentence(desk: Desk, page: MetricsPage) -> None:
+    with pytest.raises(UsageError, match=r"cannot be served at .*give another address with --metrics"):
+        MetricsPage(
+            page.address, EngineCollector(desk.engine.description, lambda: desk.engine.reading, lambda: SERVICE)
+        )
+
+
+@pytest.mark.parametrize("address", ["", "9464", ":9464", "127.0.0.1", "127.0.0.1:x", "http://h:1", "h:65536", "h:-1"])
+def test_what_is_no_address_is_one_sentence(address: str) -> None:
+    with pytest.raises(UsageError, match="is no address; write a host and a port"):
+        split_address(address)
+
+
+def test_a_closed_page_frees_its_port(desk: Desk) -> None:
+    with page_of(desk.engine) as page:
+        pass
+    with socket.create_server(split_address(page.address)):
+        pass
