@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.clients import ClientTable, Served
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
-from djinn_jupyter.engine.process.metrics import EngineCollector, MetricsPage
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.process.restart import Restarts
@@ -26,6 +25,9 @@ from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import EngineBroken
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.process.metrics import MetricsPage
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +159,8 @@ class Daemon:
     def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:
         if self._daemon.metrics is None:
             return None
+        from djinn_jupyter.engine.process.metrics import EngineCollector, MetricsPage  # 50 ms of every start
+
         collector = EngineCollector(engine.description, lambda: engine.reading, service.statistics)
         return MetricsPage(self._daemon.metrics, collector)
 
