@@ -19,6 +19,7 @@ from djinn_jupyter.wire import (
     heads,
     holdings,
     interventions,
+    listening,
     nouns,
     opening,
     progress,
@@ -71,6 +72,7 @@ def wire_ts() -> dict[str, str]:
         "readings": [*_aliases(readings), *_interfaces(readings)],
         "interventions": [*_interfaces(interventions)],
         "opening": [*_interfaces(opening)],
+        "listening": [*_interfaces(listening, but=replies.EventBase)],
         "watches": [*_interfaces(watches)],
         "requests": [
             *_interfaces(requests),
@@ -82,10 +84,7 @@ def wire_ts() -> dict[str, str]:
         "heads": [*_aliases(heads), *_interfaces(heads)],
         "scoring": [*_aliases(scoring), *_interfaces(scoring)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
-        "replies": [
-            *_interfaces(replies, but=replies.EventBase),
-            _union("WireReply", typing.get_args(replies.Reply)),
-        ],
+        "replies": [*_interfaces(replies, but=replies.EventBase)],
         "events": [
             *(_interface(kind) for kind in typing.get_args(replies.Event)),
             _union("WireEvent", typing.get_args(replies.Event)),
@@ -96,7 +95,7 @@ def wire_ts() -> dict[str, str]:
             _union("Live", typing.get_args(messages.Live)),
             _union("Said", typing.get_args(messages.Said)),
         ],
-        "answers": [_answers()],
+        "answers": [_union("WireReply", typing.get_args(replies.Reply)), _answers()],
         "protocol": [PROTOCOL % protocol.digest()],
     }
     texts = {name: "\n".join(part) for name, part in parts.items()}

@@ -296,7 +296,6 @@ class _Sweep:
                 self.interrupted = True
                 return self._so_far("it was interrupted")
             except DjinnError as error:
-                self._note(under_way.later_events(0))
                 if not self.told:
                     raise
                 said = f"{len(self.cells)} cells were finished: {error}"

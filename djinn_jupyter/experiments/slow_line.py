@@ -39,14 +39,12 @@ class Line:
 def over(line: Line, entry: Entry) -> Iterator[Entry]:
     """Yield the entry of an engine, with addresses that lead to it over the line."""
     with tempfile.TemporaryDirectory(prefix="djinn-line-") as folder:
-        ends = [_Relay(line, Path(folder) / name, getattr(entry, name)) for name in ("commands", "events")]
+        relay = _Relay(line, Path(folder) / "commands", entry.commands)
+        relay.start()
         try:
-            for end in ends:
-                end.start()
-            yield msgspec.structs.replace(entry, commands=ends[0].address, events=ends[1].address)
+            yield msgspec.structs.replace(entry, commands=relay.address)
         finally:
-            for end in ends:
-                end.stop()
+            relay.stop()
 
 
 class _Relay:

@@ -17,7 +17,7 @@ from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
 from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import SessionDescription
-from djinn_jupyter.wire.replies import Event, SessionClosed, SessionOpened
+from djinn_jupyter.wire.replies import Event, EventsMissed, SessionClosed, SessionOpened
 from djinn_jupyter.wire.requests import Request
 
 log = logging.getLogger(__name__)
@@ -168,6 +168,8 @@ class Monitor:
 
     def _hear(self, link: EngineLink, event: Event) -> None:
         self._changed = True  # read in the next round: an engine may send more than four events a second
+        if isinstance(event, EventsMissed):
+            return
         if isinstance(event, SessionOpened | SessionClosed):
             self._activities[link.id].forget(event.session)
         self._picture.event(link.id, event)

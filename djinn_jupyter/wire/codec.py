@@ -2,11 +2,9 @@
 
     request    [envelope msgpack {id, body}] [array 0] [array 1] ...
     reply      [envelope msgpack {id, body}] [array 0] ...
-    event      [topic of its session] [msgpack {event ...}]
-    listened   [topic as subscribed]  []          to the subscriber: from here on it misses nothing
+    event      [] [msgpack {event ...}]
 
-The topic of a session is a short hash of its name, so that a subscription takes little room; the empty
-one is of all sessions.
+Replies and events arrive in one order. The first frame of an event is empty, that of a reply never is.
 
 Inside the envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames without a
 reference and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; values that no noun
@@ -15,7 +13,6 @@ accepts, with the noun's own UsageError. No pickle.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,12 +24,11 @@ from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
-from djinn_jupyter.wire.texts import in_quotes, sendable
+from djinn_jupyter.wire.texts import sendable
 
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
 MAX_FRAMES: Final = 4096
-TOPIC_BYTES: Final = 16
 
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 _CHOICE = re.compile(r"Invalid enum value (?P<given>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
@@ -204,33 +200,22 @@ def _check_sizes(frames: Sequence[WireFrame]) -> None:
 def encode_event(event: Event) -> list[WireFrame]:
     """Return the frames of an event. Raises NotEncodable."""
     with _sayable(event):
-        return [topic_of(event.session), msgspec.msgpack.encode(event)]
+        return [b"", msgspec.msgpack.encode(event)]
 
 
-def topic_of(session: str) -> bytes:
-    """Return the topic of a session's events; the name "" stands for those of all sessions."""
-    return hashlib.blake2b(session.encode(), digest_size=TOPIC_BYTES).digest() if session else b""
+def is_event(frames: Sequence[WireFrame]) -> bool:
+    """Return whether a message to a client is an event; else it is a reply."""
+    return len(frames) == 2 and memoryview(frames[0]).nbytes == 0
 
 
-def encode_listened(topic: bytes) -> list[WireFrame]:
-    """Return the frames that confirm a subscription, so that a listener can wait for it instead of missing the first
-    events."""
-    return [topic, b""]
-
-
-def decode_event(frames: Sequence[WireFrame]) -> Event | None:
-    """Return the event, whose topic frame must be its session's; None for the confirmation of a subscription."""
-    if len(frames) != 2:
-        raise MalformedMessage(f"An event has two frames, this has {len(frames)}.")
-    topic, body = bytes(frames[0]), memoryview(frames[1])
+def decode_event(frames: Sequence[WireFrame]) -> Event:
+    if not is_event(frames):
+        raise MalformedMessage("An event has two frames, and the first is empty.")
+    body = memoryview(frames[1])
     if body.nbytes > MAX_ENVELOPE_BYTES:
         raise MessageTooLarge(f"The event has {body.nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}.")
-    if body.nbytes == 0:
-        return None
     try:
         event: Event = msgspec.msgpack.decode(body, type=Event)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"Not an event of this protocol: {error}.") from None
-    if topic != topic_of(event.session):
-        raise MalformedMessage(f"An event of session {in_quotes(event.session)} came under another topic.")
     return event

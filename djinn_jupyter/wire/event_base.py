@@ -6,6 +6,6 @@ from djinn_jupyter.wire.frozen import Frozen
 
 
 class EventBase(Frozen, tag_field="event"):
-    """Something that happened to a session. Published to all subscribers of its name."""
+    """Something that happened to a session. Sent to all clients that listen to it."""
 
     session: str

@@ -53,7 +53,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     found: Identity
     options: Options
     commands: str
-    events: str
     log: str | None = None
     keys: CurveKeys | None = None
     protocol: str = ""

@@ -1,8 +1,8 @@
-"""The replies of an engine: an outcome for every request, or Failed. On the other socket, events in the past tense."""
+"""The replies of an engine: an outcome for every request, or Failed. Between them events, in the past tense."""
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution, checkpoints, collecting, heads, scoring, sweeps, watches
+from djinn_jupyter.wire import attribution, checkpoints, collecting, heads, listening, scoring, sweeps, watches
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.nouns import (
@@ -32,6 +32,8 @@ Checkpoints = checkpoints.Checkpoints
 Collected = collecting.Collected
 CollectionProgressed = collecting.CollectionProgressed
 HeadsRead = heads.HeadsRead
+Listening = listening.Listening
+EventsMissed = listening.EventsMissed
 MetricsRead = sweeps.MetricsRead
 Scored = scoring.Scored
 Swept = sweeps.Swept
@@ -282,6 +284,7 @@ Reply = (
     | Welcome
     | Departed
     | Pong
+    | Listening
     | Modules
     | Tokenized
     | Statistics
@@ -392,4 +395,5 @@ Event = (
     | SessionChanged
     | SweepProgressed
     | CollectionProgressed
+    | EventsMissed
 )

@@ -4,6 +4,7 @@
     Hello                       Welcome
     Goodbye                     Departed
     Ping                        Pong
+    Listen / Unlisten           Listening, at once; then events
     ListModules                 Modules
     Tokenize / Detokenize       Tokenized
     ReadStatistics              Statistics
@@ -54,7 +55,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import collecting, heads, interventions, opening, scoring, sweeps, watches
+from djinn_jupyter.wire import collecting, heads, interventions, listening, opening, scoring, sweeps, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -83,6 +84,8 @@ RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
 ReadHeads = heads.ReadHeads
+Listen = listening.Listen
+Unlisten = listening.Unlisten
 Open = opening.Open
 Describe = opening.Describe
 SetAttention = opening.SetAttention
@@ -335,6 +338,8 @@ Request = (
     Hello
     | Goodbye
     | Ping
+    | Listen
+    | Unlisten
     | ListModules
     | Tokenize
     | Detokenize

@@ -126,7 +126,7 @@ def test_who_names_the_gpu_means_the_engine_that_found_itself_there(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(machine, "DEV", tmp_path)
     found = choose_device_of_a_machine_with_a_gpu(monkeypatch)
-    running = msgspec.structs.replace(entry_for("c", "e"), found=Identity(model="fake", device=str(found)))
+    running = msgspec.structs.replace(entry_for("c"), found=Identity(model="fake", device=str(found)))
     wanted: list[Identity] = []
     monkeypatch.setattr(loading, "attach", lambda entry: entry)
     monkeypatch.setattr(loading, "adopt_or_start", lambda identity, *_, **__: wanted.append(identity))
@@ -225,7 +225,7 @@ def test_the_channel_of_an_engine_that_has_ended_is_closed_at_the_next_load(monk
             self.closed = True
 
     monkeypatch.setattr("djinn_jupyter.client.connection.channels.SocketChannel", Channel)
-    channels, entry = Channels(), entry_for("c", "e")
+    channels, entry = Channels(), entry_for("c")
     first: Any = channels.to(entry)
     first.usable = False
     again = msgspec.structs.replace(entry, started=entry.started + 1)  # begun anew: its number is the same
@@ -288,7 +288,7 @@ def test_vs_codes_notebook_gives_the_name_where_jupyter_does_not(monkeypatch: py
 def test_what_a_running_engine_has_and_what_was_asked_are_spelled_as_people_do(
     has: dict[str, Any], asked: dict[str, Any], says: str
 ) -> None:
-    entry = msgspec.structs.replace(entry_for("c", "e"), options=Options(**has))
+    entry = msgspec.structs.replace(entry_for("c"), options=Options(**has))
     with pytest.raises(UsageError) as refused:
         _require_options(entry, Options(**asked))
     assert says in str(refused.value)

@@ -1,22 +1,13 @@
 from __future__ import annotations
 
-from concurrent.futures import Future
-from queue import SimpleQueue
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import running
-from djinn_jupyter.client.connection.following import REPLIED, Following
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused
 from djinn_jupyter.errors import IllegalMove, SessionHeld, SessionsWouldSuffer, UnknownSession, UsageError
-from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.client.near import Near
 from tests.process.fake_engine import STOP_TOKEN
@@ -95,18 +86,12 @@ def test_tokens_are_streamed_in_the_callers_thread(near: Near) -> None:
 
 
 @pytest.mark.parametrize("prompt", [[], [10**6]])
-def test_a_run_that_is_refused_waits_for_no_tokens(
-    engine: RemoteEngine, prompt: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Following, "later_events", lambda run, seconds: pytest.fail("there is no run"))
+def test_a_streamed_run_that_is_refused_raises_its_error(engine: RemoteEngine, prompt: list[int]) -> None:
     with pytest.raises(UsageError):
         engine.session("a").run(prompt, on_token=print)
 
 
-def test_a_run_whose_session_is_closed_waits_for_no_tokens(
-    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Following, "later_events", lambda run, seconds: pytest.fail("it has ended"))
+def test_a_streamed_run_whose_session_is_closed_raises_its_error(engine: RemoteEngine) -> None:
     session = engine.session("a")
 
     def close(event: TokenSampled) -> None:
@@ -114,21 +99,6 @@ def test_a_run_whose_session_is_closed_waits_for_no_tokens(
 
     with pytest.raises(IllegalMove, match="was closed"):
         session.run([9, 8, 7], max_new_tokens=50, ignore_eos=True, on_token=close)
-
-
-def test_the_late_end_of_a_closed_session_is_not_that_of_the_next_run() -> None:
-    feed: SimpleQueue[Any] = SimpleQueue()
-    token, heard = TokenSampled(session="a", step=1, token=7, text="x"), list[TokenSampled]()
-    stop = StopIdentity(session="a", number=1, edition=1)
-    finished = told.SessionFinished(session="a", stop=stop, reason="length", new_tokens=1)
-    events = (told.SessionClosed(session="a"), told.SessionRunning(session="a"), REPLIED, token, finished)
-    for event in events:
-        feed.put(event)
-    channel: Any = SimpleNamespace(take=lambda feed, seconds: feed.get_nowait())
-    reply: Future[told.Reply] = Future()
-    reply.set_result(told.Pong())
-    running._follow(Following(channel, feed, reply), heard.append)
-    assert heard == [token]
 
 
 def test_an_interrupt_pauses_the_run_and_says_where_it_stands(near: Near) -> None:

@@ -35,7 +35,7 @@ def echo(path: Path) -> socket.socket:
 def test_bytes_cross_in_order_and_take_their_time(tmp_path: Path) -> None:
     with echo(tmp_path / "engine"):
         engine = f"ipc://{tmp_path / 'engine'}"
-        entry = msgspec.structs.replace(entry_for(engine, engine), mark="the engine's")
+        entry = msgspec.structs.replace(entry_for(engine), mark="the engine's")
         with over(LINE, entry) as afar, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             assert (afar.mark, afar.commands != entry.commands) == (entry.mark, True)
             client.connect(afar.commands.removeprefix("ipc://"))

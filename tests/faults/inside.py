@@ -76,7 +76,6 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
         ClientTable(engine, shut_down=stopping.set),
         outbox,
         commands=folder.endpoint("commands"),
-        events=folder.endpoint("events"),
     )
 
     def move() -> None:
@@ -87,7 +86,7 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
     mover, thread = threading.Thread(target=move, name="engine"), IoThread()
     mover.start()
     service.start()
-    entry = entry_for(service.commands, service.events)
+    entry = entry_for(service.commands)
     channel = SocketChannel(thread, entry, holder="tester", user="tester", notebook=None)
     try:
         yield RemoteEngine(channel, entry)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
 from djinn_jupyter.engine.process.zmq_service import ServerKeys, Service
 from djinn_jupyter.options import Identity, Options
@@ -29,7 +30,7 @@ class Served:
     shut_down: threading.Event
 
 
-def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Entry:
+def entry_for(commands: str, keys: ServerKeys | None = None) -> Entry:
     """Return an entry in which this very process is the engine's."""
     identity = Identity(model="fake")
     return Entry(
@@ -44,14 +45,18 @@ def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Ent
         found=identity,
         options=Options(),
         commands=commands,
-        events=events,
         keys=keys.public if keys else None,
     )
 
 
 @contextmanager
 def served(
-    *, tcp: bool = False, message_bytes: int = 2**20, silence_seconds: float = 20.0, token_seconds: float = 0.0
+    *,
+    tcp: bool = False,
+    message_bytes: int = 2**20,
+    messages_queued: int = MESSAGES_QUEUED,
+    silence_seconds: float = 20.0,
+    token_seconds: float = 0.0,
 ) -> Iterator[Served]:
     """Serve an engine. `token_seconds` is about the time of a token of a run: without it the engine leaves no time for
     other clients."""
@@ -59,10 +64,10 @@ def served(
     engine = FakeEngine(outbox.post)
     clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
     keys = ServerKeys.draw() if tcp else None
-    commands, events = (
-        ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*") if tcp else (folder.endpoint("commands"), folder.endpoint("events"))
+    commands = "tcp://127.0.0.1:*" if tcp else folder.endpoint("commands")
+    service = Service(
+        clients, outbox, commands=commands, keys=keys, message_bytes=message_bytes, messages_queued=messages_queued
     )
-    service = Service(clients, outbox, commands=commands, events=events, keys=keys, message_bytes=message_bytes)
     stopping = threading.Event()
 
     def move() -> None:
@@ -76,7 +81,7 @@ def served(
     mover.start()
     service.start()
     try:
-        yield Served(engine, service, entry_for(service.commands, service.events, keys), shut_down)
+        yield Served(engine, service, entry_for(service.commands, keys), shut_down)
     finally:
         stopping.set()
         engine.mailbox.wake()

@@ -99,7 +99,7 @@ def test_a_log_elsewhere_or_behind_a_link_is_not_shown(
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("a secret")
-    registration = Registration(msgspec.structs.replace(entry_for("ipc://x/y", "ipc://x/z"), log=str(secret)))
+    registration = Registration(msgspec.structs.replace(entry_for("ipc://x/y"), log=str(secret)))
     assert cli.main(["log", "fake"]) == 1
     said = capsys.readouterr()
     assert "a secret" not in said.out
@@ -108,7 +108,7 @@ def test_a_log_elsewhere_or_behind_a_link_is_not_shown(
     link = registry_folder() / f"fake{LOG_SUFFIX}"
     link.symlink_to(secret)
     with pytest.raises(UsageError, match="it is a link"):
-        last_lines(log_of(msgspec.structs.replace(entry_for("c", "e"), log=str(link))), 5)
+        last_lines(log_of(msgspec.structs.replace(entry_for("c"), log=str(link))), 5)
 
 
 if os.geteuid() == 0:  # only root can become another user
@@ -120,7 +120,7 @@ if os.geteuid() == 0:  # only root can become another user
         os.chown(runtime / "djinn", 0, 0)
 
     def test_another_users_entry_is_passed_over(runtime: Path, caplog: pytest.LogCaptureFixture) -> None:
-        registration = Registration(entry_for("ipc://x/y", "ipc://x/z"))
+        registration = Registration(entry_for("ipc://x/y"))
         os.chown(registration.path, NOBODY, NOBODY)
         assert running_engines() == ()
         assert "is not a file that root owns" in caplog.text

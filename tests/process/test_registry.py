@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 @pytest.fixture
 def entry() -> Entry:
     """This very process as an engine."""
-    return entry_for("ipc:///nowhere/commands", "ipc:///nowhere/events")
+    return entry_for("ipc:///nowhere/commands")
 
 
 def _write(entry: Entry) -> Path:
@@ -60,11 +60,10 @@ def test_another_process_that_was_given_the_number_is_not_the_engine(entry: Entr
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder of sockets as engines make them, with two in it; their paths must be short."""
+    """The folder of an engine's socket, with the socket in it; its path must be short."""
     path = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER_PREFIX))
-    for name in ("commands", "events"):
-        with socket.socket(socket.AF_UNIX) as bound:
-            bound.bind(str(path / name))
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path / "commands"))
     yield path
     for left in path.glob("*") if path.exists() else ():
         left.unlink()
@@ -77,7 +76,7 @@ def _dead(entry: Entry, folder: Path) -> Entry:
     mark = process_mark(process.pid)
     process.communicate()
     ended = {"pid": process.pid, "mark": mark}
-    return msgspec.structs.replace(entry, commands=f"ipc://{folder}/commands", events=f"ipc://{folder}/events", **ended)
+    return msgspec.structs.replace(entry, commands=f"ipc://{folder}/commands", **ended)
 
 
 def test_what_a_dead_engine_left_is_cleared_away(entry: Entry, folder: Path) -> None:
@@ -116,7 +115,7 @@ def test_nobody_deletes_the_sockets_of_an_engine_that_lives(entry: Entry) -> Non
 
 def test_a_step_of_the_clock_disowns_no_engine(entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux computes when a process began from the clock: it says another time after the step."""
-    named = msgspec.structs.replace(entry, commands=f"ipc://{folder}/commands", events=f"ipc://{folder}/events")
+    named = msgspec.structs.replace(entry, commands=f"ipc://{folder}/commands")
     registration = Registration(named)
     began, now = psutil.Process.create_time, time.time
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: began(process) + 3600)
@@ -182,7 +181,7 @@ def test_an_engine_puts_back_what_is_missing(entry: Entry, lost: str, monkeypatc
 
 
 def test_sockets_that_were_deleted_or_are_anothers_are_not_connected_to(entry: Entry, folder: Path) -> None:
-    named = msgspec.structs.replace(entry, commands=f"ipc://{folder}/commands", events=f"ipc://{folder}/events")
+    named = msgspec.structs.replace(entry, commands=f"ipc://{folder}/commands")
     require_own_sockets(named)
     folder.chmod(0o777)
     with pytest.raises(EngineUnavailable, match="is not spoken to: Others may write to"):

@@ -226,6 +226,8 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
     assert refused == {
         ask.Hello,
         ask.Goodbye,
+        ask.Listen,
+        ask.Unlisten,
         ask.Detach,
         ask.Note,
         ask.Sweep,

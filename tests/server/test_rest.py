@@ -43,7 +43,7 @@ async def test_the_answer_names_the_messages_that_the_sidebar_was_built_with(jup
 
 
 async def test_engines_that_cannot_be_spoken_to_are_listed_with_the_reason(root: Path) -> None:
-    here = entry_for("ipc:///nowhere/commands", "ipc:///nowhere/events")
+    here = entry_for("ipc:///nowhere/commands")
     other_version = _registered(here, version="0.0.1", pid=here.pid)
     other_host = _registered(here, host="elsewhere", pid=1)
     async with jupyter_server(root) as jupyter:

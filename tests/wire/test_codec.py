@@ -22,7 +22,7 @@ from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
-from djinn_jupyter.wire.replies import Event, Failed, Reply, TokenSampled
+from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.wire import strategies
@@ -54,20 +54,11 @@ def test_every_event_comes_back_as_it_went(kind: type, data: st.DataObject) -> N
     assert codec.decode_event(codec.encode_event(event)) == event
 
 
-def test_a_confirmed_subscription_is_no_event() -> None:
-    assert codec.decode_event(codec.encode_listened(codec.topic_of("paris"))) is None
-
-
-def test_a_topic_is_short_whatever_the_name_and_empty_for_all() -> None:
-    assert codec.topic_of("") == b""
-    assert {len(codec.topic_of(name)) for name in ("a", "é" * 512)} == {codec.TOPIC_BYTES}
-    assert not codec.topic_of("paris2").startswith(codec.topic_of("paris"))
-
-
-def test_an_event_under_the_topic_of_another_session_is_refused() -> None:
-    frames = codec.encode_event(TokenSampled(session="paris", step=1, token=2, text="x"))
-    with pytest.raises(MalformedMessage, match="another topic"):
-        codec.decode_event([b"london", frames[1]])
+@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@EACH
+@given(data=st.data())
+def test_no_reply_is_taken_for_an_event(kind: type, data: st.DataObject) -> None:
+    assert not codec.is_event(codec.encode(1, data.draw(strategies.of(kind))))
 
 
 def test_array_bytes_stay_out_of_the_envelope() -> None:
@@ -77,7 +68,7 @@ def test_array_bytes_stay_out_of_the_envelope() -> None:
     assert memoryview(array).nbytes == 4096
 
 
-NOISE = st.lists(st.binary(min_size=1, max_size=200), max_size=4)  # an empty second frame is a confirmation
+NOISE = st.lists(st.binary(max_size=200), max_size=4)
 
 
 @settings(max_examples=200, deadline=None)

@@ -93,5 +93,4 @@ def _entry(dtype: str | None = None) -> Entry:
         found=Identity(model="demo", dtype=dtype or "float32", device="cpu", attention="sdpa"),
         options=Options(),
         commands="ipc://x/commands",
-        events="ipc://x/events",
     )

@@ -1,15 +1,14 @@
 """A request and the events of its session, in the caller's thread. Knows no kind of request and no kind of event.
 
-Replies and events travel on two sockets, so events may come after the reply that ends their request.
+Replies and events travel on one socket: the events of a request arrive before its reply.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final, Literal
 
 from djinn_jupyter.client.connection.channel import Channel
@@ -30,17 +29,6 @@ class Following:
         """Yield the session's events as they arrive, until the reply is there."""
         while (item := self._channel.take(self._feed, None)) != REPLIED:
             yield item
-
-    def later_events(self, seconds: float) -> Iterator[Event]:
-        """Yield the events that are there already, and those that arrive within so many seconds."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                item = self._channel.take(self._feed, max(0.0, deadline - time.monotonic()))
-            except Empty:
-                return
-            if item != REPLIED:
-                yield item
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Failed, Reply, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Ping, Request
+from djinn_jupyter.wire.requests import Goodbye, Listen, Ping, Request, Unlisten
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Connection:
         self.entry = entry
         self.wire_bytes = WireBytes()
         self._context = _Context()
-        self._dealer = self._connected(zmq.DEALER, entry.commands)
+        self._dealer = self._connected(entry.commands)
         self._commands = ZmqStream(self._dealer, self._take)
-        self._subscriptions: Subscriptions | None = None
+        self._subscriptions = Subscriptions()
         self._pending: dict[int, Answered] = {}
         self._number = 0
         self._lost: str | None = None
@@ -149,18 +149,14 @@ class Connection:
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
         until the returned function is called."""
-        if self._lost is not None:
-            raise EngineUnavailable(self._lost)
-        if self._subscriptions is None:
-            self._subscriptions = Subscriptions(self._connected(zmq.SUB, self.entry.events))
-        listening = asyncio.ensure_future(self._subscriptions.listen(session, heard))
-        gone = asyncio.ensure_future(self._gone.wait())
-        await asyncio.wait((listening, gone), return_when=asyncio.FIRST_COMPLETED)
-        if gone.done():
-            listening.cancel()
-            raise EngineUnavailable(self._lost or "The connection is closed; load the engine again.")
-        gone.cancel()
-        return listening.result()
+        named = session or None
+        self._subscriptions.add(named, heard)
+        try:
+            await self.ask(Listen(session=named))
+        except BaseException:
+            self._forget(named, heard)
+            raise
+        return lambda: self._forget(named, heard)
 
     async def close(self) -> None:
         """Send Goodbye if the connection is up, and close."""
@@ -173,12 +169,14 @@ class Connection:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._subscriptions is not None:
-            self._subscriptions.close()
         self._dealer.disable_monitor()  # first: zmq would block for ever on a monitor socket that is no longer read
         self._monitor.close()
         self._commands.close()
         self._context.term()
+
+    def _forget(self, session: str | None, heard: Heard) -> None:
+        if self._subscriptions.remove(session, heard):
+            self.post(Unlisten(session=session), lambda outcome: None)
 
     @property
     def _named(self) -> str:
@@ -196,6 +194,18 @@ class Connection:
         self._heard = asyncio.get_running_loop().time()
         frames: list[codec.WireFrame] = [frame.buffer for frame in received]
         self._count_received(frames)
+        if codec.is_event(frames):
+            self._hear(frames)
+        else:
+            self._answer(frames)
+
+    def _hear(self, frames: list[codec.WireFrame]) -> None:
+        try:
+            self._subscriptions.hand_out(codec.decode_event(frames))
+        except WireError as error:
+            log.warning("An event could not be read: %s", error)
+
+    def _answer(self, frames: list[codec.WireFrame]) -> None:
         outcome: Reply | DjinnError
         try:
             envelope = codec.decode_reply(frames)
@@ -233,8 +243,8 @@ class Connection:
                 return
             self.post(Ping(), lambda outcome: None)
 
-    def _connected(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
+    def _connected(self, endpoint: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)

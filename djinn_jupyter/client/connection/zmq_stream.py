@@ -31,15 +31,6 @@ class ZmqStream:
         self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames) == 1)  # arrays are not copied
         self._loop.call_soon(self._drain)
 
-    def subscribe(self, topic: bytes) -> None:
-        self._socket.setsockopt(zmq.SUBSCRIBE, topic)
-        self._loop.call_soon(self._drain)
-
-    def unsubscribe(self, topic: bytes) -> None:
-        if not self._socket.closed:
-            self._socket.setsockopt(zmq.UNSUBSCRIBE, topic)
-            self._loop.call_soon(self._drain)
-
     def close(self) -> None:
         """Close the socket; `take` is not called again."""
         if not self._socket.closed:

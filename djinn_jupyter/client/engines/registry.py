@@ -107,7 +107,7 @@ def clear_away(path: Path, entry: Entry) -> None:
         path.with_name(entry.file_stem() + LIFE_SUFFIX).unlink(missing_ok=True)
     folder = entry.socket_folder()
     if folder is not None and Path(folder).name.startswith(SOCKET_FOLDER_PREFIX):
-        _remove_sockets(Path(folder), {Path(entry.commands).name, Path(entry.events).name})
+        _remove_sockets(Path(folder), {Path(entry.commands).name})
 
 
 def _remove_sockets(folder: Path, names: set[str]) -> None:

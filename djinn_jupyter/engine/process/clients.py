@@ -1,7 +1,7 @@
 """The client table: which client speaks for which holder, and which holders have gone.
 
-Answers the requests that must be answered at once even while the engine computes (Hello, Goodbye, Ping, statistics,
-sessions, Shutdown) and hands the rest on. Knows no sockets; called from one thread.
+Answers the requests that must be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen,
+statistics, sessions, Shutdown) and hands the rest on. Knows no sockets; called from one thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,36 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.process.listeners import Listeners
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
-from djinn_jupyter.wire.replies import Departed, Failed, Pong, Reply, Sessions, ShuttingDown, Statistics, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Hello, ListSessions, Open, Ping, ReadStatistics, Request, Shutdown
+from djinn_jupyter.wire.replies import (
+    Departed,
+    Failed,
+    Listening,
+    Pong,
+    Reply,
+    Sessions,
+    ShuttingDown,
+    Statistics,
+    Welcome,
+)
+from djinn_jupyter.wire.requests import (
+    Goodbye,
+    Hello,
+    Listen,
+    ListSessions,
+    Open,
+    Ping,
+    ReadStatistics,
+    Request,
+    Shutdown,
+    Unlisten,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +95,7 @@ class ClientTable:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
         self._silence_seconds = silence_seconds
         self._clients: dict[bytes, ConnectedClient] = {}
+        self.listeners = Listeners()
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
 
     @property
@@ -99,6 +122,7 @@ class ClientTable:
             self._engine.depart(holder)
         for peer in [p for p, c in self._clients.items() if now - c.last_heard > FORGOTTEN_SECONDS]:
             self._left_behind.pop(self._clients.pop(peer).holder, None)
+            self.listeners.forget(peer)
 
     def _receive(self, peer: bytes, request: Request, answer: Answer) -> None:
         if isinstance(request, Hello):
@@ -111,6 +135,12 @@ class ClientTable:
         match request:
             case Ping():
                 answer(Pong())
+            case Listen(session=session):
+                self.listeners.add(peer, session)
+                answer(Listening())
+            case Unlisten(session=session):
+                self.listeners.remove(peer, session)
+                answer(Listening())
             case ReadStatistics():
                 answer(Statistics(statistics=self._engine.reading.statistics))
             case ListSessions():
@@ -174,6 +204,7 @@ class ClientTable:
 
     def _dismiss(self, peer: bytes) -> None:
         holder = self._clients.pop(peer).holder
+        self.listeners.forget(peer)
         if all(client.holder != holder for client in self._clients.values()):
             self._left_behind.pop(holder, None)
             self._engine.depart(holder)

@@ -119,7 +119,6 @@ class Daemon:
                 self._config,
                 engine.description,
                 commands=service.commands,
-                events=service.events,
                 log=self._daemon.log,
                 keys=keys.public if keys else None,
                 metrics=metrics.address if metrics else None,
@@ -152,9 +151,8 @@ class Daemon:
     def _bind(
         self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults
     ) -> Service:
-        listen = self._daemon.listen
-        commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
-        return Service(clients, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
+        commands = self._daemon.listen or folder.endpoint("commands")
+        return Service(clients, outbox, commands=commands, keys=keys, broken=self.stop, faults=faults)
 
     def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:
         if self._daemon.metrics is None:
@@ -191,12 +189,6 @@ class Daemon:
 def longest_wait(engine: Movable) -> float:
     """Return the seconds after which an engine without mail is ticked again."""
     return min(WATCHFUL_WAIT_SECONDS if engine.watchful else LONGEST_WAIT_SECONDS, engine.due_in)
-
-
-def _next_port(listen: str) -> str:
-    """Return the events' endpoint for `tcp://host:port`: the next port, or any when the port is `*` or 0."""
-    address, _, port = listen.rpartition(":")
-    return f"{address}:{int(port) + 1}" if port.isdigit() and port != "0" else f"{address}:*"
 
 
 def listen_to_signals(daemon: Daemon) -> None:

@@ -1,7 +1,7 @@
-"""The ZMQ sockets in front of an engine: ROUTER for commands, XPUB for events, one polling thread. Decides nothing.
+"""The ZMQ socket in front of an engine: a ROUTER for requests, replies and events, one polling thread. Decides nothing.
 
     client DEALER  <->  ROUTER  [client][envelope][array]...     each request is answered exactly once
-    client SUB     <->  XPUB    [topic of the session][event]    a subscription is confirmed by [topic][]
+                                [client][][event]                to each client that listens to its session
 
 Bytes that are no valid message are answered with Failed where a request number can be read in them; else they are
 dropped, counted and logged. On TCP a client needs the key from the registry entry (CURVE).
@@ -20,6 +20,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
+from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import EngineError, UsageError, WireError
 from djinn_jupyter.wire import codec
@@ -28,12 +29,11 @@ from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
 
-SUBSCRIPTION_BYTES = 64  # zmq keeps about 47 bytes for each byte of a subscription
-CURVE_BYTES = 512  # more, for the handshake
 HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key is closed and its descriptor freed
 REQUESTS_PER_TURN = 64
 SWEEP_SECONDS = 1.0
 POLL_MILLISECONDS = 1000
+BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to read: no event of a ROUTER tells of room
 COMPLAINT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
@@ -44,7 +44,8 @@ STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
     """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
-    them, `unroutable` are replies whose client had gone, `pending` wait for the engine."""
+    them, `unroutable` are replies whose client had gone, `pending` wait for the engine. `events` are those of the
+    engine, `events_dropped` those that a client did not read."""
 
     requests: int
     replies: int
@@ -52,6 +53,7 @@ class ServiceStatistics:
     dropped: int
     unroutable: int
     events: int
+    events_dropped: int
     pending: int
     clients: int
 
@@ -86,9 +88,9 @@ class _Admission:
 
 
 class Service:
-    """Bound when made, served from `start` to `stop`. `commands` and `events` are the endpoints clients connect to.
+    """Bound when made, served from `start` to `stop`. `commands` is the endpoint that clients connect to.
 
-    Only the polling thread touches the sockets between `start` and `stop`. A reply posted by the engine for a request
+    Only the polling thread touches the socket between `start` and `stop`. A reply posted by the engine for a request
     that is not pending (answered already) is a bug and is logged, not sent. An error of a request is its answer; an
     error outside requests is noted in `faults`. `broken` is called when messages cannot be read any more.
     """
@@ -99,25 +101,21 @@ class Service:
         outbox: Outbox,
         *,
         commands: str,
-        events: str,
         keys: ServerKeys | None = None,
         message_bytes: int = codec.MAX_ARRAY_BYTES,
+        messages_queued: int = MESSAGES_QUEUED,
         broken: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
     ) -> None:
-        if keys is None and not all(endpoint.startswith("ipc://") for endpoint in (commands, events)):
+        if keys is None and not commands.startswith("ipc://"):
             raise UsageError("An engine listens beyond a private folder only with CURVE keys.")
         self._clients, self._outbox, self._broken = clients, outbox, broken
         self._faults = faults or Faults()
         self._context = zmq.Context()
         self._authenticator = self._admit(keys) if keys else None
         self._router = self._socket(zmq.ROUTER, message_bytes, keys)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.SNDHWM, 0)
-        self._publisher = self._socket(zmq.XPUB, SUBSCRIPTION_BYTES + (CURVE_BYTES if keys else 0), keys)
-        self._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self._publisher.setsockopt(zmq.SNDHWM, 100_000)
-        self.commands, self.events = self._bind(self._router, commands), self._bind(self._publisher, events)
+        self._queues = PeerQueues(self._router, messages_queued)
+        self.commands = self._bind(self._router, commands)
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
         self._stopping = threading.Event()
         self._pending: set[tuple[bytes, int]] = set()
@@ -132,6 +130,7 @@ class Service:
             dropped=self._dropped,
             unroutable=self._unroutable,
             events=self._events,
+            events_dropped=self._queues.events_dropped,
             pending=len(self._pending),
             clients=self._clients.attached,
         )
@@ -147,8 +146,7 @@ class Service:
             self._thread.join()
         for peer, number in sorted(self._pending):
             self._send_reply(peer, number, last)
-        for socket in (self._router, self._publisher):
-            socket.close(linger=1000)
+        self._router.close(linger=1000)
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
@@ -156,12 +154,12 @@ class Service:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._router, self._publisher, self._outbox.fileno()):
+        for source in (self._router, self._outbox.fileno()):
             poller.register(source, zmq.POLLIN)
         swept, failures = time.monotonic(), 0
         while not self._stopping.is_set():
             try:
-                ready = dict(poller.poll(POLL_MILLISECONDS))
+                ready = dict(poller.poll(BEHIND_MILLISECONDS if self._queues.behind else POLL_MILLISECONDS))
                 failures = 0
             except Exception as error:  # noqa: BLE001  such as a lack of file descriptors, which may pass
                 failures += 1
@@ -183,14 +181,11 @@ class Service:
         return {}
 
     def _turn(self, ready: Mapping[object, int]) -> None:
-        """Receive, confirm and send, each even if another fails; pause after a fault."""
+        """Receive and send, each even if the other fails; pause after a fault."""
         before = self._faults.count
         if self._router in ready:
             with self._faults.during("the service read requests"):
                 self._receive()
-        if self._publisher in ready:
-            with self._faults.during("the service confirmed subscriptions"):
-                self._confirm_subscriptions()
         with self._faults.during("the service sent what waited"):
             self._send_waiting(woken=self._outbox.fileno() in ready)
         if self._faults.count != before:
@@ -243,16 +238,9 @@ class Service:
         self._refused += 1
         self._send_reply(peer, number, Failed(code=error.code, message=str(error)))
 
-    def _confirm_subscriptions(self) -> None:
-        for _ in range(REQUESTS_PER_TURN):
-            try:
-                message = self._publisher.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if message[:1] == b"\x01":
-                self._publisher.send_multipart(codec.encode_listened(message[1:]))
-
     def _send_waiting(self, *, woken: bool) -> None:
+        for gone in self._queues.go_on():
+            self._clients.listeners.forget(gone)
         for outgoing in self._outbox.take(woken=woken):
             with self._faults.during("the service sent a reply or an event"):
                 if isinstance(outgoing, Outgoing):
@@ -272,7 +260,7 @@ class Service:
     def _send_reply(self, peer: bytes, number: int, reply: Reply) -> None:
         frames = codec.encode_reply(number, reply)
         try:
-            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
+            self._queues.send_reply(peer, frames)
         except zmq.ZMQError as error:
             self._unroutable += 1
             log.info("A %s found its asker gone: %s", type(reply).__name__, error)
@@ -280,7 +268,13 @@ class Service:
             self._replies += 1
 
     def _publish(self, event: Event) -> None:
-        self._publisher.send_multipart(codec.encode_event(event))
+        listening = self._clients.listeners.of(event.session)
+        frames = codec.encode_event(event) if listening else []
+        for peer in listening:
+            try:
+                self._queues.send_event(peer, frames)
+            except zmq.ZMQError:
+                self._clients.listeners.forget(peer)  # it has gone
         self._events += 1
 
     def _socket(self, kind: int, message_bytes: int, keys: ServerKeys | None) -> zmq.Socket[bytes]:

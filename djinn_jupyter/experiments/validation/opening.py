@@ -55,23 +55,21 @@ def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> CardLimits
 
 
 def endpoint(server: Server) -> str:
-    """Return the address that an engine listens on. UsageError where it is not this machine's, or one of the two ports
-    is taken."""
+    """Return the address that an engine listens on. UsageError where it is not this machine's, or the port is taken."""
     try:
         family, _, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
         raise UsageError(f"server.host is {server.host!r}, which is no address; write localhost.") from None
     host = str(address[0])
-    for port in (server.port, server.port + 1):
-        with socket.socket(family, socket.SOCK_STREAM) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind((host, port))
-            except OSError as error:
-                raise UsageError(
-                    f"An engine cannot listen on port {port} of {server.host} ({error.strerror}); set server.port to "
-                    "one that is free together with the next, and server.host to an address of this machine."
-                ) from None
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, server.port))
+        except OSError as error:
+            raise UsageError(
+                f"An engine cannot listen on port {server.port} of {server.host} ({error.strerror}); set server.port "
+                "to one that is free, and server.host to an address of this machine."
+            ) from None
     return f"tcp://[{host}]:{server.port}" if ":" in host else f"tcp://{host}:{server.port}"
 
 

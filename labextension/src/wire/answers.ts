@@ -1,6 +1,10 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Listening,
+} from './listening';
+
+import {
   WatchRead,
   Watching,
 } from './watches';
@@ -15,19 +19,41 @@ import {
 } from './checkpoints';
 
 import {
+  MetricsRead,
+  Swept,
+} from './sweeps';
+
+import {
+  HeadsRead,
+} from './heads';
+
+import {
+  Scored,
+} from './scoring';
+
+import {
+  Collected,
+} from './collecting';
+
+import {
   BreakpointSet,
   Cleared,
   Closed,
   Copies,
+  Departed,
   Described,
+  Detached,
   Edited,
   Effect,
   Evaluated,
+  Failed,
+  Finished,
   HistoryRead,
   Inspected,
   LensRead,
   Logits,
   Modules,
+  Noted,
   Opened,
   Paused,
   Pausing,
@@ -40,11 +66,56 @@ import {
   Tokenized,
   Tree,
   WeightsMoved,
+  Welcome,
 } from './replies';
 
 import {
   Accepted,
 } from './messages';
+
+export type WireReply =
+  | Failed
+  | Welcome
+  | Departed
+  | Pong
+  | Listening
+  | Modules
+  | Tokenized
+  | Statistics
+  | Sessions
+  | ShuttingDown
+  | Opened
+  | Described
+  | Detached
+  | Closed
+  | Pausing
+  | Paused
+  | Finished
+  | BreakpointSet
+  | Cleared
+  | Edited
+  | Effect
+  | Steered
+  | Inspected
+  | LensRead
+  | Attributed
+  | Swept
+  | MetricsRead
+  | Collected
+  | Scored
+  | HeadsRead
+  | Evaluated
+  | Watching
+  | WatchRead
+  | Logits
+  | HistoryRead
+  | Tree
+  | Swapped
+  | WeightsMoved
+  | Copies
+  | CheckpointSaved
+  | Checkpoints
+  | Noted;
 
 /** What each request is answered with; `Failed` comes as an error. */
 export interface Answers {

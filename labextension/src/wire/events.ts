@@ -111,6 +111,12 @@ export interface CollectionProgressed {
   readonly total: number;
 }
 
+/** Events for this client were dropped, of any session (`session` is empty): it did not read them for too long. */
+export interface EventsMissed {
+  readonly event: 'EventsMissed';
+  readonly session: string;
+}
+
 export type WireEvent =
   | SessionOpened
   | SessionClosed
@@ -124,4 +130,5 @@ export type WireEvent =
   | SessionSwapped
   | SessionChanged
   | SweepProgressed
-  | CollectionProgressed;
+  | CollectionProgressed
+  | EventsMissed;

@@ -34,37 +34,6 @@ import {
   Influences,
 } from './readings';
 
-import {
-  WatchRead,
-  Watching,
-} from './watches';
-
-import {
-  Attributed,
-} from './attribution';
-
-import {
-  CheckpointSaved,
-  Checkpoints,
-} from './checkpoints';
-
-import {
-  MetricsRead,
-  Swept,
-} from './sweeps';
-
-import {
-  HeadsRead,
-} from './heads';
-
-import {
-  Scored,
-} from './scoring';
-
-import {
-  Collected,
-} from './collecting';
-
 /** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
 export interface Failed {
   readonly reply: 'Failed';
@@ -355,46 +324,3 @@ export interface Noted {
   readonly reply: 'Noted';
   readonly not_kept: string | null;
 }
-
-export type WireReply =
-  | Failed
-  | Welcome
-  | Departed
-  | Pong
-  | Modules
-  | Tokenized
-  | Statistics
-  | Sessions
-  | ShuttingDown
-  | Opened
-  | Described
-  | Detached
-  | Closed
-  | Pausing
-  | Paused
-  | Finished
-  | BreakpointSet
-  | Cleared
-  | Edited
-  | Effect
-  | Steered
-  | Inspected
-  | LensRead
-  | Attributed
-  | Swept
-  | MetricsRead
-  | Collected
-  | Scored
-  | HeadsRead
-  | Evaluated
-  | Watching
-  | WatchRead
-  | Logits
-  | HistoryRead
-  | Tree
-  | Swapped
-  | WeightsMoved
-  | Copies
-  | CheckpointSaved
-  | Checkpoints
-  | Noted;

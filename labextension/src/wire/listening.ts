@@ -1,0 +1,7 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+/** From here on the client hears the events, or no longer. */
+export interface Listening {
+  readonly reply: 'Listening';
+  readonly not_kept: string | null;
+}
