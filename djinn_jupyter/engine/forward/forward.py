@@ -117,9 +117,18 @@ class Forward:
         return 0 if self.graphs is None else len(self.graphs.postponed)
 
     @torch.inference_mode()
-    def enter(self, frame: Frame, plan: Plan, cache: PagedCache, saved_states: SavedStates, admit: Admit) -> Outcome:
+    def enter(
+        self,
+        frame: Frame,
+        plan: Plan,
+        cache: PagedCache,
+        saved_states: SavedStates,
+        admit: Admit,
+        *,
+        alone: bool = False,
+    ) -> Outcome:
         """Run from `frame` to a halt, a yield or the end of the pass; at the end commit the cache. `admit` is called
-        before anything is kept of a pass that is left early.
+        before anything is kept of a pass that is left early. `alone`: no other pass is under way.
 
         SlabFull leaves everything as it was, except for pages reserved and layers run for nothing. OutOfDeviceMemory
         leaves the session at its last committed step.
@@ -130,7 +139,7 @@ class Forward:
         controller = PassController(frame, plan, self.anatomy, cache, saved_states, self.lens_at, admit)
         undo = plan.undo()
         try:
-            logits = self._call(frame, controller, cache)
+            logits = self._call(frame, controller, cache, alone)
         except Leave:
             if controller.left is None:
                 raise ModelRefused("The forward pass was left without a stop; this is a fault of djinn.") from None
@@ -165,7 +174,7 @@ class Forward:
             cache.restore_all(frame.states)
         cache.enter(frame.committed)
 
-    def _call(self, frame: Frame, controller: PassController, cache: PagedCache) -> Tensor:
+    def _call(self, frame: Frame, controller: PassController, cache: PagedCache, alone: bool) -> Tensor:
         tokens_1T = torch.tensor([frame.tokens], device=self.device)
         arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
         if not controller.plan.all_logits:
@@ -181,7 +190,7 @@ class Forward:
         caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
         with (
             self._attending(),
-            self.weights.passing(),
+            self.weights.passing(alone=alone),
             self._by_graphs(frame, taps, cache) as run_layer,
             self.gates.entered(controller, run_layer),
             self._experts_for(frame),

@@ -19,6 +19,10 @@ class GivingWay:
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
+    def alone(self) -> bool:
+        """True where no other job is in the rotation, not even one that waits."""
+        return len(self._scheduler) <= 1
+
     def asked(self) -> bool:
         """True where the pass must yield; passes ask between layers."""
         if self._prefilling:

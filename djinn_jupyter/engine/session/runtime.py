@@ -70,6 +70,7 @@ class Runtime:
     space: Space
     counters: Counters
     should_yield: Callable[[], bool]  # asked between layers: is a request queued, or is it another job's turn?
+    alone: Callable[[], bool]  # asked before an entry into a pass: is there no other job?
     publish: Callable[[Event], None]
     sharing: SharedPasses
 

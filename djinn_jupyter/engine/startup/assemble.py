@@ -368,6 +368,7 @@ class _Assembly:
             space=self.residency,
             counters=self.counters,
             should_yield=self.giving_way.asked,
+            alone=self.giving_way.alone,
             publish=self.given.publish,
             sharing=SharedPasses(forward, self._new_cache, self.giving_way.asked, self.budget),
         )

@@ -45,8 +45,9 @@ class Weights(Protocol):
     def wake(self) -> float:
         """Bring the weights back for a pass. Return the seconds it took, 0 if they were awake already."""
 
-    def passing(self) -> AbstractContextManager[None]:
-        """Return a context for each entry into a forward pass. Wakes the weights."""
+    def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
+        """Return a context for each entry into a forward pass. Wakes the weights. `alone`: no other pass is under way,
+        so a layer that was computed is not needed before those after it."""
 
     def prefetch(self) -> None:
         """Fetch ahead what the next pass needs first. Called after a pass when no job is left, so that none needs other
@@ -82,7 +83,7 @@ class ResidentWeights:
     def asleep(self) -> bool:
         return self._asleep
 
-    def passing(self) -> AbstractContextManager[None]:
+    def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
         self.wake()
         return nullcontext()
 

@@ -73,7 +73,7 @@ class StreamedWeights:
         ]
         self._used: float | None = None
         self._used_at = float("-inf")
-        self._asleep = False
+        self._asleep = self._alone = False
         for block, layer in enumerate(placement.streaming):
             layers[layer].forward = self._through_ring(block, layers[layer].forward)
 
@@ -90,19 +90,26 @@ class StreamedWeights:
             for weight, view in zip(weights, lease.views, strict=True):
                 weight.put(view)
             try:
-                return run(*args, **kwargs)
+                output = run(*args, **kwargs)
             finally:
                 for weight, away in zip(weights, placeholders, strict=True):
                     weight.put(away)
                 self.ring.give_back(lease)
+            if self._alone:
+                self.ring.prefetch()
+            return output
 
         return forward
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def passing(self, *, alone: bool = False) -> Iterator[None]:
         self.wake()
-        with self.copy_engine.passing():
-            yield
+        before, self._alone = self._alone, alone
+        try:
+            with self.copy_engine.passing():
+                yield
+        finally:
+            self._alone = before
 
     def prefetch(self) -> None:
         if not self._asleep:

@@ -272,3 +272,62 @@ def test_the_books_of_copies_keep_the_last_ones() -> None:
         copies.add(BlockCopy(block=block, nbytes=1))
     assert [(copy.number, copy.block) for copy in copies.since(0)] == [(3, 2), (4, 3), (5, 4)]
     assert [copy.number for copy in copies.since(4)] == [5]
+
+
+class Alternating:
+    """A desk of which every second layer streams. `waiting` are the layers in the ring whenever layer 2, which stays,
+    or the head begins."""
+
+    def __init__(self) -> None:
+        self.desk = streamed_desk("llama", (1, 3, 5, 7))
+        self.waiting: list[tuple[str, set[int | None]]] = []
+        anatomy, model = self.desk.engine.anatomy, self.desk.engine.model
+        anatomy.layers[2].register_forward_pre_hook(lambda *_: self._note("layer 2"))
+        model.lm_head.register_forward_pre_hook(lambda *_: self._note("head"))
+
+    def _note(self, where: str) -> None:
+        slots = streamed(self.desk).statistics().ring
+        self.waiting.append((where, {slot.layer for slot in slots}))
+
+
+@pytest.fixture(scope="module")
+def alternating() -> Iterator[Alternating]:
+    found = Alternating()
+    found.desk.open()
+    found.desk.run(PROMPT, 1)  # the ring learns the order
+    yield found
+    found.desk.close_all()
+
+
+def test_copies_go_on_while_layers_that_stay_and_the_head_are_computed(alternating: Alternating) -> None:
+    """A layer's slot is filled anew as soon as it was computed with, where no other session needs it."""
+    desk = alternating.desk
+    alternating.waiting.clear()
+    desk.run(PROMPT, 3)
+    assert alternating.waiting == [("layer 2", {3, 5}), ("head", {1, 3})] * 3
+
+
+def test_a_layer_stays_in_its_slot_until_all_sessions_have_computed_it(alternating: Alternating) -> None:
+    desk = alternating.desk
+    desk.open("other")
+    alternating.waiting.clear()
+    replies: list[Any] = []
+    for name in ("a", "other"):
+        desk.post(ask.Run(session=name, tokens=PROMPT, max_new_tokens=1, ignore_eos=True), replies)
+    late = streamed(desk).ring.late
+    desk.settle()
+    assert len(replies) == 2
+    assert alternating.waiting[:2] == [("layer 2", {1, 3})] * 2
+    assert streamed(desk).ring.late == late
+
+
+def test_a_layer_that_a_stop_left_is_still_in_its_slot(alternating: Alternating) -> None:
+    """The pass goes on from within the layer, so that it needs its weights once more."""
+    desk = alternating.desk
+    desk.stop_at("mlp_out.3", when="step == 0")
+    desk.run(PROMPT, 1)
+    assert {slot.layer for slot in streamed(desk).statistics().ring} == {3, 5}
+    late = streamed(desk).ring.late
+    desk.clear()
+    desk.resume()
+    assert streamed(desk).ring.late == late
