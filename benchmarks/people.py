@@ -1,4 +1,4 @@
-"""How an engine grows with its users: 1 to 64 notebooks on 1, 2 and 4 engines of one model.
+"""The growth of an engine with its users: 1 to 64 notebooks on 1, 2 and 4 engines of one model.
 
 Each notebook is a client with a connection of its own. In turn it thinks, runs a prompt to a stop in the middle of the
 model, reads the activation, and resumes it for some tokens. From what a turn of one notebook costs, a network of queues
