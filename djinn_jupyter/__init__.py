@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.grid import Grid as Grid
     from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.client.loading import attach as attach
+    from djinn_jupyter.client.loading import connect as connect
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.paths import path as path
@@ -38,6 +39,7 @@ _HOMES = {
     "load": "client.loading",
     "engines": "client.loading",
     "attach": "client.loading",
+    "connect": "client.loading",
     "sweep": "client.sweeping",
     "path": "client.paths",
     "noise": "client.sweep_arguments",

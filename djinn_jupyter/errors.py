@@ -31,6 +31,7 @@ DjinnError
 ├── EngineError
 │   ├── EngineUnavailable    no engine process answers (died, killed, never started)
 │   ├── EngineBroken         the engine's accounting contradicts itself: it begins anew, from what it has kept
+│   ├── KeyRefused           an engine does not admit the key of this person, or has another key than the trusted one
 │   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
 │   └── VersionMismatch      client and engine speak different versions
 ├── WireError
@@ -168,6 +169,9 @@ class EngineUnavailable(EngineError): ...
 
 
 class EngineBroken(EngineError): ...
+
+
+class KeyRefused(EngineError): ...
 
 
 class EngineStartFailed(EngineError): ...

@@ -65,7 +65,7 @@ class GivenOptions(TypedDict, total=False):
         float | None, Description("the engine ends after so long without clients and sessions; default 1800", least=0)
     ]
     listen: Annotated[
-        str | None, Description("TCP with CURVE keys instead of a private folder", metavar="tcp://HOST:PORT")
+        str | None, Description("admit persons with keys on TCP too (docs/sharing.md)", metavar="tcp://HOST:PORT")
     ]
     metrics: Annotated[
         str | None,

@@ -14,9 +14,11 @@ from typing import cast
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.engines.afar import PORT
 from djinn_jupyter.client.engines.doctor import findings
+from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.client.engines.logs import last_lines, log_of, logs
-from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.client.engines.registry import is_alive, registry_folder, running_engines
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.engines.versions import difference
 from djinn_jupyter.client.loading import attach, load
@@ -28,11 +30,16 @@ from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.texts import faults_line
 
+LOOK_SECONDS = 1.0  # at an engine that is served, whether it lives
 KILL_SECONDS = 25.0  # it may have sessions to put away first
 
 
 def add_to(commands: Commands) -> None:
     _add_start(commands.add_parser("start", help="start the engine of a model, or find it running"))
+    serve = commands.add_parser("serve", help="start it for other machines too, and stay until it is interrupted")
+    serve.add_argument("model", help="demo, a folder or a hub name")
+    add_flags(serve.add_argument, GivenOptions)
+    serve.set_defaults(command=_serve, listen=f"tcp://0.0.0.0:{PORT}")
     stop = commands.add_parser("stop", help="end an engine")
     stop.add_argument("model", nargs="?", help="which, when several run")
     stop.add_argument("--all", action="store_true", help="end all of them")
@@ -63,6 +70,26 @@ def _start(options: argparse.Namespace) -> int:
         engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
     print(f"{engine!r} runs.")
     return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Keep an engine that listens, and end it in order when this command is interrupted or told to end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    given = cast(GivenOptions, chosen(GivenOptions, options))
+    with TerminalProgress() as shown:
+        engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
+    assert engine.entry is not None  # of a process of this machine
+    admitted = ", ".join(sorted(key_folder().allowed().values())) or "no one yet: `djinn key allow`"
+    print(f"{engine!r} listens on {engine.entry.listens}. Admitted: {admitted}.", flush=True)
+    try:
+        while is_alive(engine.entry):
+            time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        engine.stop(force=True)
+        print("The engine has ended; its sessions come back with the next one.")
+        return 0
+    print("The engine has ended; see its log with `djinn log`.", file=sys.stderr)
+    return 1
 
 
 def _take_old_flags(options: argparse.Namespace) -> None:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import atexit
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engines.afar import TOLD, entry_at, read_address, require_model
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_model, spell_option
 from djinn_jupyter.client.engines.starting import StartCallbacks, Tell
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.described import check_least, given_by_name, part_of, takes
-from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.options import GivenOptions, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.registry import Entry
 
 
 @takes(GivenOptions)
 def load(
-    model: str | Path, *, progress: Tell | None = None, each_second: Tell | None = None, **options: Unpack[GivenOptions]
+    model: str | Path,
+    *,
+    at: str | None = None,
+    key: str | None = None,
+    progress: Tell | None = None,
+    each_second: Tell | None = None,
+    **options: Unpack[GivenOptions],
 ) -> RemoteEngine:
-    """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs.
+    """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs. With `at`, attach
+    to the one that `djinn serve` runs on another machine, as `connect` does.
 
     `dtype` and `device` are strings or torch objects; amounts of memory are in bytes or as "20GiB". `progress` is
     called with each step of the start, `each_second` with the present step and how long it has taken; without either
@@ -33,11 +41,34 @@ def load(
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
     identity, serving = part_of(Identity, given, model=spell_model(model)), part_of(ProcessOptions, given)
+    if at is not None:
+        return _served_at(at, key, identity, given)
+    if key is not None:
+        raise UsageError("A key is for an engine on another machine: give its address too, as at='gpu-box'.")
     check_words(identity, serving)
     with TerminalProgress() as shown:
         second = each_second or (shown.second if progress is None else _not_said)
         told = StartCallbacks(line=progress or _not_said, second=second)
         return _loaded(identity, part_of(Options, given), serving, told)
+
+
+def connect(address: str, *, key: str | None = None) -> RemoteEngine:
+    """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. It knows you by your `key`: a name or
+    a file; None means the only one. EngineUnavailable where none answers; KeyRefused where it does not admit the
+    key, or is not the engine that `djinn key trust` has noted."""
+    channel = _channels.to(entry_at(read_address(address), key))
+    return RemoteEngine(channel, channel.entry)
+
+
+def _served_at(address: str, key: str | None, identity: Identity, given: dict[str, Any]) -> RemoteEngine:
+    """Return the engine at an address. UsageError where it serves another model, or is given options of its own."""
+    own = [name for name in given if name not in TOLD]
+    if own:
+        raise UsageError(f"{own[0]} is an option of the engine itself: give it to `djinn serve` on its machine.")
+    engine = connect(address, key=key)
+    assert engine.entry is not None  # it was reached by one
+    require_model(engine.entry, identity)
+    return engine
 
 
 def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told: StartCallbacks) -> RemoteEngine:

@@ -92,8 +92,8 @@ def _require_model(entry: Entry, address: str, model: str, dtype: str | None) ->
 
 
 def _listens(entry: Entry, hosts: set[str], port: int) -> bool:
-    host, _, bound = entry.commands.removeprefix("tcp://").rpartition(":")
-    return entry.commands.startswith("tcp://") and bound == str(port) and host.strip("[]") in {*hosts, "0.0.0.0", "::"}
+    host, _, bound = (entry.listens or "").removeprefix("tcp://").rpartition(":")
+    return bound == str(port) and host.strip("[]") in {*hosts, "0.0.0.0", "::"}
 
 
 def _resolved(address: str) -> tuple[set[str], int]:

@@ -24,6 +24,8 @@ class LoadingMagics(Group):
     @verb(
         option("model", help="`demo`, a folder, or a hub name"),
         *add_flags(option, GivenOptions),
+        option("--at", metavar="HOST[:PORT]", help="attach to the engine that `djinn serve` runs on another machine"),
+        option("--key", metavar="NAME", help="--at: which of your keys, or its file; by default the only one"),
         option("--session", metavar="NAME", help="name of the session; by default this notebook's"),
         option("--join", action="store_true", help="enter the session even where another kernel holds it"),
         option("--fresh", action="store_true", help="forget what the session holds: tokens, breakpoints, rules, stops"),
@@ -36,6 +38,8 @@ class LoadingMagics(Group):
         live = self.state.screen.live()
         engine = self.state.client.load(
             args.model,
+            at=args.at,
+            key=args.key,
             progress=live.progress,
             each_second=live.second,
             **chosen(GivenOptions, args),

@@ -10,6 +10,7 @@ import msgspec
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.naming import OwnName
 
 _NEXT_WORD: Final = re.compile("(?<=[a-z])(?=[A-Z])")
 
@@ -82,7 +83,7 @@ class PatchFrom(EditBase, frozen=True):
     `site` defaults to the edited one; `positions` (absolute, in the source) to the edited positions.
     """
 
-    session: str
+    session: OwnName
     site: str | None = None
     positions: tuple[int, ...] | None = None
 

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.limits import MOST_TOKENS, Name
+from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_LINES: Final = 4096
-HeadsLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+HeadsLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | OwnName
 
 
 class ReadHeads(SessionRequest, frozen=True, tag="ReadHeads"):
@@ -22,7 +22,7 @@ class ReadHeads(SessionRequest, frozen=True, tag="ReadHeads"):
 
     lines: Annotated[tuple[HeadsLine, ...], Meta(min_length=1, max_length=MOST_LINES)]
     patterns: bool = False
-    rules_of: Name | None = None
+    rules_of: OwnName | None = None
 
 
 class HeadsRead(ReplyBase, frozen=True, tag="HeadsRead"):

@@ -7,10 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.naming import PERSONAL
 from djinn_jupyter.wire.nouns import Sampling
 
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
-NotebookPath = Annotated[str, Meta(min_length=1, max_length=4096)]
+OwnName = Annotated[Name, PERSONAL]
+NotebookPath = Annotated[str, Meta(min_length=1, max_length=4096), PERSONAL]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
 MOST_TOKENS = 2**20

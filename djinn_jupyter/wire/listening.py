@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.limits import Name
+from djinn_jupyter.wire.limits import OwnName
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
@@ -11,13 +11,13 @@ from djinn_jupyter.wire.request_base import RequestBase
 class Listen(RequestBase, frozen=True, tag="Listen"):
     """Send this client the events of a session, None for those of all sessions. Asked twice it is as asked once."""
 
-    session: Name | None = None
+    session: OwnName | None = None
 
 
 class Unlisten(RequestBase, frozen=True, tag="Unlisten"):
     """Send no more events of what a Listen has named."""
 
-    session: Name | None = None
+    session: OwnName | None = None
 
 
 class Listening(ReplyBase, frozen=True, tag="Listening"):

@@ -9,6 +9,7 @@ from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory, SlabStatistics
+from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.progress import Progress as Progress
 from djinn_jupyter.wire.rules import PassesMeant as PassesMeant
 from djinn_jupyter.wire.rules import RuleDescription as RuleDescription
@@ -160,7 +161,7 @@ class Origin(Noun, frozen=True):
     was not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be
     closed."""
 
-    session: str
+    session: OwnName
     stop: int | None
     tokens: int
 
@@ -168,8 +169,8 @@ class Origin(Noun, frozen=True):
 class CheckpointDescription(Noun, frozen=True):
     """A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle."""
 
-    name: str
-    session: str
+    name: OwnName
+    session: OwnName
     model: str
     dtype: str
     tokens: int
@@ -186,7 +187,7 @@ class StopIdentity(Noun, frozen=True):
     number until the stopped value is edited or reverted. Two readings with one identity were read from the same
     values."""
 
-    session: str
+    session: OwnName
     number: int
     edition: int
 
@@ -204,9 +205,9 @@ class SessionDescription(Noun, frozen=True):
     the one that it works with, where it has said so. `attention` is how it computes attention, None where that is as
     the model was loaded. `progress` is that of work in it which does not move it, such as a sweep."""
 
-    name: str
+    name: OwnName
     owner: str
-    holder: str | None
+    holder: OwnName | None
     state: SessionState
     tokens: int
     committed: int
@@ -228,7 +229,7 @@ class SessionDescription(Noun, frozen=True):
     last_transfer: Transfer | None = None
     kept: bool = True
     in_use: bool = False
-    notebook: str | None = None
+    notebook: OwnName | None = None
     attention: str | None = None
     progress: Progress | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire.edits import Edit
-from djinn_jupyter.wire.limits import Name, Positions, Seed, Spelling
+from djinn_jupyter.wire.limits import OwnName, Positions, Seed, Spelling
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.request_base import OwnerRequest, SessionRequest, StopRequest
 
@@ -41,7 +41,7 @@ class Fork(StopRequest, frozen=True, tag="Fork"):
     (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a
     `coef` its steering rule of number `rule`, None for its only one, is on with that coefficient."""
 
-    name: Name
+    name: OwnName
     seed: Seed | None = None
     edit: Edit | None = None
     site: Spelling | None = None

@@ -19,14 +19,14 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _ELSEWHERE: Final = "set JUPYTER_RUNTIME_DIR to a folder of your own"
 
 
-def make_own_folder(path: Path) -> Path:
+def make_own_folder(path: Path, instead: str = _ELSEWHERE) -> Path:
     """Return `path`, made with mode 0700 where it is missing. Raises UsageError where it cannot be made or is not ours
-    alone."""
+    alone; `instead` says what can be done other than to mend it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"The folder {path} cannot be made ({_why(error)}): {_ELSEWHERE}.") from None
-    require_own_folder(path)
+        raise UsageError(f"The folder {path} cannot be made ({_why(error)}): {instead}.") from None
+    require_own_folder(path, instead)
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from djinn_jupyter.wire import nouns
+from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import Noun, Origin, StopDescription, StopIdentity, TopToken
 
 Applies = Literal[
@@ -81,7 +82,7 @@ class Branch(Noun, frozen=True):
     `dropped` older ones are not kept any more. `tokens` and `text`: how long its line is, and its last tokens as
     text."""
 
-    session: str
+    session: OwnName
     state: nouns.SessionState
     stops: tuple[StopDescription, ...]
     present: int | None

@@ -24,23 +24,17 @@ LOG_SUFFIX: Final = ".log"
 _ENDLESS: Final = 1.5e308  # in an entry, for infinity, which JSON has not: it would be null, an option left open
 
 
-class CurveKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of an engine that listens on TCP, Z85-encoded. The engine admits the one client key written here."""
-
-    server_public: str
-    client_public: str
-    client_secret: str
-
-    def __repr__(self) -> str:
-        return "CurveKeys(...)"
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A running engine. Unknown fields are read over, so that an entry of another version can still name its version.
 
     `mark` is the process's mark and `boot` the id of the host's boot: together with `pid` they tell a living engine
     from another process that was given its number. `identity` is what was asked for, `found` what came of it.
-    `protocol` is the digest of its messages (wire/protocol.py), empty before there was one.
+    `protocol` is the digest of its messages (wire/protocol.py), empty before there was one. `listens` is the address
+    beyond this machine, beside the private folder, on which it admits persons by their keys.
+
+    The entry of an engine on another machine is made by the process that uses it, which `pid`, `mark`, `host` and
+    `boot` name, and whose own `version` it has until the engine has told its own. `key` is the name or the file of the
+    key by which the engine knows it; no key is written here.
     """
 
     version: str
@@ -54,16 +48,29 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
     commands: str
     log: str | None = None
-    keys: CurveKeys | None = None
     protocol: str = ""
     metrics: str | None = None  # host:port of its page for Prometheus
+    listens: str | None = None
+    key: str | None = None
+
+    @property
+    def is_afar(self) -> bool:
+        """True for an engine that is reached over TCP, which may be on another machine."""
+        return self.commands.startswith("tcp://")
+
+    @property
+    def named(self) -> str:
+        """The engine as messages name it."""
+        if self.is_afar:
+            return f"The engine at {self.commands.removeprefix('tcp://')}"
+        return f"The engine of {self.identity} (process {self.pid})"
 
     def file_stem(self) -> str:
         """Return the name of the engine's files in the registry, without suffix."""
         return f"{self.identity.slug()}-{self.pid}"
 
     def socket_folder(self) -> str | None:
-        """Return the private folder of its sockets; None where it listens on TCP."""
+        """Return the private folder of its sockets; None for an engine afar."""
         return self.commands.removeprefix("ipc://").rpartition("/")[0] if self.commands.startswith("ipc://") else None
 
     def serves(self, wanted: Identity) -> bool:

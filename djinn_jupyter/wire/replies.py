@@ -5,6 +5,7 @@ from __future__ import annotations
 from djinn_jupyter.wire import attribution, checkpoints, collecting, heads, listening, scoring, sweeps, watches
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
+from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     EngineStatistics,
@@ -52,7 +53,7 @@ class Failed(ReplyBase, frozen=True, tag="Failed"):
 class Welcome(ReplyBase, frozen=True, tag="Welcome"):
     version: str
     model: ModelDescription
-    attached: tuple[str, ...]
+    attached: tuple[OwnName, ...]
 
 
 class Departed(ReplyBase, frozen=True, tag="Departed"): ...
@@ -121,7 +122,7 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     before temperature and the like; None where they were not kept.
     """
 
-    session: str
+    session: OwnName
     stop: StopIdentity
     site: str
     reason: PauseReason
@@ -158,7 +159,7 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none.
     `largest_difference`: of shared logits, where a pass of this row was drawn and computed again alone."""
 
-    session: str
+    session: OwnName
     stop: StopIdentity
     reason: FinishReason
     detail: str | None

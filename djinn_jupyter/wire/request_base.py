@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import Name, NotebookPath
+from djinn_jupyter.wire.limits import NotebookPath, OwnName
 from djinn_jupyter.wire.nouns import StopIdentity
 
 
@@ -14,7 +14,7 @@ class RequestBase(Frozen, tag_field="request"):
 class SessionRequest(RequestBase):
     """An order that concerns one session."""
 
-    session: Name
+    session: OwnName
 
 
 class OwnerRequest(SessionRequest, kw_only=True):
@@ -22,7 +22,7 @@ class OwnerRequest(SessionRequest, kw_only=True):
     names the kernel and the notebook that it asks for; other clients have named theirs in Hello."""
 
     force: bool = False
-    for_holder: Name | None = None
+    for_holder: OwnName | None = None
     for_notebook: NotebookPath | None = None
 
 

@@ -62,6 +62,7 @@ from djinn_jupyter.wire.limits import (
     Name,
     NotebookPath,
     OneOrTwo,
+    OwnName,
     Positions,
     Spelling,
     Text,
@@ -108,7 +109,7 @@ class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     a client of another version is told so."""
 
     version: Name
-    holder: Name
+    holder: OwnName
     user: Name
     observer: bool = False
     protocol: Annotated[str, Meta(max_length=256)] = ""
@@ -303,7 +304,7 @@ class ReadCopies(RequestBase, frozen=True, tag="ReadCopies"):
 class SaveCheckpoint(SessionRequest, frozen=True, tag="SaveCheckpoint"):
     """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
 
-    name: Name
+    name: OwnName
     replace: bool = False
 
 
@@ -311,7 +312,7 @@ class RestoreCheckpoint(OwnerRequest, frozen=True, tag="RestoreCheckpoint"):
     """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
     is replaced only with `replace`, one of another notebook only with `force` besides."""
 
-    name: Name
+    name: OwnName
     replace: bool = False
 
 
@@ -319,7 +320,7 @@ class ListCheckpoints(RequestBase, frozen=True, tag="ListCheckpoints"): ...
 
 
 class DropCheckpoint(RequestBase, frozen=True, tag="DropCheckpoint"):
-    name: Name
+    name: OwnName
 
 
 class AcceptRecomputed(SessionRequest, frozen=True, tag="AcceptRecomputed"):

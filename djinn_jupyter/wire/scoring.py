@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.limits import MOST_TOKENS, Name
+from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
-ScoredLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+ScoredLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | OwnName
 
 
 class Score(SessionRequest, frozen=True, tag="Score"):
@@ -23,7 +23,7 @@ class Score(SessionRequest, frozen=True, tag="Score"):
 
     prompts: Annotated[tuple[ScoredLine, ...], Meta(min_length=1, max_length=65_536)]
     what: Literal["loss", "logits"] = "loss"
-    rules_of: Name | None = None
+    rules_of: OwnName | None = None
     first: Annotated[int, Meta(ge=0, le=2**53)] = 0
     mode: Mode = "exact"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0

@@ -10,7 +10,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit, EditBase
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import MOST_TOKENS, Name, Spelling
+from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName, Spelling
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
@@ -20,7 +20,7 @@ MOST_METRICS: Final = 64
 Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
 Place = int | float | str
 NamedPosition = int | Spelling  # a token by its text
-LineSource = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+LineSource = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | OwnName
 EditedLine = Literal["corrupted", "clean"]
 
 

@@ -1,4 +1,4 @@
-"""A raw connection to a live engine, with the key: it may send bytes that the product's own client never sends."""
+"""A raw connection to a live engine: it may send bytes that the product's own client never sends."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ class Peer:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
-        if entry.keys is not None:
-            self._socket.setsockopt_string(zmq.CURVE_SERVERKEY, entry.keys.server_public)
-            self._socket.setsockopt_string(zmq.CURVE_PUBLICKEY, entry.keys.client_public)
-            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, entry.keys.client_secret)
         self._socket.connect(entry.commands)
         self.greet()
 

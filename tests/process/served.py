@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.process.admission import Door
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
-from djinn_jupyter.engine.process.zmq_service import ServerKeys, Service
+from djinn_jupyter.engine.process.zmq_service import Service, draw
 from djinn_jupyter.options import Identity, Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name
@@ -28,9 +29,10 @@ class Served:
     service: Service
     entry: Entry
     shut_down: threading.Event
+    clients: ClientTable
 
 
-def entry_for(commands: str, keys: ServerKeys | None = None) -> Entry:
+def entry_for(commands: str, listens: str | None = None) -> Entry:
     """Return an entry in which this very process is the engine's."""
     identity = Identity(model="fake")
     return Entry(
@@ -45,7 +47,7 @@ def entry_for(commands: str, keys: ServerKeys | None = None) -> Entry:
         found=identity,
         options=Options(),
         commands=commands,
-        keys=keys.public if keys else None,
+        listens=listens,
     )
 
 
@@ -62,11 +64,15 @@ def served(
     other clients."""
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
-    clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
-    keys = ServerKeys.draw() if tcp else None
-    commands = "tcp://127.0.0.1:*" if tcp else folder.endpoint("commands")
+    clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds, admits_persons=tcp)
+    door = Door.at("tcp://127.0.0.1:*", draw) if tcp else None
     service = Service(
-        clients, outbox, commands=commands, keys=keys, message_bytes=message_bytes, messages_queued=messages_queued
+        clients,
+        outbox,
+        commands=folder.endpoint("commands"),
+        door=door,
+        message_bytes=message_bytes,
+        messages_queued=messages_queued,
     )
     stopping = threading.Event()
 
@@ -81,7 +87,7 @@ def served(
     mover.start()
     service.start()
     try:
-        yield Served(engine, service, entry_for(service.commands, keys), shut_down)
+        yield Served(engine, service, entry_for(service.commands, service.listens), shut_down, clients)
     finally:
         stopping.set()
         engine.mailbox.wake()

@@ -38,7 +38,7 @@ def engine() -> Iterator[dj.client.engine.RemoteEngine]:
 def test_strangers_that_take_all_descriptors_end_nobody(engine: dj.client.engine.RemoteEngine) -> None:
     assert engine.entry is not None
     session = engine.session("paris")
-    host, _, port = engine.entry.commands.removeprefix("tcp://").rpartition(":")
+    host, _, port = (engine.entry.listens or "").removeprefix("tcp://").rpartition(":")
     with ExitStack() as strangers:
         for _ in range(2 * LIMIT):
             strangers.enter_context(socket.create_connection((host, int(port)), timeout=120))

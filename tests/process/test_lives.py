@@ -293,7 +293,8 @@ def test_an_engine_whose_entry_was_deleted_or_overwritten_is_found_again() -> No
 def test_over_tcp_with_keys() -> None:
     engine = dj.load("fake", listen="tcp://127.0.0.1:*")
     assert engine.entry is not None
-    assert engine.entry.keys is not None
+    assert engine.entry.listens is not None
+    assert engine.entry.listens.startswith("tcp://127.0.0.1:")
     heard: list[object] = []
     engine.session("paris").run([1], max_new_tokens=3, on_token=heard.append)
     assert len(heard) == 3

@@ -127,36 +127,6 @@ def test_no_tcp_without_keys() -> None:
         Service(_clients(), Outbox(), commands="tcp://127.0.0.1:*")
 
 
-async def test_tcp_with_the_keys_of_the_entry_serves() -> None:
-    with served(tcp=True) as house:
-        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
-        heard: list[Event] = []
-        await client.listen("paris", heard.append)
-        await client.ask(Open(session="paris"))
-        await client.ask(Run(session="paris", tokens=(1,), max_new_tokens=1))
-        assert [type(event).__name__ for event in heard] == ["SessionRunning", "TokenSampled", "SessionFinished"]
-        await client.close()
-
-
-async def test_tcp_without_the_keys_gets_nothing() -> None:
-    stranger_public, stranger_secret = (key.decode() for key in zmq.curve_keypair())
-    with served(tcp=True) as house:
-        honest = await Connection.open(house.entry, holder="kernel-1", user="ada")
-        keys = house.entry.keys
-        assert keys is not None
-        stranger = msgspec.structs.replace(keys, client_public=stranger_public, client_secret=stranger_secret)
-        for entry in (
-            msgspec.structs.replace(house.entry, keys=None),
-            msgspec.structs.replace(house.entry, keys=stranger),
-        ):
-            with pytest.raises(EngineUnavailable):
-                await Connection.open(entry, holder="thief", user="eve", timeout=0.5)
-        requests = house.service.statistics().requests
-        assert isinstance(await honest.ask(Ping()), Pong)
-        assert house.service.statistics().requests == requests + 1
-        await honest.close()
-
-
 async def test_a_request_that_the_socket_does_not_take_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the engine has refused the keys before the request was sent."""
 

@@ -18,14 +18,14 @@ class Channels:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: IoThread | None = None
-        self._channels: dict[tuple[int, float], SocketChannel] = {}  # by process and start: a broken engine starts anew
+        self._channels: dict[object, SocketChannel] = {}
 
     def to(self, entry: Entry) -> SocketChannel:
         with self._lock:
             if self._thread is None or not self._thread.usable:
                 self._thread, self._channels = IoThread(), {}
             self._close_lost()
-            key = (entry.pid, entry.started)
+            key = _engine_of(entry)
             channel = self._channels.get(key)
             if channel is None:
                 channel = SocketChannel(
@@ -50,3 +50,9 @@ class Channels:
             if self._thread is not None:
                 self._thread.stop()
                 self._thread = None
+
+
+def _engine_of(entry: Entry) -> object:
+    """Return what two entries of one engine have in common: here its process and its start, for a broken engine starts
+    anew; afar its address, and the key."""
+    return (entry.commands, entry.key) if entry.is_afar else (entry.pid, entry.started)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import zmq
 
+from djinn_jupyter.client.connection.handshake import WATCHED, Handshake, require_reachable, set_keys
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
 from djinn_jupyter.client.connection.zmq_stream import ZmqStream
+from djinn_jupyter.client.engines.afar import as_told
 from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
@@ -67,10 +69,9 @@ class Connection:
         self._number = 0
         self._lost: str | None = None
         self._heard = asyncio.get_running_loop().time()
-        watched = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        self._disconnected = asyncio.Event()
+        self._handshake = Handshake(entry)
         self._gone = asyncio.Event()
-        self._monitor = ZmqStream(self._dealer.get_monitor_socket(watched), lambda frames: self._disconnected.set())
+        self._monitor = ZmqStream(self._dealer.get_monitor_socket(WATCHED), self._handshake.note)
         self._tasks = [asyncio.ensure_future(task()) for task in (self._watch, self._keep_alive)]
 
     @classmethod
@@ -87,6 +88,8 @@ class Connection:
         """Connect and send Hello. EngineUnavailable when no engine answers, VersionMismatch for another version."""
         require_this_protocol(entry)
         require_own_sockets(entry)
+        if entry.is_afar:
+            await require_reachable(entry)
         connection = cls(entry)
         try:
             hello = protocol.hello(holder=holder, user=user, notebook=notebook, observer=observer)
@@ -94,6 +97,9 @@ class Connection:
         except TimeoutError:
             await connection.close()
             raise EngineUnavailable(f"{connection._named} does not answer; {SEE_LOG}.") from None
+        except EngineUnavailable as error:
+            await connection.close()
+            raise connection._handshake.failure() or error from None
         except BaseException:
             await connection.close()
             raise
@@ -101,6 +107,7 @@ class Connection:
             await connection.close()
             raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
         connection.welcome = welcome
+        connection.entry = as_told(entry, welcome.model)
         return connection
 
     @property
@@ -180,7 +187,7 @@ class Connection:
 
     @property
     def _named(self) -> str:
-        return f"The engine of {self.entry.identity} (process {self.entry.pid})"
+        return self.entry.named
 
     def _lose(self, sentence: str) -> None:
         if self._lost is None:
@@ -221,7 +228,10 @@ class Connection:
 
     async def _watch(self) -> None:
         """Wait until the engine's sockets close, then record whether its process has ended or closed the connection."""
-        await self._disconnected.wait()
+        await self._handshake.over.wait()
+        if self.entry.is_afar:
+            self._lose(f"{self._named} closed the connection; load it again.")
+            return
         deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
         while is_alive(self.entry):
             if asyncio.get_running_loop().time() > deadline:
@@ -249,11 +259,8 @@ class Connection:
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MILLISECONDS)
-        if self.entry.keys is not None:
-            socket.setsockopt_string(zmq.CURVE_SERVERKEY, self.entry.keys.server_public)
-            socket.setsockopt_string(zmq.CURVE_PUBLICKEY, self.entry.keys.client_public)
-            socket.setsockopt_string(zmq.CURVE_SECRETKEY, self.entry.keys.client_secret)
-            socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        if self.entry.is_afar:
+            set_keys(socket, self.entry)
         socket.connect(endpoint)
         return socket
 

@@ -130,9 +130,10 @@ def _require_options(entry: Entry, wanted: Options) -> None:
 def _require_listening(entry: Entry, listen: str | None) -> None:
     """Raise UsageError where an address was given that the running engine does not listen on; `*` and 0 are any
     port."""
-    if listen is None or _is_at(entry.commands, listen):
+    bound = entry.listens or ""
+    if listen is None or _is_at(bound, listen):
         return
-    where = "in a private folder of this machine" if entry.socket_folder() else f"on {entry.commands}"
+    where = f"on {bound}" if bound else "in a private folder of this machine"
     raise UsageError(
         f"The engine of {entry.identity} already runs and listens {where}, not on {listen}: leave --listen out, or "
         "stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."

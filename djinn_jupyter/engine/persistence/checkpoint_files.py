@@ -42,6 +42,7 @@ from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, writ
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.naming import known_to_the_same
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.texts import in_quotes, sendable, shown
 
@@ -97,7 +98,7 @@ class CheckpointFolder:
         if wanted in files:
             return files[wanted]
         if not self.file_of(wanted).is_file():
-            names = ", ".join(sorted(files)) or "none"
+            names = ", ".join(sorted(known_to_the_same(name, files))) or "none"
             raise UnknownCheckpoint(f"There is no checkpoint {in_quotes(name)}; there are: {names}.")
         return self.file_of(wanted)
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
+from djinn_jupyter.engine.process.persons import Person, require_unowned
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
@@ -73,9 +74,11 @@ class Served(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class ConnectedClient:
-    """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one."""
+    """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one.
+    `person` is who has proved by a key to be behind it, None for the engine's own user."""
 
     holder: Holder
+    person: Person | None
     observer: bool
     last_heard: float
 
@@ -90,10 +93,11 @@ class ClientTable:
         *,
         shut_down: Callable[[], None],
         silence_seconds: float = 20.0,
+        admits_persons: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
-        self._silence_seconds = silence_seconds
+        self._silence_seconds, self._admits_persons = silence_seconds, admits_persons
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
@@ -103,10 +107,14 @@ class ClientTable:
         """The number of present clients that keep the engine alive (no observers). May be read from any thread."""
         return sum(self._present(client) and not client.observer for client in tuple(self._clients.values()))
 
-    def receive(self, peer: bytes, request: Request, answer: Answer) -> None:
-        """Handle one request of the client `peer`. `answer` is called exactly once, now or later, from any thread."""
+    def receive(self, peer: bytes, request: Request, answer: Answer, person: str | None = None) -> None:
+        """Handle one request of the client `peer`, behind which is `person`, by the key of the connection on which this
+        very request came, or the engine's own user (None). `answer` is called exactly once, now or later, from any
+        thread."""
+        behind = None if person is None else Person(person)
+        answer = answer if behind is None else behind.answered_by(answer)
         try:
-            self._receive(peer, request, answer)
+            self._receive(peer, request if behind is None else behind.asks(request), answer, behind)
         except DjinnError as error:
             answer(Failed(code=error.code, message=str(error)))
         except Exception as error:  # the process's edge: one client's request may not end the service
@@ -124,11 +132,25 @@ class ClientTable:
             self._left_behind.pop(self._clients.pop(peer).holder, None)
             self.listeners.forget(peer)
 
-    def _receive(self, peer: bytes, request: Request, answer: Answer) -> None:
+    def listeners_of(self, session: str) -> dict[Person | None, list[bytes]]:
+        """Return the clients that hear an event of this session, by the person behind them."""
+        found: dict[Person | None, list[bytes]] = {}
+        for peer in self.listeners.of(session):
+            client = self._clients.get(peer)
+            if client is not None and (client.person is None or client.person.owns(session)):
+                found.setdefault(client.person, []).append(peer)
+        return found
+
+    def dismiss(self, peer: bytes) -> None:
+        """Take a client for gone, if it is known: its sessions are detached unless another speaks for its holder."""
+        if peer in self._clients:
+            self._dismiss(peer)
+
+    def _receive(self, peer: bytes, request: Request, answer: Answer, person: Person | None) -> None:
         if isinstance(request, Hello):
-            return answer(self._welcome(peer, request))
+            return answer(self._welcome(peer, request, person))
         client = self._clients.get(peer)
-        if client is None:
+        if client is None or client.person != person:
             raise IllegalMove("The engine does not know this client: say Hello first.")
         client.last_heard = self._clock()
         self._return(client.holder)
@@ -152,14 +174,18 @@ class ClientTable:
                 answer(self._close(client.holder, request))
                 self._shut_down()
             case _:
+                if person is None and self._admits_persons:
+                    require_unowned(request)
                 self._engine.accept(request, client.holder, answer)
 
-    def _welcome(self, peer: bytes, hello: Hello) -> Welcome:
+    def _welcome(self, peer: bytes, hello: Hello, person: Person | None) -> Welcome:
         self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
-        holder = Holder(name=hello.holder, user=hello.user, notebook=hello.notebook)
-        self._clients[peer] = ConnectedClient(holder=holder, observer=hello.observer, last_heard=self._clock())
+        holder = Holder(name=hello.holder, user=person.name if person else hello.user, notebook=hello.notebook)
+        self._clients[peer] = ConnectedClient(
+            holder=holder, person=person, observer=hello.observer, last_heard=self._clock()
+        )
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
         return Welcome(version=__version__, model=self._engine.description, attached=attached)

@@ -14,12 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.process.admission import Door
 from djinn_jupyter.engine.process.clients import ClientTable, Served
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.process.restart import Restarts
-from djinn_jupyter.engine.process.zmq_service import STOPPED, ServerKeys, Service
+from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import EngineBroken
@@ -60,9 +61,9 @@ OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
-    """The settings of the process, beside those of its engine. `listen` is `tcp://host:port` or None for a private
-    folder, `metrics` `host:port` of a page for Prometheus or None for no page; `idle_seconds` counts while no client is
-    attached and no session exists."""
+    """The settings of the process, beside those of its engine. `listen` is `tcp://host:port`, beside the private
+    folder, or None, `metrics` `host:port` of a page for Prometheus or None for no page; `idle_seconds` counts while no
+    client is attached and no session exists."""
 
     listen: str | None = None
     metrics: str | None = None
@@ -105,10 +106,14 @@ class Daemon:
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
-        clients = ClientTable(engine, shut_down=self.stop, silence_seconds=self._daemon.silence_seconds)
+        clients = ClientTable(
+            engine,
+            shut_down=self.stop,
+            silence_seconds=self._daemon.silence_seconds,
+            admits_persons=self._daemon.listen is not None,
+        )
         folder = SocketFolder()
-        keys = ServerKeys.draw() if self._daemon.listen else None
-        service = self._bind(clients, outbox, folder, keys, engine.faults)
+        service = self._bind(clients, outbox, folder, engine.faults)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
         broken: EngineBroken | None = None
@@ -120,7 +125,7 @@ class Daemon:
                 engine.description,
                 commands=service.commands,
                 log=self._daemon.log,
-                keys=keys.public if keys else None,
+                listens=service.listens,
                 metrics=metrics.address if metrics else None,
             )
             registration = Registration(entry)
@@ -148,11 +153,11 @@ class Daemon:
         if self._restarts.allowed:
             self._restarts.hold_lock(self._config.identity)
 
-    def _bind(
-        self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults
-    ) -> Service:
-        commands = self._daemon.listen or folder.endpoint("commands")
-        return Service(clients, outbox, commands=commands, keys=keys, broken=self.stop, faults=faults)
+    def _bind(self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, faults: Faults) -> Service:
+        door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
+        return Service(
+            clients, outbox, commands=folder.endpoint("commands"), door=door, broken=self.stop, faults=faults
+        )
 
     def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:
         if self._daemon.metrics is None:

@@ -27,7 +27,6 @@ from djinn_jupyter.wire.registry import (
     FOLDER,
     LIFE_SUFFIX,
     SOCKET_FOLDER_PREFIX,
-    CurveKeys,
     Entry,
     encode_entry,
 )
@@ -50,7 +49,7 @@ def make_entry(
     *,
     commands: str,
     log: str | None,
-    keys: CurveKeys | None,
+    listens: str | None,
     metrics: str | None,
 ) -> Entry:
     """Return the registry entry of this process."""
@@ -74,7 +73,7 @@ def make_entry(
         options=Options(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Options)}),
         commands=commands,
         log=log,
-        keys=keys,
+        listens=listens,
         metrics=metrics,
     )
 

@@ -4,7 +4,8 @@
                                 [client][][event]                to each client that listens to its session
 
 Bytes that are no valid message are answered with Failed where a request number can be read in them; else they are
-dropped, counted and logged. On TCP a client needs the key from the registry entry (CURVE).
+dropped, counted and logged. The engine's own user connects over a private folder. On TCP both sides have keys (CURVE),
+and the connection's key says for every message whose it is.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import filterfalse
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
 
+from djinn_jupyter.engine.process.admission import REFUSED, Admission, Door
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import EngineError, UsageError, WireError
 from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.registry import CurveKeys
+from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
@@ -58,37 +62,25 @@ class ServiceStatistics:
     clients: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerKeys:
-    """CURVE keys: the server's secret stays in the engine's process, the rest is written into the registry entry."""
-
-    server_secret: str
-    public: CurveKeys
-
-    @classmethod
-    def draw(cls) -> ServerKeys:
-        server_public, server_secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        public = CurveKeys(
-            server_public=server_public.decode(),
-            client_public=client_public.decode(),
-            client_secret=client_secret.decode(),
-        )
-        return cls(server_secret=server_secret.decode(), public=public)
+def draw() -> tuple[bytes, bytes]:
+    """Draw a CURVE pair: public and secret, 32 bytes each."""
+    public, secret = zmq.curve_keypair()
+    return z85.decode(public), z85.decode(secret)
 
 
-class _Admission:
-    """Admits the one client key of the registry entry."""
+class _Doorkeeper:
+    """Answers the handshakes of a door: whether a key is admitted now."""
 
-    def __init__(self, keys: ServerKeys) -> None:
-        self._allowed = keys.public.client_public.encode()
+    def __init__(self, door: Door) -> None:
+        self._admitted = door.admitted
 
     def callback(self, domain: str, key: bytes) -> bool:
-        return domain == DOMAIN and key == self._allowed
+        return domain == DOMAIN and self._admitted.name_of(z85.decode(key)) is not None
 
 
 class Service:
-    """Bound when made, served from `start` to `stop`. `commands` is the endpoint that clients connect to.
+    """Bound when made, served from `start` to `stop`. `commands` is the endpoint that clients of this user connect to,
+    `listens` the one for persons with keys, None without a door.
 
     Only the polling thread touches the socket between `start` and `stop`. A reply posted by the engine for a request
     that is not pending (answered already) is a bug and is logged, not sent. An error of a request is its answer; an
@@ -101,24 +93,27 @@ class Service:
         outbox: Outbox,
         *,
         commands: str,
-        keys: ServerKeys | None = None,
+        door: Door | None = None,
         message_bytes: int = codec.MAX_ARRAY_BYTES,
         messages_queued: int = MESSAGES_QUEUED,
         broken: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
     ) -> None:
-        if keys is None and not commands.startswith("ipc://"):
-            raise UsageError("An engine listens beyond a private folder only with CURVE keys.")
+        if not commands.startswith("ipc://"):
+            raise UsageError("An engine listens beyond a private folder only at a door, with CURVE keys.")
         self._clients, self._outbox, self._broken = clients, outbox, broken
         self._faults = faults or Faults()
         self._context = zmq.Context()
-        self._authenticator = self._admit(keys) if keys else None
-        self._router = self._socket(zmq.ROUTER, message_bytes, keys)
+        self._admission = Admission(door.admitted if door else None)
+        self._authenticator = self._guard(door) if door else None
+        self._router = self._socket(zmq.ROUTER, message_bytes)
         self._queues = PeerQueues(self._router, messages_queued)
         self.commands = self._bind(self._router, commands)
+        self.listens = self._open(self._router, door) if door else None
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
         self._stopping = threading.Event()
         self._pending: set[tuple[bytes, int]] = set()
+        self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
         self._requests = self._replies = self._refused = self._dropped = self._unroutable = self._events = 0
         self._complained = 0.0
 
@@ -168,6 +163,7 @@ class Service:
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
+                    self._dismiss(*self._admission.turned_away())
                     self._clients.sweep()
         self._turn({})
 
@@ -197,12 +193,17 @@ class Service:
                 peer, frames = self._read_message()
             except zmq.Again:
                 return
-            self._accept(peer, frames)
+            if self._admission.admits(peer):
+                self._accept(peer, frames)
+            else:
+                self._turn_away(peer, frames)
 
     def _read_message(self) -> tuple[bytes, list[codec.WireFrame]]:
         """Return the next message and whose it is. Of one with too many frames the rest is dropped, one by one: so many
         are kept that it is refused. Raises zmq.Again."""
-        peer = self._router.recv(zmq.NOBLOCK)
+        sender = self._router.recv(zmq.NOBLOCK, copy=False)
+        peer = sender.bytes
+        self._admission.note(peer, _key_of(sender))
         frames: list[codec.WireFrame] = []
         while self._router.rcvmore:
             frame = self._router.recv(copy=False)
@@ -219,11 +220,33 @@ class Service:
             log.exception("A message could not be read")
             return self._refuse(peer, codec.read_number(frames), EngineError(f"It cannot be read ({in_short(error)})."))
         key = (peer, envelope.id)
-        if key in self._pending:
+        if key in self._pending or key in self._given_up:
             return self._refuse(peer, None, EngineError(f"Request number {envelope.id} is in use."))
         self._requests += 1
         self._pending.add(key)
-        self._clients.receive(peer, envelope.body, self._answer_to(peer, envelope.id))
+        answer = self._answer_to(peer, envelope.id)
+        self._clients.receive(peer, envelope.body, answer, self._admission.person(peer))
+
+    def _turn_away(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
+        """Refuse the message of a person who was revoked since the handshake."""
+        self._dismiss(peer)
+        number = codec.read_number(frames)
+        if number is None or (peer, number) in self._pending:
+            self._dropped += 1
+        else:
+            self._refused += 1
+            self._send_reply(peer, number, REFUSED)
+
+    def _dismiss(self, *peers: bytes) -> None:
+        """Refuse what these clients wait for, and send them no more."""
+        for peer in peers:
+            self._clients.dismiss(peer)
+            given_up = {key for key in self._pending if key[0] == peer}
+            self._pending -= given_up
+            self._given_up |= given_up
+            for _, number in sorted(given_up):
+                self._send_reply(peer, number, REFUSED)
+            self._admission.forget(peer)
 
     def _answer_to(self, peer: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=peer, number=number, reply=reply))
@@ -251,6 +274,11 @@ class Service:
 
     def _send_pending(self, outgoing: Outgoing) -> None:
         key = (outgoing.peer, outgoing.number)
+        if not self._admission.admits(outgoing.peer):
+            self._dismiss(outgoing.peer)
+        if key in self._given_up:
+            self._given_up.discard(key)
+            return
         if key not in self._pending:
             log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
             return
@@ -268,34 +296,47 @@ class Service:
             self._replies += 1
 
     def _publish(self, event: Event) -> None:
-        listening = self._clients.listeners.of(event.session)
-        frames = codec.encode_event(event) if listening else []
-        for peer in listening:
-            try:
-                self._queues.send_event(peer, frames)
-            except zmq.ZMQError:
-                self._clients.listeners.forget(peer)  # it has gone
+        self._dismiss(*filterfalse(self._admission.admits, self._clients.listeners.of(event.session)))
+        for person, listening in self._clients.listeners_of(event.session).items():
+            frames = codec.encode_event(person.event(event) if person else event)
+            for peer in listening:
+                try:
+                    self._queues.send_event(peer, frames)
+                except zmq.ZMQError:
+                    self._clients.listeners.forget(peer)  # it has gone
         self._events += 1
 
-    def _socket(self, kind: int, message_bytes: int, keys: ServerKeys | None) -> zmq.Socket[bytes]:
+    def _socket(self, kind: int, message_bytes: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
         socket.setsockopt(zmq.LINGER, 1000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
-        if keys is not None:
-            socket.setsockopt(zmq.CURVE_SERVER, 1)
-            socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
-            socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.server_secret)
-            socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public.server_public)
-            socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
         return socket
 
     def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
         socket.bind(endpoint)
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
-    def _admit(self, keys: ServerKeys) -> ThreadAuthenticator:
+    def _open(self, socket: zmq.Socket[bytes], door: Door) -> str:
+        """Bind a door as well. What is set here holds for what is bound from here on: the private folder has no
+        keys."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, door.pair.secret)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, door.pair.public)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        return self._bind(socket, door.address)
+
+    def _guard(self, door: Door) -> ThreadAuthenticator:
         authenticator = ThreadAuthenticator(self._context)
         authenticator.start()
-        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=_Admission(keys))
+        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=_Doorkeeper(door))
         return authenticator
+
+
+def _key_of(frame: zmq.Frame) -> PublicKey | None:
+    """Return the key of the connection on which a frame came; None over the private folder."""
+    try:
+        return z85.decode(str(frame.get("User-Id")))
+    except zmq.ZMQError:
+        return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.wire.naming import known_to_the_same
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -35,7 +36,7 @@ class SessionTable(Mapping[str, Session]):
         """Return the session of that name. Raises UnknownSession."""
         found = self._sessions.get(name)
         if found is None:
-            known = ", ".join(self._sessions) or "none"
+            known = ", ".join(known_to_the_same(name, self._sessions)) or "none"
             raise UnknownSession(f"There is no session {in_quotes(name)}; there are: {known}.")
         return found
 

@@ -1,0 +1,67 @@
+"""The admission of persons by their keys, looked up for every message: one who was revoked is refused from the next
+message on, and hears no more. Knows no sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from jupyter_core.paths import jupyter_data_dir
+
+from djinn_jupyter.wire.host import host_name
+from djinn_jupyter.wire.keys import FOLDER, Admitted, Draw, KeyFolder, KeyPair, PublicKey
+from djinn_jupyter.wire.replies import Failed
+
+REFUSED: Final = Failed(
+    code="KeyRefused",
+    message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`).",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """An address beyond this machine, `tcp://HOST:PORT`, the key by which its engine is known there, and the persons
+    who are admitted."""
+
+    address: str
+    pair: KeyPair = field(repr=False)
+    admitted: Admitted
+
+    @classmethod
+    def at(cls, address: str, draw: Draw) -> Door:
+        """Return the door that this user's keys open."""
+        keys = KeyFolder(Path(jupyter_data_dir()) / FOLDER)
+        return cls(address=address, pair=keys.server(host_name(), draw), admitted=keys.admitted())
+
+
+class Admission:
+    """The persons behind the clients of a service. A client without a key came over the private folder and is the
+    engine's own user."""
+
+    def __init__(self, admitted: Admitted | None) -> None:
+        self._admitted = admitted
+        self._keys: dict[bytes, PublicKey] = {}
+
+    def note(self, peer: bytes, key: PublicKey | None) -> None:
+        """Note the key of the connection on which a client's message came."""
+        if key is not None:
+            self._keys[peer] = key
+        else:
+            self._keys.pop(peer, None)
+
+    def person(self, peer: bytes) -> str | None:
+        """Return the person behind a client; None for the engine's own user, and for one who is not admitted."""
+        key = self._keys.get(peer)
+        return None if key is None or self._admitted is None else self._admitted.name_of(key)
+
+    def admits(self, peer: bytes) -> bool:
+        return peer not in self._keys or self.person(peer) is not None
+
+    def turned_away(self) -> list[bytes]:
+        """Return the clients that are not admitted any more."""
+        return [peer for peer in self._keys if not self.admits(peer)]
+
+    def forget(self, peer: bytes) -> None:
+        """Forget a client until its next message."""
+        self._keys.pop(peer, None)

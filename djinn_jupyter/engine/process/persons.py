@@ -1,0 +1,126 @@
+"""A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
+and no message of hers can name another's, because every name in it is put behind hers. The engine's own user, who has
+no key, sees all of them under these full names.
+
+What concerns the whole engine, or a path on its machine, is its own user's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.naming import of_person, person_of, respelled
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
+from djinn_jupyter.wire.replies import Checkpoints, Event, Failed, Reply, Sessions, Statistics, Tree
+from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.texts import in_quotes
+
+OF_THE_ENGINE: Final = (ask.Shutdown, ask.Sleep, ask.Wake)
+OPENING: Final = (ask.Open, ask.Fork, ask.RestoreCheckpoint)
+
+
+def require_unowned(request: Request) -> None:
+    """Raise UsageError where the engine's own user would make a session under a name that may be a person's."""
+    if not isinstance(request, OPENING):
+        return
+    made = request.name if isinstance(request, ask.Fork) else request.session
+    if person_of(made) is not None:
+        raise UsageError(
+            f"{in_quotes(made)} would be the name of a person's session in this engine, which others reach by their "
+            "keys: choose a name without @."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person who has proved by a key who they are."""
+
+    name: str
+
+    def owns(self, session: str) -> bool:
+        return person_of(session) == self.name
+
+    def asks(self, request: Request) -> Request:
+        """Return the request with this person's names as the engine has them. UsageError for what is the engine's own
+        user's alone."""
+        self._require_allowed(request)
+        return respelled(request, self._in_full)
+
+    def answered_by(self, answer: Callable[[Reply], None]) -> Callable[[Reply], None]:
+        return lambda reply: answer(self.hears(reply))
+
+    def hears(self, reply: Reply) -> Reply:
+        """Return the reply with these names as the person has them, and of others' no more than that a session exists
+        and how large it is."""
+        match reply:
+            case Failed():
+                return msgspec.structs.replace(reply, message=reply.message.replace(of_person(self.name, ""), ""))
+            case Sessions(sessions=sessions):
+                reply = Sessions(sessions=tuple(self._seen(one, at) for at, one in enumerate(sessions, 1)))
+            case Tree(branches=branches):
+                reply = Tree(branches=tuple(branch for branch in branches if self.owns(branch.session)))
+            case Checkpoints(checkpoints=checkpoints):
+                reply = Checkpoints(checkpoints=tuple(one for one in checkpoints if self.owns(one.name)))
+            case Statistics(statistics=statistics):
+                reply = Statistics(statistics=_without_texts(statistics))
+        return respelled(reply, self._in_short)
+
+    def event(self, event: Event) -> Event:
+        """Return an event of one of this person's sessions under the person's name for it."""
+        return respelled(event, self._in_short)
+
+    def _require_allowed(self, request: Request) -> None:
+        if isinstance(request, OF_THE_ENGINE):
+            raise UsageError(
+                "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
+            )
+        if isinstance(request, ask.Collect):
+            raise UsageError("A collection is written on the engine's machine, to a path that only its user may name.")
+        if isinstance(request, ask.SaveCheckpoint | ask.RestoreCheckpoint | ask.DropCheckpoint) and "/" in request.name:
+            raise UsageError("A path on the engine's machine is for its user alone: give the checkpoint's name.")
+
+    def _in_full(self, name: str) -> str:
+        return of_person(self.name, name)
+
+    def _in_short(self, name: str) -> str:
+        return name.removeprefix(of_person(self.name, ""))
+
+    def _seen(self, session: SessionDescription, number: int) -> SessionDescription:
+        return session if self.owns(session.name) else _sized(session, number)
+
+
+def _sized(session: SessionDescription, number: int) -> SessionDescription:
+    """Return another's session: its owner, its size and where it is. Its name is its owner's alone."""
+    return SessionDescription(
+        name=f"session {number}, of {session.owner}",
+        owner=session.owner,
+        holder=None,
+        state=session.state,
+        tokens=session.tokens,
+        committed=0,
+        stopped_at=None,
+        step=None,
+        breakpoints=(),
+        rules=(),
+        watches=(),
+        stops_kept=0,
+        stop=None,
+        pages=session.pages,
+        device_bytes=session.device_bytes,
+        idle_seconds=session.idle_seconds,
+        residency=session.residency,
+        host_bytes=session.host_bytes,
+        disk_bytes=session.disk_bytes,
+    )
+
+
+def _without_texts(statistics: EngineStatistics) -> EngineStatistics:
+    """Return the counts without the sentences, which may name what belongs to others."""
+    trouble = "sessions cannot be kept just now" if statistics.journal_trouble else None
+    return msgspec.structs.replace(statistics, journal_trouble=trouble, last_fault=None)

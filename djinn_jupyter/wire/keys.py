@@ -1,0 +1,252 @@
+"""Keys: a person is a pair of them, and so is a machine's engines. The files in which they lie, and the spelling of a
+public key.
+
+    own/NAME         this user's own pairs, by which other machines know them; mode 0600
+    server/HOST      the pair of this user's engines on a machine; mode 0600
+    allowed/NAME     the public key of a person whom this user's engines admit
+    trusted/HOST     the public key of the engines of another machine, as in ssh's known_hosts
+
+Secrets are read from their file when a connection is made, and are nowhere else: in no entry, message, log or repr.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.own import make_own_folder, read_own
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = "djinn/keys"  # of the folder of Jupyter's user data
+_PART: Final = ".part"
+PREFIX: Final = "djinn-"
+_PUBLIC: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PLACE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,254}")
+_SETTLED_NANOSECONDS: Final = 1_000_000_000  # the clock of a file system may stand still for some of them
+AGAIN_SECONDS: Final = 1.0
+PublicKey = bytes
+Draw = Callable[[], tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """A CURVE pair, 32 bytes each."""
+
+    public: PublicKey
+    secret: bytes = field(repr=False)
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A pair as its file has it."""
+
+    public: PublicKey
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "_Kept(...)"
+
+
+def spell_public(key: PublicKey) -> str:
+    """Return a public key in characters that no shell obeys."""
+    return PREFIX + base64.urlsafe_b64encode(key).decode().rstrip("=")
+
+
+def read_public(spelled: str) -> PublicKey:
+    """Return the 32 bytes of a spelled public key. UsageError for anything else."""
+    if not _PUBLIC.fullmatch(spelled):
+        raise UsageError(
+            f"A public key is {PREFIX} and 43 letters, digits, - and _, as `djinn key new` prints it; "
+            f"this has {len(spelled)} characters in all."
+        )
+    return base64.urlsafe_b64decode(spelled.removeprefix(PREFIX) + "=")
+
+
+def require_person_name(name: str) -> str:
+    """Return the name of a key or a person. UsageError where it is none."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} names no person: write letters, digits, -, _ and dots, such as anna.")
+    return name
+
+
+class KeyFolder:
+    """The folder of keys of this user. Every file appears whole, and none is written over; reading makes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def draw_own(self, name: str, draw: Draw) -> KeyPair:
+        """Draw a pair of one's own. UsageError where there is one of that name."""
+        return self._draw(self._file("own", require_person_name(name)), draw)
+
+    def own(self, name: str | None = None) -> KeyPair:
+        """Return one's own pair by its name or its file; None means the only one. UsageError where none is meant."""
+        names = self.names("own")
+        if name is None and len(names) != 1:
+            what = f"name one of {', '.join(names)}, as key={names[0]!r}" if names else "draw one with `djinn key new`"
+            raise UsageError(f"It is not clear by which key the engine should know you: {what}.")
+        chosen = names[0] if name is None else name
+        path = Path(chosen).expanduser() if "/" in chosen else self._file("own", require_person_name(chosen))
+        return self._read_pair(path, chosen)
+
+    def server(self, host: str, draw: Draw) -> KeyPair:
+        """Return the pair of this user's engines on this machine, drawn when it is first asked for."""
+        path = self._file("server", host)
+        if not path.exists():
+            try:
+                return self._draw(path, draw)
+            except UsageError:
+                if not path.exists():  # else another process has drawn it just now
+                    raise
+        return self._read_pair(path, host)
+
+    def allow(self, public: PublicKey, name: str) -> None:
+        """Admit a person. UsageError where the name has another key, or the key another name."""
+        known = self.allowed()
+        if known.get(public, name) != name:
+            raise UsageError(f"This key is admitted already, as {known[public]}: `djinn key revoke {known[public]}`.")
+        if name in known.values() and public not in known:
+            raise UsageError(f"{name} has another key: `djinn key revoke {name}` first, or take another name.")
+        if public not in known:
+            _write(self._file("allowed", require_person_name(name)), spell_public(public).encode())
+
+    def revoke(self, name: str) -> None:
+        """Admit a person no more, from now on. UsageError where there is none of that name."""
+        try:
+            self._file("allowed", require_person_name(name)).unlink()
+        except FileNotFoundError:
+            raise UsageError(f"No {name} is admitted; `djinn key list` has those who are.") from None
+
+    def allowed(self) -> dict[PublicKey, str]:
+        """Return the persons whom this user's engines admit, by their public keys. A file that cannot be read or
+        trusted admits no one, which is logged."""
+        return self.read_allowed()[0]
+
+    def read_allowed(self) -> tuple[dict[PublicKey, str], bool]:
+        """Return what `allowed` does, and whether all files could be read."""
+        found: dict[PublicKey, str] = {}
+        whole = True
+        for name in self.names("allowed"):
+            try:
+                public = self._read("allowed", name)
+            except (UsageError, ValueError) as error:
+                log.warning("The key of %s admits no one: %s", name, error)
+                whole = False
+                continue
+            if public is not None:
+                found[public] = name
+        return found, whole
+
+    def trust(self, place: str, public: PublicKey) -> None:
+        """Note the key of the engines at `HOST` or `HOST:PORT`. UsageError where another is trusted there."""
+        if not _PLACE.fullmatch(place):
+            raise UsageError(f"{place!r} is no host: write gpu-box, or gpu-box:5556 where several users have engines.")
+        known = self.trusted(place)
+        if known is not None and known != public:
+            raise UsageError(
+                f"Another key is trusted for {place}, {spell_public(known)}: if its user confirms the new one, delete "
+                f"{self._path / 'trusted' / place} and trust again."
+            )
+        if known is None:
+            _write(self._file("trusted", place), spell_public(public).encode())
+
+    def trusted(self, *places: str) -> PublicKey | None:
+        """Return the key that is trusted for the first of the places that has one; None where none has."""
+        found = (self._read("trusted", place) for place in places)
+        return next((public for public in found if public is not None), None)
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the keys of one folder, sorted."""
+        found = (path.name for path in (self._path / kind).glob("*"))
+        return tuple(sorted(name for name in found if not name.endswith(_PART)))
+
+    def admitted(self) -> Admitted:
+        """Return the persons admitted at each moment."""
+        return Admitted(self, self._path / "allowed")
+
+    def _file(self, kind: str, name: str) -> Path:
+        return self._path / kind / name
+
+    def _draw(self, path: Path, draw: Draw) -> KeyPair:
+        public, secret = draw()
+        _write(path, msgspec.json.encode(_Kept(public=public, secret=secret)))
+        return KeyPair(public=public, secret=secret)
+
+    def _read_pair(self, path: Path, name: str) -> KeyPair:
+        try:
+            kept = msgspec.json.decode(read_own(path), type=_Kept)
+        except FileNotFoundError:
+            raise UsageError(f"You have no key {name}; `djinn key list` has those that you have.") from None
+        except (msgspec.MsgspecError, ValueError):
+            raise UsageError(f"{path} holds no key of Djinn; `djinn key new` draws one.") from None
+        return KeyPair(public=kept.public, secret=kept.secret)
+
+    def _read(self, kind: str, name: str) -> PublicKey | None:
+        try:
+            return read_public(read_own(self._file(kind, name)).decode())
+        except FileNotFoundError:
+            return None
+
+
+class Admitted:
+    """The persons admitted, as the folder has them at each look: it is read again when it has changed, and every
+    AGAIN_SECONDS while a file of it cannot be read, for want of descriptors perhaps."""
+
+    def __init__(self, folder: KeyFolder, path: Path) -> None:
+        self._folder, self._path = folder, path
+        self._stamp: int | None = None
+        self._again = math.inf
+        self._names: Mapping[PublicKey, str] = {}
+
+    def name_of(self, public: PublicKey) -> str | None:
+        """Return the name of the person with that key; None for one who is not admitted, or not any more."""
+        stamp = self._settled_stamp()
+        if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
+            self._names, whole = self._folder.read_allowed()
+            self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
+        return self._names.get(public)
+
+    def _settled_stamp(self) -> int | None:
+        """Return when the folder changed; None so soon after a change that another could have the same time."""
+        try:
+            changed = self._path.stat().st_mtime_ns
+        except OSError:
+            return None
+        return changed if abs(time.time_ns() - changed) > _SETTLED_NANOSECONDS else None
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Write a new file of mode 0600, whole or not at all. UsageError where there is one."""
+    for folder in (path.parent.parent, path.parent):
+        make_own_folder(folder, "set JUPYTER_DATA_DIR to a folder of your own")
+    with _aside(path) as aside:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            raise UsageError(f"There is a key {path.name} already, in {path.parent}.") from None
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_PART}")
+    try:
+        yield aside
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""The names that belong to a person: of sessions, checkpoints, kernels and notebooks, wherever a message has one.
+
+A field whose type is marked `PERSONAL` holds such names, alone or in a tuple; numbers beside them are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+PERSONAL: Final = "a name that a person gave"
+OwnName = Annotated[str, PERSONAL]
+Message = TypeVar("Message", bound=msgspec.Struct)
+_OF_A_PERSON: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})@.+", re.DOTALL)
+Spell = Callable[[str], str]
+
+
+def of_person(person: str, name: str) -> str:
+    """Return the name by which an engine knows what a person calls `name`."""
+    return f"{person}@{name}"
+
+
+def person_of(name: str) -> str | None:
+    """Return the person behind whose name this one is put; None where there is none."""
+    found = _OF_A_PERSON.fullmatch(name)
+    return found[1] if found else None
+
+
+def known_to_the_same(name: str, names: Iterable[str]) -> list[str]:
+    """Return those of the names that one who may say `name` may hear: all, or the same person's."""
+    person = person_of(name)
+    return [one for one in names if person is None or person_of(one) == person]
+
+
+def respelled(message: Message, spell: Spell) -> Message:
+    """Return the message with each name in it as `spell` has it."""
+    changes = {}
+    for field, is_name in _places(type(message)):
+        before = getattr(message, field)
+        after = _respelled(before, spell, is_name)
+        if after is not before:
+            changes[field] = after
+    return msgspec.structs.replace(message, **changes) if changes else message
+
+
+def _respelled(value: Any, spell: Spell, is_name: bool) -> Any:
+    match value:
+        case str() if is_name:
+            return spell(value) if value else value  # empty: of all sessions
+        case msgspec.Struct():
+            return respelled(value, spell)
+        case tuple():
+            return tuple(_respelled(one, spell, is_name) for one in value)
+    return value
+
+
+@functools.cache
+def _places(kind: type[msgspec.Struct]) -> tuple[tuple[str, bool], ...]:
+    """Return the fields of a struct that hold names (True), or structs that have some."""
+    return tuple(_find_places(kind, ()))
+
+
+def _find_places(kind: type[msgspec.Struct], above: tuple[type, ...]) -> Iterator[tuple[str, bool]]:
+    for field, hint in typing.get_type_hints(kind, include_extras=True).items():
+        parts = list(_parts(hint))
+        inside = (one for one in parts if isinstance(one, type) and issubclass(one, msgspec.Struct))
+        if any(one is PERSONAL for one in parts):
+            yield field, True
+        elif any(one not in above and any(_find_places(one, (*above, kind))) for one in inside):
+            yield field, False
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield a type, those that it is made of, and their marks."""
+    yield hint
+    yield from getattr(hint, "__metadata__", ())
+    for one in typing.get_args(hint):
+        yield from _parts(one)

@@ -1,0 +1,189 @@
+"""No message of a person reads or changes what is another's: every request of the wire's own list, with the names of
+another person in every field that takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.persons import Person
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.naming import respelled
+from djinn_jupyter.wire.replies import Checkpoints, Failed, Finished, Opened, Paused, Sessions, Tree, Welcome
+from tests.engine.cases import KINDS
+from tests.engine.desk import Desk, desk_of, tokens
+from tests.wire import values
+
+GUESSED: Final = "quetzal"  # the name of a session and of a checkpoint of bert, which anna guesses
+UNSAID: Final = "ibis"  # in all other names of bert
+PROMPT: Final = tokens(9, seed=4)
+MOST: Final = 10  # cases of a kind
+
+
+class House:
+    """A real engine whose clients are persons: each request is answered before the next is asked."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end, admits_persons=True)
+        for person, word in (("bert", UNSAID), ("anna", "hers")):
+            self.greet(person, word)
+
+    def ask(self, person: str | None, request: Any) -> Any:
+        replies: list[Any] = []
+        self.clients.receive((person or "local").encode(), request, replies.append, person)
+        while not replies:
+            self.desk.engine.tick()
+        return replies[0]
+
+    def greet(self, person: str, word: str) -> None:
+        hello = protocol.hello(holder=f"kernel of {word}", user="root", notebook=f"{word}.ipynb")
+        assert isinstance(self.ask(person, hello), Welcome)
+
+    def of_bert(self) -> tuple[Any, ...]:
+        """All that can be read of bert's sessions, as bits."""
+        read: list[Any] = []
+        for name in (GUESSED, UNSAID):
+            described = self.ask("bert", ask.Describe(session=name)).session
+            read.append(msgspec.structs.replace(described, idle_seconds=0.0))
+            read.append(bytes(to_tensor(self.ask("bert", ask.Inspect(session=name)).snapshot.value).numpy().data))
+        return (*read, self.ask("bert", ask.ReadTree()), self.ask("bert", ask.ListCheckpoints()))
+
+    @staticmethod
+    def _must_not_end() -> None:
+        raise AssertionError("a person has ended the engine")
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    desk = desk_of("llama")
+    house = House(desk)
+    for name in (GUESSED, UNSAID):
+        assert isinstance(house.ask("bert", ask.Open(session=name)), Opened)
+        house.ask("bert", ask.SetBreakpoint(session=name, site="resid_post.3", when="step == 1"))
+        assert isinstance(house.ask("bert", ask.Run(session=name, tokens=PROMPT, max_new_tokens=2)), Paused)
+        house.ask("bert", ask.SaveCheckpoint(session=name, name=name, replace=True))
+    yield house
+    desk.close_all()
+
+
+def _says(reply: Any, word: bytes) -> bool:
+    return any(word in bytes(frame) for frame in codec.encode_reply(1, reply))
+
+
+def _named(kind: type, fields: dict[str, Any], name: str) -> Any:
+    """The request with this name in every field that takes a person's; None where the class refuses the fields."""
+    try:
+        made = kind(**fields, **({"session": name} if issubclass(kind, ask.SessionRequest) else {}))
+    except (DjinnError, TypeError):
+        return None
+    return respelled(made, lambda _: name)
+
+
+@pytest.mark.parametrize("spelled", [GUESSED, f"bert@{GUESSED}", f"anna@{GUESSED}"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not ask.Goodbye], ids=lambda kind: kind.__name__)
+def test_no_request_of_a_person_reads_or_changes_what_is_anothers(house: House, kind: type, spelled: str) -> None:
+    before = house.of_bert()
+    prompt = b"".join(map(msgspec.msgpack.encode, PROMPT))
+    for fields in values.requests(kind, "ordinary")[:MOST]:
+        request = _named(kind, fields, spelled)
+        if request is None:
+            continue
+        reply = house.ask("anna", request)
+        assert not _says(reply, UNSAID.encode()), reply
+        assert not _says(reply, prompt), reply
+    assert house.of_bert() == before
+
+
+def test_the_names_are_each_persons_own(house: House) -> None:
+    opened = house.ask("anna", ask.Open(session="main", fresh=True, force=True))
+    assert (opened.session.name, opened.session.owner) == ("main", "anna")
+    done = house.ask("anna", ask.Run(session="main", tokens=PROMPT, max_new_tokens=2, ignore_eos=True))
+    assert isinstance(done, Finished)
+    assert (done.session, done.stop.session) == ("main", "main")
+    house.ask("bert", ask.Open(session="main"))
+    assert house.ask("bert", ask.Describe(session="main")).session.tokens == 0
+    alone = house.ask(None, protocol.hello(holder="k", user="root"))
+    assert isinstance(alone, Welcome)
+    for name in ("anna@main", "bert@main"):
+        assert house.ask(None, ask.Describe(session=name)).session.name == name
+    house.ask("anna", ask.Close(session="main"))
+    house.ask("bert", ask.Close(session="main"))
+
+
+def test_of_others_a_list_has_owner_and_size_alone(house: House) -> None:
+    listed = house.ask("anna", ask.ListSessions())
+    assert isinstance(listed, Sessions)
+    others = [one for one in listed.sessions if one.owner == "bert"]
+    assert [one.tokens for one in others] == [10, 10]
+    assert all(one.device_bytes > 0 for one in others)
+    assert len({one.name for one in others}) == 2
+    assert not _says(listed, UNSAID.encode())
+    assert not _says(listed, GUESSED.encode())
+    tree, kept = house.ask("anna", ask.ReadTree()), house.ask("anna", ask.ListCheckpoints())
+    assert isinstance(tree, Tree)
+    assert isinstance(kept, Checkpoints)
+    assert [*tree.branches, *kept.checkpoints] == []
+    assert len(house.ask("bert", ask.ReadTree()).branches) == 2
+    assert sorted(one.name for one in house.ask("bert", ask.ListCheckpoints()).checkpoints) == sorted([GUESSED, UNSAID])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask.Shutdown(force=True),
+        ask.Sleep(),
+        ask.Wake(),
+        ask.RestoreCheckpoint(session="a", name="/etc/passwd"),
+        ask.DropCheckpoint(name="../x"),
+        ask.Collect(
+            session="a", folder="/tmp", shard=0, first=0, last=True, prompts=(PROMPT,), sites=("resid_post.1",)
+        ),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_what_is_of_all_and_paths_of_the_machine_are_refused(house: House, request_: Any) -> None:
+    refused = house.ask("anna", request_)
+    assert isinstance(refused, Failed)
+    assert refused.code == "UsageError"
+    assert "engine" in refused.message
+
+
+def test_a_connection_of_another_person_is_not_the_client_that_said_hello(house: House) -> None:
+    replies: list[Any] = []
+    house.clients.receive(b"bert", ask.Describe(session=UNSAID), replies.append, "anna")
+    house.clients.receive(b"bert", ask.Describe(session=f"bert@{UNSAID}"), replies.append, None)
+    assert [reply.code for reply in replies] == ["IllegalMove", "IllegalMove"]
+    assert "say Hello first" in replies[0].message
+
+
+def test_the_engines_own_user_takes_no_name_of_a_person(house: House) -> None:
+    house.ask(None, protocol.hello(holder="k", user="root"))
+    refused = house.ask(None, ask.Open(session="anna@new"))
+    assert isinstance(refused, Failed)
+    assert "choose a name without @" in refused.message
+    assert house.ask("anna", ask.Describe(session="new")).code == "UnknownSession"
+
+
+def test_a_holder_of_the_same_name_is_another_persons(house: House) -> None:
+    house.greet("anna", UNSAID)
+    house.ask("anna", ask.Goodbye())
+    house.desk.settle()
+    assert house.ask("bert", ask.Describe(session=UNSAID)).session.holder == f"kernel of {UNSAID}"
+    house.greet("anna", "hers")
+
+
+def test_an_event_is_heard_by_its_person_alone(house: House) -> None:
+    for person in ("anna", "bert"):
+        house.ask(person, ask.Listen())
+    heard = house.clients.listeners_of(f"bert@{UNSAID}")
+    assert heard == {Person("bert"): [b"bert"]}
+    for person in ("anna", "bert"):
+        house.ask(person, ask.Unlisten())

@@ -1,0 +1,163 @@
+"""Persons at a service's door: who is admitted, by the key of the connection, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.client.engines import keys as own
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError
+from djinn_jupyter.wire.host import host_name
+from djinn_jupyter.wire.keys import KeyFolder
+from djinn_jupyter.wire.registry import Entry, encode_entry
+from djinn_jupyter.wire.replies import Event, Opened, Pong, Sessions
+from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Run
+from tests.process.served import Served, served
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+@pytest.fixture
+def keys() -> KeyFolder:
+    """The folder of this user, who is on both sides: anna and bert are drawn and admitted, eve is drawn."""
+    folder = own.key_folder()
+    for name in ("anna", "bert", "eve"):
+        own.draw_own(name)
+    for name in ("anna", "bert"):
+        folder.allow(folder.own(name).public, name)
+    folder.trust("127.0.0.1", own.of_engines_here().public)
+    return folder
+
+
+@pytest.fixture
+def house(keys: KeyFolder) -> Iterator[Served]:
+    with served(tcp=True, token_seconds=0.001) as house:
+        yield house
+
+
+def entry_of(house: Served, key: str | None) -> Entry:
+    assert house.service.listens is not None
+    return entry_at(read_address(house.service.listens), key)
+
+
+async def opened(house: Served, key: str, holder: str = "kernel-1") -> Connection:
+    return await Connection.open(entry_of(house, key), holder=holder, user="root")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+async def test_a_person_is_known_by_the_key_whatever_hello_says(house: Served) -> None:
+    anna, bert = await opened(house, "anna"), await opened(house, "bert")
+    for one, name in ((anna, "anna"), (bert, "bert")):
+        made = await one.ask(Open(session="main"))
+        assert isinstance(made, Opened)
+        assert (made.session.name, made.session.owner) == ("main", name)
+    assert sorted(house.engine.sessions) == ["anna@main", "bert@main"]
+    local = await Connection.open(house.entry, holder="kernel-1", user="root")
+    listed = await local.ask(ListSessions())
+    assert isinstance(listed, Sessions)
+    assert [one.name for one in listed.sessions] == ["anna@main", "bert@main"]
+    for one in (anna, bert, local):
+        await one.close()
+
+
+async def test_each_hears_the_events_of_their_own_sessions_alone(house: Served) -> None:
+    anna, bert = await opened(house, "anna"), await opened(house, "bert")
+    heard: dict[str, list[Event]] = {"anna": [], "bert": []}
+    for one, name in ((anna, "anna"), (bert, "bert")):
+        await one.listen("", heard[name].append)
+        await one.listen("anna@main", heard[name].append)
+        await one.ask(Open(session="main"))
+        await one.ask(Run(session="main", tokens=(1,), max_new_tokens=2))
+    for name in ("anna", "bert"):
+        await until(lambda name=name: len(heard[name]) >= 2)  # type: ignore[misc]
+        assert {event.session for event in heard[name]} == {"main"}
+    assert len(heard["anna"]) == len(heard["bert"])
+    for one in (anna, bert):
+        await one.close()
+
+
+async def test_who_is_not_admitted_is_refused_in_one_sentence(house: Served, keys: KeyFolder) -> None:
+    requests = house.service.statistics().requests
+    with pytest.raises(KeyRefused, match="does not admit your key: there, `djinn key allow djinn-"):
+        await opened(house, "eve")
+    with pytest.raises(UsageError, match="name one of anna, bert, eve"):
+        await Connection.open(entry_of(house, None), holder="kernel-1", user="root")
+    afar = msgspec.structs.replace(
+        entry_of(house, "anna"), commands=entry_of(house, "anna").commands.replace("127.0.0.1", "localhost")
+    )
+    with pytest.raises(KeyRefused, match="No key is trusted for localhost"):
+        await Connection.open(afar, holder="kernel-1", user="root")
+    keys.trust("localhost", own.draw()[0])
+    with pytest.raises(KeyRefused, match="has not the key that is trusted for it"):
+        await Connection.open(afar, holder="kernel-1", user="root")
+    assert house.service.statistics().requests == requests
+
+
+async def test_where_no_one_listens_it_is_said(house: Served) -> None:
+    listens = entry_of(house, "anna")
+    house.service.stop()
+    with pytest.raises(EngineUnavailable, match=r"Nothing listens at 127.0.0.1:\d+ \(connection refused\)"):
+        await Connection.open(listens, holder="kernel-1", user="root")
+    nowhere = msgspec.structs.replace(listens, commands="tcp://no-such-host.invalid:5556")
+    with pytest.raises(EngineUnavailable, match="no machine of that name"):
+        await Connection.open(nowhere, holder="kernel-1", user="root")
+
+
+async def test_one_who_is_revoked_is_refused_at_once_and_hears_no_more(house: Served, keys: KeyFolder) -> None:
+    anna, bert = await opened(house, "anna"), await opened(house, "bert")
+    heard: list[Event] = []
+    await anna.listen("main", heard.append)
+    for one in (anna, bert):
+        await one.ask(Open(session="main"))
+    running = asyncio.ensure_future(anna.ask(Run(session="main", tokens=(1,), max_new_tokens=10_000_000)))
+    await until(lambda: bool(heard))
+    keys.revoke("anna")
+    with pytest.raises(KeyRefused, match="does not admit this key any more"):
+        await running
+    with pytest.raises(KeyRefused, match="does not admit this key any more"):
+        await anna.ask(Ping())
+    assert house.clients.listeners_of("anna@main") == {}
+    last = len(heard)
+    at = house.engine.sessions["anna@main"].new
+    await until(lambda: house.engine.sessions["anna@main"].new > at + 5)
+    assert await bert.ask(Ping()) == Pong()
+    assert len(heard) == last
+    with pytest.raises(KeyRefused, match="does not admit your key"):
+        await opened(house, "anna")
+    keys.allow(keys.own("anna").public, "anna")
+    again = await opened(house, "anna")
+    assert isinstance(await again.ask(Open(session="main", join=True)), Opened)
+    for one in (anna, bert, again):
+        await one.close()
+
+
+async def test_no_key_is_in_an_entry_an_error_or_a_log(
+    house: Served, keys: KeyFolder, caplog: pytest.LogCaptureFixture, runtime: Path
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        anna = await opened(house, "anna")
+        said = [repr(anna.entry), repr(vars(anna)), repr(house.entry), repr(house.service)]
+        said += [encode_entry(anna.entry).decode(), encode_entry(house.entry).decode()]
+        for key in ("eve", "no-one"):
+            with pytest.raises(DjinnError) as refused:
+                await opened(house, key)
+            said.append(str(refused.value))
+        await anna.close()
+    said.append(caplog.text)
+    pairs = [keys.own(name) for name in ("anna", "bert", "eve")] + [own.of_engines_here()]
+    everything = "\n".join(said)
+    for pair in pairs:
+        for spelled in (pair.secret.hex(), repr(pair.secret)[2:-1], own.z85.encode(pair.secret).decode()):
+            assert spelled not in everything
+    assert host_name() in everything

@@ -1,0 +1,134 @@
+"""docs/sharing.md as two persons follow it, each with a home folder of their own: every command in its order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from djinn_jupyter.wire.keys import PREFIX
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = re.findall(r"^\$ djinn (.*)$", (ROOT / "docs" / "sharing.md").read_text(), re.MULTILINE)
+KEY = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
+SIDES = {"new": "laptop", "trust": "laptop", "allow": "box", "revoke": "box"}
+
+# The verbs of the quickstart, to the last bit, as the notebook of either machine runs them.
+WORK = """
+import hashlib, sys
+import numpy as np
+import djinn_jupyter as dj
+engine = dj.load("demo", **({"at": sys.argv[1]} if sys.argv[1:] else {}))
+session, made = engine.session("main", fresh=True, force=True), hashlib.sha256()
+def keep(value): made.update(np.ascontiguousarray(value).tobytes())
+session.breakpoint("resid_post.3")
+keep(session.run("The capital of France is", max_new_tokens=4).hidden)
+session.edit(dj.scale(0.5))
+keep(session.inspect("resid_post.3").value)
+session.clear()
+done = session.resume()
+keep(session.logits())
+fork = session.fork("other")
+fork.steer("resid_post.2", dj.scale(1.5))
+heard = []
+keep(fork.run("The capital of Italy is", max_new_tokens=4, on_token=heard.append).tokens)
+keep(fork.logits())
+print(made.hexdigest(), len(heard), [one.owner for one in engine.sessions()].count("anna"))
+"""
+
+
+class Side:
+    """A machine, as far as a home folder makes one."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir()
+        folders = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "RUNTIME", "CONFIG")}
+        self.environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT), **folders}
+        self.home = home
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([sys.executable, *words], env=self.environment, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
+
+    def says(self, *words: str) -> str:
+        return self.start(*words).communicate(timeout=600)[0]
+
+    def djinn(self, words: str) -> str:
+        return self.says("-m", "djinn_jupyter.cli.main", *words.split())
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[dict[str, Side]]:
+    found = {name: Side(tmp_path / name) for name in ("laptop", "box")}
+    yield found
+    for process in psutil.Process().children(recursive=True):
+        process.send_signal(signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side]) -> None:
+    laptop, box, at = sides["laptop"], sides["box"], f"127.0.0.1:{_free_port()}"
+    assert [words.split()[0] if words.startswith("serve") else words.split()[1] for words in COMMANDS] == [
+        "new", "allow", "serve", "trust", "revoke"
+    ]  # fmt: skip
+    new, allow, serve, trust, revoke = COMMANDS
+    drawn = laptop.djinn(new)
+    public = KEY.findall(drawn)[0]
+    assert allow in drawn.replace(public, KEY.findall(allow)[0])
+    admitted = box.djinn(KEY.sub(public, allow))
+    engines = KEY.findall(admitted)[0]
+    served = box.start("-m", "djinn_jupyter.cli.main", *serve.replace("0.0.0.0:5556", at).split())
+    assert served.stdout is not None
+    lines = []
+    while "listens on" not in (line := served.stdout.readline()):
+        assert line, lines
+        lines.append(line)
+    assert f"listens on tcp://{at}. Admitted: anna." in line
+    trusted = laptop.djinn(KEY.sub(engines, trust).replace("gpu-box", at))
+    assert f"%djinn_load demo --at {at}" in trusted
+    afar, here = laptop.says("-c", WORK, at), box.says("-c", WORK)
+    assert afar == here
+    _, heard, sessions = afar.split()
+    assert (int(heard) > 0, sessions) == (True, "2")
+    assert "serves demo" in laptop.says("-c", WORK.replace('load("demo"', 'load("gpt2"'), at)
+    _no_secret_is_told(sides, served, drawn + admitted + trusted + line)
+    assert "is not admitted any more" in box.djinn(revoke)
+    assert "does not admit your key" in laptop.says("-c", WORK, at)
+    served.send_signal(signal.SIGINT)
+    assert "The engine has ended" in served.communicate(timeout=120)[0]
+    assert "Nothing listens at" in laptop.says("-c", WORK, at)
+
+
+def _no_secret_is_told(sides: dict[str, Side], served: subprocess.Popen[str], said: str) -> None:
+    """See that no secret is in what was printed, in a process's words or environment, in an entry or a log."""
+    import msgspec
+
+    secrets = [
+        msgspec.json.decode(path.read_bytes())["secret"]
+        for side in sides.values()
+        for kind in ("own", "server")
+        for path in (side.home / "data" / "djinn" / "keys" / kind).glob("*")
+    ]
+    assert len(secrets) == 2
+    told = [said]
+    for process in psutil.process_iter():
+        try:
+            told += [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+    for side in sides.values():
+        told += [path.read_text(errors="replace") for path in (side.home / "runtime").rglob("*") if path.is_file()]
+    assert not [text for text in told for secret in secrets if secret in text]
