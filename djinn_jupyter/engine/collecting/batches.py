@@ -33,6 +33,7 @@ from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, w
 from djinn_jupyter.wire.sites import Site
 
 TRIED: Final = (9, 4, 6)  # lengths
+HELD_BYTES: Final = 96  # a feature of a row, while a layer's step runs: the layer's input, and what modules in it gave
 Prompts = Sequence[tuple[int, ...]]
 Rows = Sequence[list[int] | None]
 Alone = Callable[[tuple[int, ...], CollectedSites], Generator[Blocked | None, None, Mapping[str, Tensor]]]
@@ -95,6 +96,11 @@ class Batches:
             self._why_not = why_not_several(self.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
+
+    def held_bytes(self, rows: int) -> int:
+        """Return the bytes that a pass of so many rows takes, at most: those of the step that runs, and what a layer's
+        steps before it gave."""
+        return rows * self.forward.anatomy.hidden_size * HELD_BYTES + self.sections.kept_bytes(rows)
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
         """Return whether the rows of both are equal within the rounding of this model."""

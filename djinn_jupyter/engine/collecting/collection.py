@@ -30,7 +30,6 @@ from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
 from djinn_jupyter.wire.nouns import Mode, Progress
 
 Result = TypeVar("Result")
-HELD_BYTES: Final = 96  # a feature of a row, while a layer runs: its input, and what its modules have given
 RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
 NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
@@ -137,9 +136,8 @@ class Collecting:
     def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
         """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
         asked, shard, done = self.asked, self._empty(), 0
-        forward = self.runtime.forward
         for batch in batches_of([len(tokens) for tokens in asked.prompts], self.batches.sections.tokens()):
-            held = max(len(asked.prompts[n]) for n in batch) * len(batch) * forward.anatomy.hidden_size * HELD_BYTES
+            held = self.batches.held_bytes(max(len(asked.prompts[n]) for n in batch) * len(batch))
             yield from room.take(held)
             prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]
             try:

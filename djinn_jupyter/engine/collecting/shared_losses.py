@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
-from djinn_jupyter.engine.collecting.collection import HELD_BYTES
 from djinn_jupyter.engine.collecting.places import CollectedSites, values_alone
 from djinn_jupyter.engine.collecting.scoring import LOSS_ROWS, logits_of, loss_of
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -55,7 +54,7 @@ class SharedLosses:
         logits = LOSS_ROWS * self.runtime.description.vocab_size * torch.float32.itemsize
         for batch in batches_of([len(tokens) for tokens in prompts], self.batches.sections.tokens()):
             together = [prompts[number] for number in batch]
-            yield from room.take(len(batch) * len(together[0]) * forward.anatomy.hidden_size * HELD_BYTES + 2 * logits)
+            yield from room.take(self.batches.held_bytes(len(batch) * max(map(len, together))) + 2 * logits)
             try:
                 yield from self._batch(batch, together, last)
             except NotBatched as error:

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import fed_tokens, require_empty, require_prompt, under_rules_of
+from djinn_jupyter.engine.requests.lines import prompt_of, require_empty, require_prompt, under_rules_of
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -108,18 +108,13 @@ class ScoreRequests:
     @handles(ask.Score, wakes_weights=True, changes=False)
     def score(self, request: ask.Score, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "score", "engine.loss")
-        prompts = [self._tokens(line, request.first + index) for index, line in enumerate(request.prompts)]
+        model, lines = self._runtime.description, enumerate(request.prompts, request.first)
+        prompts = [prompt_of(self._sessions, model, line, number) for number, line in lines]
         if request.what == "logits":
             _require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
         ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
         rules = under_rules_of(ruling, session)
         return self._steps(session, prompts, rules, request)
-
-    def _tokens(self, line: tuple[int, ...] | str, number: int) -> tuple[int, ...]:
-        if isinstance(line, str):
-            line = fed_tokens(self._sessions.find(line))
-        require_prompt(self._runtime.description, line, number)
-        return line
 
     def _steps(
         self, session: Session, prompts: list[tuple[int, ...]], rules: tuple[Rule, ...], request: ask.Score

@@ -11,7 +11,7 @@ from djinn_jupyter.engine.collecting.heads import KINDS, HeadsOfLayer, block_of,
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import fed_tokens, require_empty, require_prompt, under_rules_of
+from djinn_jupyter.engine.requests.lines import fed_tokens, prompt_of, require_empty, under_rules_of
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -31,17 +31,12 @@ class HeadRequests:
     @handles(ask.ReadHeads, wakes_weights=True, changes=False)
     def read_heads(self, request: ask.ReadHeads, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "read heads", "engine.head_scores")
-        lines = [self._tokens(line, number) for number, line in enumerate(request.lines)]
+        model, given = self._runtime.description, enumerate(request.lines)
+        lines = [prompt_of(self._sessions, model, line, number, _tokens_of) for number, line in given]
         ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
         rules = under_rules_of(ruling, session)
         layers = [HeadsOfLayer(tap=tap, wanted=request.patterns) for tap in pattern_taps(self._runtime.of(session))]
         return self._steps(session, lines, rules, layers)
-
-    def _tokens(self, line: tuple[int, ...] | str, number: int) -> tuple[int, ...]:
-        if isinstance(line, str):
-            line = _tokens_of(self._sessions.find(line))
-        require_prompt(self._runtime.description, line, number)
-        return line
 
     def _steps(
         self,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.texts import in_quotes
@@ -70,3 +71,17 @@ def fed_tokens(session: Session) -> tuple[int, ...]:
             f"Session {in_quotes(session.name)} has finished no pass yet; run a prompt in it, or give the text."
         )
     return tuple(session.tokens[: session.committed])
+
+
+def prompt_of(
+    sessions: SessionTable,
+    model: ModelDescription,
+    line: tuple[int, ...] | str,
+    number: int,
+    tokens_of: Callable[[Session], tuple[int, ...]] = fed_tokens,
+) -> tuple[int, ...]:
+    """Return prompt `number` of a request: the token ids that it gives, or `tokens_of` the session that it names.
+    Raises the error for which it cannot be run."""
+    tokens = tokens_of(sessions.find(line)) if isinstance(line, str) else line
+    require_prompt(model, tokens, number)
+    return tokens

@@ -7,6 +7,7 @@ modules, and whether they can be stopped between is tried on each layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -77,13 +78,15 @@ class SectionedCall:
 
 
 class Sections:
-    """Calls the layers of one model in sections, on a CPU and where `prove` has found that this changes nothing."""
+    """Calls the layers of one model in sections, on a CPU and where `prove` has found that this changes nothing. It
+    learns there what a call keeps of a row."""
 
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
         self._work = SECTION_WORK if forward.device.type == "cpu" else DEVICE_WORK
         self._steps = [tuple(steps_of(layer)) for layer in forward.anatomy.layers]
         self._cut: bool | None = None
+        self._kept_of_row = 0
 
     def prove(self) -> Iterator[None]:
         """Run every layer whole and a step at a time, until that has been done once. Yields after a layer."""
@@ -98,6 +101,10 @@ class Sections:
         steps = [step.weights for steps in self._steps for step in steps] if self._cut else []
         longest = max(steps, default=0) or max(map(_weights, self.forward.anatomy.layers))
         return max(1, min(MOST_TOKENS, int(self._work / max(longest, 1))))
+
+    def kept_bytes(self, rows: int) -> int:
+        """Return the bytes that a layer's call keeps between its sections, at most, where it has so many rows."""
+        return rows * self._kept_of_row if self._cut else 0
 
     def run(
         self, layer: int, arguments: Arguments, hidden_BTD: Tensor, caught: Caught = nullcontext
@@ -138,6 +145,7 @@ class Sections:
                 return False
             if not equal_but_for_rounding(stepped.flatten(0, 1), whole.flatten(0, 1), self.forward.model.dtype):
                 return False
+            self._kept_of_row = max(self._kept_of_row, math.ceil(calls[1].nbytes / stepped[..., 0].numel()))
             hidden_BTD = whole
             yield
         return True
