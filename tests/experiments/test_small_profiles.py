@@ -15,7 +15,7 @@ from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 SHORT = (
     "experiment.num_trials=1",
     "experiment.concurrent_demo.pause_duration_seconds=0.2",
@@ -96,6 +96,7 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
 
 
+@pytest.mark.alone
 def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a quarter of
     the profile's size; the rest is exact."""
