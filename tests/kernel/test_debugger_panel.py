@@ -13,7 +13,7 @@ import pytest
 from djinn_jupyter.magics.native_panel.bridge import FIRST_THREAD
 from tests.kernel.conftest import SECONDS, Kernel
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.alone
 
 
 class Panel:
