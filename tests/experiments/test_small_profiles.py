@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.processes
+PORTS = range(10_240, 32_768, 2)  # Linux gives out those from 32,768 on, macOS from 49,152
 SHORT = (
     "experiment.num_trials=1",
     "experiment.concurrent_demo.pause_duration_seconds=0.2",
@@ -161,13 +163,14 @@ def test_streaming(tmp_path: Path) -> None:
 
 
 def free_port() -> int:
-    """Return a port that is free together with the next one."""
-    while True:
+    """Return a port that is free together with the next one. Systems give connections and servers without a choice
+    higher ones, so that none takes it before the engine does."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as one, socket.socket() as next_one:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
             try:
+                one.bind(("127.0.0.1", port))
                 next_one.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
+    raise AssertionError("no two ports are free")
