@@ -38,10 +38,9 @@ class LoadingMagics(Group):
         live = self.state.screen.live()
         engine = self.state.client.load(
             args.model,
-            at=args.at,
-            key=args.key,
             progress=live.progress,
             each_second=live.second,
+            **{name: given for name in ("at", "key") if (given := getattr(args, name)) is not None},
             **chosen(GivenOptions, args),
         )
         session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)

@@ -38,6 +38,11 @@ def test_load_hands_its_options_on_and_leaves_the_rest_to_the_client(bare: Noteb
     assert repr(bare.shell.user_ns["engine"]).startswith("Engine demo")
 
 
+def test_load_hands_on_where_the_engine_is_and_by_which_key(bare: Notebook) -> None:
+    bare.cell("%djinn_load demo --at gpu-box:5557 --key anna --session main -o engine")
+    assert bare.client.loaded == [{"at": "gpu-box:5557", "key": "anna"}]
+
+
 def test_without_a_notebook_the_session_must_be_named(bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JPY_SESSION_NAME")
     assert bare.fails("%djinn_load demo") == "No notebook gives the session its name here: add --session NAME."

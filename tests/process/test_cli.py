@@ -59,7 +59,7 @@ def test_what_cannot_be_done_is_one_sentence_and_status_1(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
-        ("lst", "There is no command 'lst'; did you mean list? There are: start, stop,"),
+        ("lst", "There is no command 'lst'; did you mean list? There are: start, serve, stop,"),
         ("list --al", "There is no option --al."),
         ("stop --frce", "There is no option --frce; did you mean --force? (djinn stop --help)"),
         ("start fake --dvice=cpu", "There is no option --dvice; did you mean --device? (djinn start --help)"),

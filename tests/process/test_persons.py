@@ -142,6 +142,14 @@ async def test_one_who_is_revoked_is_refused_at_once_and_hears_no_more(house: Se
         await one.close()
 
 
+async def test_of_clients_that_have_gone_no_key_is_remembered(house: Served) -> None:
+    for _ in range(5):
+        anna = await opened(house, "anna")
+        assert await anna.ask(Ping()) == Pong()
+        await anna.close()
+    await until(lambda: not house.service._admission._keys)
+
+
 async def test_no_key_is_in_an_entry_an_error_or_a_log(
     house: Served, keys: KeyFolder, caplog: pytest.LogCaptureFixture, runtime: Path
 ) -> None:

@@ -3,6 +3,7 @@ message on, and hears no more. Knows no sockets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -61,6 +62,11 @@ class Admission:
     def turned_away(self) -> list[bytes]:
         """Return the clients that are not admitted any more."""
         return [peer for peer in self._keys if not self.admits(peer)]
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> None:
+        """Forget the clients that are not known any more, or have not said who they are."""
+        for peer in [peer for peer in self._keys if not known(peer)]:
+            self.forget(peer)
 
     def forget(self, peer: bytes) -> None:
         """Forget a client until its next message."""

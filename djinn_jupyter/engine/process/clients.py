@@ -141,6 +141,9 @@ class ClientTable:
                 found.setdefault(client.person, []).append(peer)
         return found
 
+    def knows(self, peer: bytes) -> bool:
+        return peer in self._clients
+
     def dismiss(self, peer: bytes) -> None:
         """Take a client for gone, if it is known: its sessions are detached unless another speaks for its holder."""
         if peer in self._clients:

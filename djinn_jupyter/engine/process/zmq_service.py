@@ -165,6 +165,7 @@ class Service:
                 with self._faults.during("the service looked who has gone"):
                     self._dismiss(*self._admission.turned_away())
                     self._clients.sweep()
+                    self._admission.keep_only(self._clients.knows)
         self._turn({})
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
