@@ -11,11 +11,12 @@ import torch
 
 from djinn_jupyter.amounts import GIB, MIB
 from djinn_jupyter.engine.residency.eviction import Eviction
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.asking import LEAST_VOCABULARY
 from djinn_jupyter.experiments.counter import counter_of
 from djinn_jupyter.experiments.course import Unmeasured
-from djinn_jupyter.experiments.whitebox import pause
+from djinn_jupyter.experiments.whitebox import pause, until_full
 from djinn_jupyter.experiments.whitebox.pause import PauseReadings, prompts_of
 from tests.faults.inside import OURS_ALONE, Inside
 from tests.faults.test_keys import CARD, OTHER
@@ -165,6 +166,19 @@ def test_memory_that_is_not_given_back_is_full_early(inside: Inside, monkeypatch
     assert table["sessions_until_full_reached"]["djinn"] is True
     assert ours["sessions_until_full_refusal"]
     assert ours["sessions_until_full_bitwise_equal"]
+
+
+def test_a_session_that_finds_no_memory_to_go_on_is_told_and_not_judged() -> None:
+    class InFullMemory:
+        def clear(self) -> None: ...
+
+        def resume(self) -> None:
+            raise SlabFull("all pages are taken")
+
+    session: Any = InFullMemory()
+    found = until_full._is_alike([session], ((1, 2), "digest"))
+    assert isinstance(found, Unmeasured)
+    assert "all pages are taken" in found.reason
 
 
 def test_eager_holds_as_many_stops_as_its_tensors_fit(inside: Inside) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from djinn_jupyter.experiments.baselines.by_hand import ByHand
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.streaming import subjects
+from djinn_jupyter.experiments.streaming import ring, subjects
 from djinn_jupyter.experiments.streaming.judging import Evidence, judged, left_open
 from djinn_jupyter.experiments.streaming.logits import Answer, compared
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
@@ -139,6 +140,38 @@ def test_bits_decide_on_one_device_and_the_five_most_likely_on_two() -> None:
     two = compared([near], [answer()], same_device=False)
     assert (two["passed"], two["decided_by"]) == (True, "five most likely tokens")
     assert not compared([swapped], [answer()], same_device=False)["passed"]
+
+
+def test_an_answer_of_each_repetition_is_compared() -> None:
+    """The first is of all samples, the others of the first sample, as often as it was timed."""
+    others = answer((3, 1e-6))
+    fields, _ = verdict(
+        ours=[answer(), others], reference=[answer()] * 2, plain=[answer()] * 2, repeated=[answer(), others]
+    )
+    assert fields["logits"]["repetitions_passed"] == [False, True, False]
+
+
+def test_the_start_of_a_pass_has_no_request_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine counts the seconds of its passes; all else of a token asked for by itself is told beside."""
+    counted = iter((1.0, 1.020))
+    done = SimpleNamespace(tokens=[5, 6], logits=np.zeros(2, dtype=np.float32))
+
+    def run(*asked: Any, on_token: Any = None, **options: Any) -> Any:
+        for token in done.tokens if on_token else ():
+            on_token(token)
+        return done
+
+    engine: Any = SimpleNamespace(
+        session=lambda name: SimpleNamespace(run=run),
+        wake=lambda: SimpleNamespace(weights=SimpleNamespace(pass_seconds=next(counted))),
+    )
+    monkeypatch.setattr(ring, "finished", lambda reply: reply)
+    monkeypatch.setattr(ring, "timed", lambda work: (work(), 27.0))
+    nothing: Any = None
+    file: Any = SimpleNamespace(new_tokens=2)
+    side = ring.RingSide(course=nothing, subject=nothing, file=file, budget=0, prompts=[[1, 2]])
+    assert side._reading(engine).alone == pytest.approx(20.0)
+    assert side.outside == [pytest.approx(7.0)]
 
 
 def test_weights_that_have_not_arrived_are_a_difference_that_json_has() -> None:

@@ -150,7 +150,7 @@ def test_one_request_is_put_aside_while_another_ends(tmp_path: Path, monkeypatch
     found = paused()
     assert found["status"] == "success"
     assert 0 < found["paused_after_tokens"] < 6
-    assert found["stood_still"]
+    assert "stood_still" not in found  # of a request that was aborted it would be true whatever vLLM did
     assert found["request_b_ended_during_pause"]
     assert found["ended"]
     assert found["tokens_equal_without_pause"]

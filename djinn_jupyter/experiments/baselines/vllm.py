@@ -138,13 +138,11 @@ async def _put_aside(engine: Any, tokens: list[int], new: int, seconds: float) -
     ended, _ = await asyncio.wait({b.task}, timeout=seconds)
     held, had = device_gigabytes(), list(a.tokens)
     await asyncio.sleep(max(0.0, seconds - (time.perf_counter() - begun)))
-    stood = a.tokens == had
     await b.ended()
     rest = _RequestUnderWay(engine, "a again", [*tokens, *had], new - len(had)) if len(had) < new else None
     again = had + (await rest.ended() if rest is not None else [])
     return {
         "paused_after_tokens": len(had),
-        "stood_still": stood,
         "vram_during_pause_gb": held,
         "request_b_ended_during_pause": bool(ended),
         "ended": len(again) == new,

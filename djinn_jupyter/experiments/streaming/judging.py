@@ -70,7 +70,11 @@ def judged(seen: Evidence, *, bar: float) -> tuple[dict[str, Any], list[str]]:
         "limit": _limits(seen),
         "of_both_at_once": of_both,
         "of_the_limit": {part: _of_limit(seen, which).fields() for part, which in PARTS.items()},
-        "logits": {**logits, "reference_is_plain": _is_plain(seen)},
+        "logits": {
+            **logits,
+            "repetitions_passed": _repeated(seen, logits["passed"]),
+            "reference_is_plain": _is_plain(seen),
+        },
         "layer_copies_gb_per_s": seen.rate / 1e9,
         "fastest_by_hand_gb_per_s": seen.fastest / 1e9,
     }
@@ -125,6 +129,13 @@ def _of_limit(seen: Evidence, which: str) -> MedianInterval:
 def _of_both(seen: Evidence, which: str, *, bar: float) -> dict[str, Any]:
     found = MedianInterval.of(ratios(_of(seen.readings[others.BOTH], which), _of(seen.readings[NAME], which)))
     return {**found.fields(), "bar": bar, "verdict": found.at_least(bar)}
+
+
+def _repeated(seen: Evidence, passed: bool) -> list[bool]:
+    """Return whether the logits passed each time: those of all samples, then those of the first in each repetition."""
+    first = seen.reference[:1]
+    again = [compared([one], first, same_device=seen.same_device)["passed"] for one in seen.repeated]
+    return [passed, *again]
 
 
 def _is_plain(seen: Evidence) -> Any:

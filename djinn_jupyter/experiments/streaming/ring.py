@@ -78,7 +78,7 @@ class RingSide:
         self.answers.append(Answer(tokens=tuple(done.tokens), logits=done.logits))
 
     def _reading(self, engine: RemoteEngine) -> Repetition:
-        """Time a run of the first sample by its tokens, as they come, and then one token more by itself."""
+        """Time a run of the first sample by its tokens, as they come, and then the pass of one token more by itself."""
         session, prompt, new = engine.session("streaming"), self.prompts[0], self.file.new_tokens
         came: list[float] = []
 
@@ -88,8 +88,9 @@ class RingSide:
         )
         total = 1000 * (perf_counter() - begun)
         before = engine.wake().weights.pass_seconds
-        _, alone = timed(lambda: finished(session.run(max_new_tokens=1, ignore_eos=True, extend=True)))
-        self.outside.append(alone - 1000 * (engine.wake().weights.pass_seconds - before))
+        _, asked = timed(lambda: finished(session.run(max_new_tokens=1, ignore_eos=True, extend=True)))
+        alone = 1000 * (engine.wake().weights.pass_seconds - before)
+        self.outside.append(asked - alone)
         self.repeated.append(Answer(tokens=tuple(done.tokens), logits=done.logits))
         each = 1000 * (came[-1] - came[0]) / (new - 1)
         return Repetition(first=1000 * (came[0] - begun), token=each, total=total, alone=alone)

@@ -14,8 +14,8 @@ WARM_UP = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Milliseconds of one repetition: until the first new token, of each further one, until the last. `alone` is a
-    token that was asked for by itself, after the first."""
+    """Milliseconds of one repetition: until the first new token, of each further one, until the last. `alone` is the
+    pass of a token that was asked for by itself, after the first, without the request around it."""
 
     first: float
     token: float

@@ -248,7 +248,7 @@ def _pause(course: Course, file: Whitebox, device: str, failures: list[str], **o
     if filling is None:
         return found | dict.fromkeys(FULL_FIELDS, NO_LIMIT)
     full = filled_by_djinn(course, file.model.name, device, filling, threads=THREADS, **options)
-    if not full["sessions_until_full_bitwise_equal"]:
+    if full["sessions_until_full_bitwise_equal"] is False:
         failures.append("A session that stood in full memory is not what it would have been alone.")
     return found | full
 

@@ -56,7 +56,7 @@ def filled_by_djinn(course: Course, model: str, device: str, wanted: Filling, **
         return {
             **wanted.fields(standing, refusal),
             "sessions_until_full_on_device": resident,
-            "sessions_until_full_bitwise_equal": bool(sessions) and _gone_on(sessions[0]) == expected,
+            "sessions_until_full_bitwise_equal": _is_alike(sessions, expected),
         }
 
 
@@ -88,6 +88,16 @@ def _standing(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> tuple[
     names = {session.name for session in sessions}
     there = [found for found in engine.sessions() if found.name in names and found.state == "paused"]
     return len(there), sum(found.residency == "resident" for found in there)
+
+
+def _is_alike(sessions: Sequence[RemoteSession], expected: tuple[tuple[int, ...], str]) -> bool | Unmeasured:
+    """Return whether the first session goes on as it does alone, where the memory that is full has room for it."""
+    if not sessions:
+        return False
+    try:
+        return _gone_on(sessions[0]) == expected
+    except MemoryShortage as error:
+        return Unmeasured(reason=f"the first session found no memory to go on: {error}")
 
 
 def _gone_on(session: RemoteSession) -> tuple[tuple[int, ...], str]:
