@@ -5,11 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from djinn_jupyter.experiments.intervals import MedianInterval
+
+DECIDING: Final = 6  # readings: of fewer the interval of a median has it with less than 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Median and quartiles of `count` readings."""
+    """Median and quartiles of `count` readings, or in their place the interval of the median."""
 
     median: float
     low: float
@@ -24,6 +29,13 @@ class Spread:
             return None
         low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
         return cls(median=statistics.median(values), low=low, high=high, count=len(values))
+
+    @classmethod
+    def of_median(cls, readings: Sequence[float]) -> Spread:
+        """Return the median and, from DECIDING readings on, the interval that has the true median with probability
+        0.95."""
+        found = MedianInterval.of(readings)
+        return cls(median=found.median, low=found.low, high=found.high, count=found.count)
 
 
 def in_milliseconds(seconds: Iterable[float]) -> Spread | None:

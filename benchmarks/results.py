@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.machine import Machine
-from benchmarks.measuring import Readings, Spread, ratios
+from benchmarks.measuring import DECIDING, Readings, Spread, ratios
 
 HERE = Path(__file__).parent / "results"
 
@@ -20,11 +20,21 @@ class Disagreement(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
+    """`by_interval` where a spread is the interval of its median, which then has to be whole on one side of the bar."""
+
     sense: Literal["at least", "at most"]
     value: float
+    by_interval: bool = False
 
     def met_by(self, figure: float) -> bool:
         return figure >= self.value if self.sense == "at least" else figure <= self.value
+
+    def verdict(self, spread: Spread) -> bool | None:
+        """Return whether the median meets the bar; None where its interval does not decide that."""
+        if not self.by_interval:
+            return self.met_by(spread.median)
+        ends = {self.met_by(spread.low), self.met_by(spread.high)}
+        return ends.pop() if len(ends) == 1 and spread.count >= DECIDING else None
 
 
 def at_least(value: float) -> Bar:
@@ -50,8 +60,8 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """True where the median meets the bar; None where there is no bar or no value."""
-        return None if self.bar is None or self.value is None else self.bar.met_by(self.value.median)
+        """True where the median meets the bar; None where there is no bar or no value, or the bar is not decided."""
+        return None if self.bar is None or self.value is None else self.bar.verdict(self.value)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "met": self.met}
@@ -62,7 +72,7 @@ class Figure:
         spread = f"{self.value.median:.3g} {self.unit} ({self.value.low:.3g} to {self.value.high:.3g})"
         if self.bar is None:
             return f"{self.name}: {spread}"
-        verdict = "met" if self.met else "MISSED"
+        verdict = {True: "met", False: "MISSED", None: "not decided"}[self.met]
         return f"{self.name}: {spread}, bar {self.bar.sense} {self.bar.value:g}: {verdict}"
 
 

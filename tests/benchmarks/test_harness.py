@@ -56,6 +56,25 @@ def test_what_was_not_measured_is_none_and_has_no_verdict() -> None:
     assert str(figure) == "copy: not run (no device)"
 
 
+@pytest.mark.parametrize(
+    ("readings", "met"),
+    [
+        ([0.8, 0.9, 0.9, 0.9, 0.9, 0.99], True),
+        ([1.1, 1.2, 1.2, 1.2, 1.2, 1.3], False),
+        ([0.8, 0.9, 0.9, 0.9, 0.9, 1.01], None),  # six readings leave none outside the interval
+        ([0.8, 0.9, 0.9, 0.9, 0.99], None),  # too few
+    ],
+)
+def test_a_bar_is_decided_where_the_whole_interval_of_the_median_is_on_one_side(
+    readings: list[float], met: bool | None
+) -> None:
+    bar = results.Bar(sense="at most", value=1.0, by_interval=True)
+    figure = Figure(name="f", unit="ms", value=Spread.of_median(readings), bar=bar)
+    assert figure.met is met
+    assert str(figure).endswith({True: "met", False: "MISSED", None: "not decided"}[met])
+    assert Spread.of_median([*range(1, 10)]) == Spread(median=5, low=2, high=8, count=9)
+
+
 @pytest.mark.parametrize(("bar", "value", "met"), [(at_least(1), 0.99, False), (at_least(1), 1.0, True)])
 def test_the_verdict_is_computed_from_figure_and_bar(bar: results.Bar, value: float, met: bool) -> None:
     assert Figure(name="f", unit="x", value=Spread.of([value]), bar=bar).met is met
@@ -237,4 +256,4 @@ def check_schema(found: dict[str, Any]) -> None:
             continue
         assert value["low"] <= value["median"] <= value["high"]
         assert value["count"] >= 1
-        assert one["met"] is (None if bar is None else results.Bar(**bar).met_by(value["median"]))
+        assert one["met"] is (None if bar is None else results.Bar(**bar).verdict(Spread(**value)))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernel.conftest import Kernel
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.alone
 Start = Callable[[str], Kernel]
 
 
