@@ -14,7 +14,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar alone chromium explore bench gpu wheels pictures clean
+.PHONY: help setup node lab demo test check fast sidebar processes alone chromium explore bench gpu wheels pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -65,23 +65,29 @@ check: setup
 	$(BIN)/mypy
 	npm --prefix labextension run --silent check
 
-# The checks, then three stages of tests: what may share the cores, the sidebar's models, what needs the cores alone.
-# All of them run, also after one that fails; the sum of the tests is the last line.
-TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml alone.xml)
+# The checks, then four stages of tests: what computes in its own process, the sidebar's models, what starts engines,
+# kernels or JupyterLab (they mostly wait for each other), what needs the cores alone. All of them run, also after one that
+# fails; the sum of the tests is the last line.
+TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml)
 test: setup
 	@rm -f $(TESTED)
-	@status=0; $(MAKE) --no-print-directory --keep-going check chromium fast sidebar alone || status=1; \
+	@status=0; $(MAKE) --no-print-directory --keep-going check chromium fast sidebar processes alone || status=1; \
 	  $(BIN)/python tests/tally.py $(TESTED) || status=1; exit $$status
 
 fast: setup
-	$(BIN)/pytest tests -m 'not alone and not browser and not slow' --numprocesses 2 --dist loadfile \
+	$(BIN)/pytest tests -m 'not processes and not alone and not slow' --numprocesses 2 --dist loadfile \
 	  --junit-xml $(REPORTS)/fast.xml
 
 sidebar: setup
 	DJINN_JEST_REPORT=$(CURDIR)/$(REPORTS)/sidebar.xml npm --prefix labextension run --silent test
 
+# Only files that have such tests are read.
+processes: setup
+	$(BIN)/pytest tests/browser notebooks $$(grep -rl mark.processes tests --include='test_*.py') -m 'processes and not alone and not slow' \
+	  --nbval --nbval-sanitize-with notebooks/sanitize.cfg --numprocesses 2 --dist loadfile --junit-xml $(REPORTS)/processes.xml
+
 alone: setup
-	$(BIN)/pytest tests notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg -m '(alone or browser) and not slow' --junit-xml $(REPORTS)/alone.xml
+	$(BIN)/pytest $$(grep -rl mark.alone tests --include='test_*.py') -m 'alone and not slow' --junit-xml $(REPORTS)/alone.xml
 
 # A browser for the tests: $DJINN_CHROMIUM, or `chromium` on the path, or Debian's package when we may install it.
 chromium:
@@ -95,7 +101,7 @@ chromium:
 # The property tests on examples of the day: TIMES often, all night if you like.
 explore: setup
 	for i in $$(seq $${TIMES:-10}); do DJINN_EXAMPLES=exploring $(BIN)/pytest $$(grep -rl hypothesis tests --include='test_*.py') \
-	  -m 'not alone and not browser and not slow' -q -x --numprocesses 2 --dist loadfile || exit 1; done
+	  -m 'not processes and not alone and not slow' -q -x --numprocesses 2 --dist loadfile || exit 1; done
 
 bench: setup
 	$(BIN)/python -m benchmarks

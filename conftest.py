@@ -60,13 +60,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
     for item in items:
         if item.path.suffix == ".ipynb" or item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.alone)
+            item.add_marker(pytest.mark.processes)
 
 
 def _place(item: pytest.Item) -> Path:
     """Return the folder in which the engines that the test starts are found, and keep their sessions."""
-    alone = item.path.suffix == ".ipynb" or item.get_closest_marker("browser")
-    return HOME / item.path.stem if alone else HOME
+    apart = item.path.suffix == ".ipynb" or item.get_closest_marker("browser")
+    return HOME / item.path.stem if apart else HOME
 
 
 @pytest.hookimpl(tryfirst=True)

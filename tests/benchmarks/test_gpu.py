@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from benchmarks.gpu.steps import SECONDS, STEPS, Step, Unfinished, findings_of, 
 from benchmarks.results import Figure, Result
 from benchmarks.setting import Setting
 from djinn_jupyter.experiments.nvml import Card
+from tests.waiting import until
 
 ONE = (("llama",), ("bfloat16",), ("eager",))
 
@@ -191,11 +191,11 @@ def test_a_step_that_takes_too_long_is_ended(
     """A signal ends it, at which it stops its engines; force ends it where it goes on. Its time begins when it is at
     work, however long it took to start."""
     at_work = tmp_path / "at work"
-    os.mkfifo(at_work)
 
     class Turn(subprocess.Popen[str]):
         def communicate(self, *given: Any, **more: Any) -> Any:
-            at_work.read_bytes()  # until the turn has opened it, and closed it
+            until(lambda: at_work.exists() or self.poll() is not None, "the turn's beginning")
+            assert at_work.exists(), "the turn has ended before it was at work"
             return super().communicate(*given, **more)
 
     monkeypatch.setattr(course.subprocess, "Popen", Turn)

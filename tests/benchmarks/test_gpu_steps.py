@@ -90,7 +90,7 @@ def test_a_case_that_a_kernel_refuses_leaves_the_others_their_figure(
     assert (figure.value, figure.not_run) == (None, "No available kernel. Aborting execution.")
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(
     tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ def test_the_bar_of_graphs_is_the_smaller_one(speed: float, of_the_bar: float) -
     assert (of_vllm.value, of_vllm.not_run) == (None, "vLLM is not installed here")
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -> None:
     found = ran(sessions, tiny)
     assert (
@@ -131,7 +131,7 @@ def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -
     assert value_of(found, "the engine counted") == pytest.approx(1.0, abs=0.2)
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None:
     found = ran(moves, tiny)
     assert found.settings["bytes_of_a_session"]
@@ -139,7 +139,7 @@ def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None
     assert value_of(found, "told by the focus") is not None
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
     found = ran(large_ring, tiny)
     assert found.checks["layer copies"]
@@ -148,13 +148,13 @@ def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.processes
 def test_the_smaller_shape_goes_through_the_ring(tiny: Setting) -> None:
     assert ran(ring, tiny).checks["layer copies"]
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.processes
 def test_a_start_gives_the_first_token_of_a_plain_script(tiny: Setting) -> None:
     found = ran(start_up, tiny)
     assert found.checks == {"the first token of djinn and of a plain script": 1}

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.alone)
+            item.add_marker(pytest.mark.processes)
             item.add_marker(pytest.mark.timeout(900))  # several kernel starts in one test, maybe on a busy machine
 
 

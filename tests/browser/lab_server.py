@@ -85,11 +85,11 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment(place: Path) -> dict[str, str]:
-    """Return this process's, less the variables of tests without a browser; with settings that ask nothing."""
+    """Return this process's, less the variable of tests without a browser; with settings that ask nothing."""
     silent = place / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     silent.parent.mkdir(parents=True, exist_ok=True)
     silent.write_text('{"fetchNews": "false", "checkForUpdates": false}')
-    kept = {key: value for key, value in os.environ.items() if key not in ("DJINN_STATIC", "OMP_NUM_THREADS")}
+    kept = {key: value for key, value in os.environ.items() if key != "DJINN_STATIC"}
     places = {"JUPYTERLAB_SETTINGS_DIR": place / "settings", "JUPYTERLAB_WORKSPACES_DIR": place / "workspaces"}
     return kept | {name: str(path) for name, path in places.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import painting
@@ -64,6 +65,7 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
     assert errors == []
 
 
+@pytest.mark.alone
 def test_a_stop_card_is_painted_at_once_and_an_update_in_a_few_frames(lab: LabServer, page: Page) -> None:
     """The bar is a bare line of HTML in the same notebook; `benchmarks/paint.py` measures against the design's bars."""
     cells = [

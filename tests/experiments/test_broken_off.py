@@ -21,7 +21,7 @@ import pytest
 from tests.experiments.fields import missing
 from tests.experiments.test_small_profiles import free_port
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 SECONDS = 120
 
 
@@ -164,6 +164,7 @@ def test_an_interrupt_while_the_engine_starts(tmp_path: Path, small_files: str) 
     assert run.file("checkpoint_cost_results.json")["status"] == "partial"
 
 
+@pytest.mark.alone
 def test_the_limit_is_hard(tmp_path: Path, small_files: str) -> None:
     """It ends the run within a step that takes longer: the pause of an hour is not waited for."""
     pause = "experiment.concurrent_demo.pause_duration_seconds=3600"

@@ -34,6 +34,7 @@ from djinn_jupyter.wire.registry import Entry
 from tests.faults.inside import Inside, moved
 from tests.process.served import entry_for
 from tests.threads import one_thread
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "from_the_original.md"
 EXCERPT = """
@@ -264,9 +265,11 @@ def test_an_agent_sleeps_in_an_engine_that_runs(
     slept = sleep._sleep
 
     def until_it_has_left(course: Any, engine: Any, *night: Any) -> None:
-        slept(course, engine, *night)
-        while {one.name: one.residency for one in engine.sessions()}["agent"] in ("resident", "storing"):
+        def left() -> bool:
             slept(course, engine, *night)
+            return {one.name: one.residency for one in engine.sessions()}["agent"] not in ("resident", "storing")
+
+        until(left, "the agent's leaving")
 
     monkeypatch.setattr(sleep, "_sleep", until_it_has_left)
     entry, asked, desk = serving("gpt2", idle_swap_seconds=0.05), [], gpt2.desk()

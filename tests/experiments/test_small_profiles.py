@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
+PORTS = range(10_240, 32_768, 2)  # Linux gives out those from 32,768 on, macOS from 49,152
 SHORT = (
     "experiment.num_trials=1",
     "experiment.concurrent_demo.pause_duration_seconds=0.2",
@@ -96,6 +98,7 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
 
 
+@pytest.mark.alone
 def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a quarter of
     the profile's size; the rest is exact."""
@@ -160,13 +163,14 @@ def test_streaming(tmp_path: Path) -> None:
 
 
 def free_port() -> int:
-    """Return a port that is free together with the next one."""
-    while True:
+    """Return a port that is free together with the next one. Systems give connections and servers without a choice
+    higher ones, so that none takes it before the engine does."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as one, socket.socket() as next_one:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
             try:
+                one.bind(("127.0.0.1", port))
                 next_one.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
+    raise AssertionError("no two ports are free")

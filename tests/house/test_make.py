@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from _pytest.mark.expression import Expression
+
 from tests.house.repository import ROOT
 
-STAGES = ("check", "chromium", "fast", "sidebar", "alone")
-TESTED = ("fast", "sidebar", "alone")
+STAGES = ("check", "chromium", "fast", "sidebar", "processes", "alone")
+TESTED = ("fast", "sidebar", "processes", "alone")
 REPORT = '<testsuites><testsuite tests="3" failures="{failures}" errors="0" skipped="1"/></testsuites>'
 PASSED = REPORT.format(failures=0)
 
@@ -41,22 +45,39 @@ def made(folder: Path, reports: dict[str, str], status: int) -> tuple[int, str, 
 
 def test_every_stage_is_run_also_after_one_that_fails(tmp_path: Path) -> None:
     status, said, asked = made(tmp_path, dict.fromkeys(TESTED, PASSED), 0)
-    assert (status, said) == (0, "6 passed, 0 failed, 3 skipped")
+    assert (status, said) == (0, "8 passed, 0 failed, 4 skipped")
     assert "--keep-going" in asked
     assert asked[-len(STAGES) :] == list(STAGES)
 
 
 def test_a_stage_that_fails_fails_the_run_whose_sum_is_told(tmp_path: Path) -> None:
     status, said, _ = made(tmp_path, {**dict.fromkeys(TESTED, PASSED), "fast": REPORT.format(failures=1)}, 2)
-    assert (status > 0, said) == (True, "5 passed, 1 failed, 3 skipped")
+    assert (status > 0, said) == (True, "7 passed, 1 failed, 4 skipped")
 
 
 def test_checks_that_fail_fail_the_run_though_all_tests_passed(tmp_path: Path) -> None:
     status, said, _ = made(tmp_path, dict.fromkeys(TESTED, PASSED), 2)
-    assert (status > 0, said) == (True, "6 passed, 0 failed, 3 skipped")
+    assert (status > 0, said) == (True, "8 passed, 0 failed, 4 skipped")
 
 
 def test_a_stage_without_a_report_is_named_and_the_report_of_a_run_before_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "alone.xml").write_text(PASSED)
-    status, said, _ = made(tmp_path, {"fast": PASSED, "sidebar": PASSED}, 0)
-    assert (status > 0, said) == (True, "4 passed, 0 failed, 2 skipped, alone has no report")
+    status, said, _ = made(tmp_path, {"fast": PASSED, "sidebar": PASSED, "processes": PASSED}, 0)
+    assert (status > 0, said) == (True, "6 passed, 0 failed, 3 skipped, alone has no report")
+
+
+MARKS = ("processes", "alone", "slow")
+
+
+def test_every_test_is_run_by_one_stage_and_a_slow_one_by_none() -> None:
+    recipes = {stage: (ROOT / "Makefile").read_text().partition(f"\n{stage}: setup\n")[2] for stage in TESTED}
+    chosen = {stage: re.search(r"-m '(.+?)'", recipes[stage]) for stage in ("fast", "processes", "alone")}
+    stages = {stage: Expression.compile(found[1]) for stage, found in chosen.items() if found}
+    for given in itertools.product((False, True), repeat=len(MARKS)):
+        marks = {name for name, has in zip(MARKS, given, strict=True) if has}
+        ran = [stage for stage, wants in stages.items() if fits(wants, marks)]
+        assert len(ran) == ("slow" not in marks), (marks, ran)
+
+
+def fits(wants: Expression, marks: set[str]) -> bool:
+    return wants.evaluate(lambda name, /, **_: name in marks)

@@ -76,7 +76,7 @@ def test_every_name_in_the_architecture_is_in_the_code() -> None:
     assert [name for name in classes if not any(f"class {name}" in source for source in package.values())] == []
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_the_seven_lines_of_the_readme_run_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "readme.ipynb"))
     lines = block("In a notebook").splitlines()
@@ -90,7 +90,7 @@ def test_the_seven_lines_of_the_readme_run_in_a_notebook(tmp_path: Path, monkeyp
     assert "paused at resid_post.4" in back
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_the_readmes_python_runs_without_jupyter() -> None:
     said = said_by("-c", block("Without Jupyter"))
     assert "Paused at resid_post.4 (breakpoint)" in said
@@ -98,7 +98,7 @@ def test_the_readmes_python_runs_without_jupyter() -> None:
     assert "Finished" in said
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_the_example_without_jupyter_runs() -> None:
     said = said_by("examples/without_jupyter.py")
     assert "the same bits as the plain run: True" in said
@@ -122,7 +122,7 @@ def test_what_a_cell_says_while_it_runs_is_one_line_of_the_terminal(monkeypatch:
     assert len(cell.outputs) == 1
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 def test_the_quickstart_plays_in_a_terminal() -> None:
     """The same command as `make demo`."""
     said = said_by("examples/play_notebook.py", "notebooks/01_quickstart.ipynb")

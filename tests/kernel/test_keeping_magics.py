@@ -6,7 +6,7 @@ import pytest
 
 from tests.kernel.test_real_kernel import Start
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 
 
 def test_a_session_leaves_is_kept_restored_and_ends_as_if_it_had_never_left(kernels: Start) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernel.conftest import Kernel
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 Start = Callable[[str], Kernel]
 
 

@@ -17,7 +17,7 @@ from djinn_jupyter.client.engines.registry import running_engines
 from tests.process.conftest import ROOT
 from tests.waiting import until
 
-pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
 LIMIT = 48
 
 

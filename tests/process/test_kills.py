@@ -36,7 +36,7 @@ from tests.process.diary import NEVER, Diary
 from tests.process.nursery import Nursery
 from tests.waiting import until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 log = logging.getLogger(__name__)
 PROMPTS = [tokens(12 + n, seed=n) for n in range(3)]
 NEW = 40

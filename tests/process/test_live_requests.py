@@ -22,7 +22,7 @@ from tests.families import build
 from tests.process.live_crowd import LiveCrowd
 from tests.wire.values import Quality
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 MANY = settings(
     max_examples=1000,
     deadline=None,

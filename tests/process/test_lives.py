@@ -28,7 +28,7 @@ from djinn_jupyter.errors import (
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, encode_entry
 from tests.process.kernels import Kernel
 
-pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
 
 IDLE_SECONDS = 2.0  # more than passes, on a busy machine, between an engine's being ready and its starter
 
@@ -90,6 +90,7 @@ def test_sigterm_ends_it_in_order() -> None:
     assert "Ended." in Path(entry.log).read_text()
 
 
+@pytest.mark.alone
 def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> None:
     engine = dj.load("fake")
     assert engine.entry is not None
@@ -240,6 +241,7 @@ def test_an_interrupt_in_a_kernel_pauses_its_run_and_leaves_the_engine_alone() -
     assert dj.load("fake").sessions()[0].name == "paris"
 
 
+@pytest.mark.alone
 def test_it_ends_by_itself_when_nobody_needs_it() -> None:
     code = f"engine = dj.load('fake', idle_seconds={IDLE_SECONDS})\ntell(engine.entry.pid)\n"
     kernel = Kernel(code)
@@ -250,6 +252,7 @@ def test_it_ends_by_itself_when_nobody_needs_it() -> None:
     assert dj.engines() == ()
 
 
+@pytest.mark.alone
 def test_it_does_not_end_while_a_session_exists() -> None:
     code = f"engine = dj.load('fake', idle_seconds={IDLE_SECONDS})\nengine.session('paris')\ntell(engine.entry.pid)\n"
     kernel = Kernel(code)

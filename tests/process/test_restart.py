@@ -14,7 +14,7 @@ from djinn_jupyter.errors import EngineBroken, EngineUnavailable
 from djinn_jupyter.options import Identity
 from tests.process.kernels import Kernel
 
-pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
 BREAKING = [98]
 
 

@@ -15,7 +15,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.engines import interpreter
 from tests.process.kernels import Kernel
 
-pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
 
 UNDER_DEBUGPY = """
 import sys

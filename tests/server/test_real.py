@@ -23,7 +23,7 @@ from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.server.link import engine_id
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.processes
 
 PROMPT = [1, 5, 6, 7, 8]
 UNTIL_PAUSED = """
