@@ -220,7 +220,7 @@ def test_fifty_sessions_give_the_files_that_old_checks_read(llama: Inside) -> No
 
 def serving(model: str = "gpt2", port: int = 5556, **options: Any) -> Entry:
     """The entry of an engine that listens on a port of this machine."""
-    entry = entry_for(f"tcp://127.0.0.1:{port}")
+    entry = entry_for("ipc:///nowhere/commands", listens=f"tcp://127.0.0.1:{port}")
     identity = Identity(model=model)
     found = Identity(model=model, dtype="float32", device="cpu")
     return msgspec.structs.replace(entry, identity=identity, found=found, options=Options(**options))

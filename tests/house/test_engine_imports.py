@@ -19,6 +19,7 @@ LATE = {
     "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
+    "engine/process/daemon.py": ("Prometheus's library, 50 ms of every start", {"engine.process.metrics"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
     "experiments/baselines/with_accelerate.py": ("it says that accelerate is missing without torch", {"experiments"}),
     "experiments/baselines/with_deepspeed.py": ("it says that DeepSpeed is missing without torch", {"experiments"}),
