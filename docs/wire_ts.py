@@ -16,6 +16,7 @@ from djinn_jupyter.wire import (
     checkpoints,
     collecting,
     edits,
+    greeting,
     heads,
     holdings,
     interventions,
@@ -72,6 +73,7 @@ def wire_ts() -> dict[str, str]:
         "readings": [*_aliases(readings), *_interfaces(readings)],
         "interventions": [*_interfaces(interventions)],
         "opening": [*_interfaces(opening)],
+        "greeting": [*_interfaces(greeting)],
         "listening": [*_interfaces(listening, but=replies.EventBase)],
         "watches": [*_interfaces(watches)],
         "requests": [

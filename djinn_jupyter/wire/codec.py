@@ -2,7 +2,7 @@
 
     request    [envelope msgpack {id, body}] [array 0] [array 1] ...
     reply      [envelope msgpack {id, body}] [array 0] ...
-    event      [] [msgpack {event ...}]
+    event      [] [envelope msgpack {id, body}]
 
 Replies and events arrive in one order. The first frame of an event is empty, that of a reply never is.
 
@@ -38,7 +38,8 @@ Body = TypeVar("Body")
 
 
 class Envelope(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message with the number by which its answer finds the asker."""
+    """A message with the number by which its answer finds the asker, or of an event, by which a client says what it has
+    heard."""
 
     id: int
     body: Body
@@ -197,10 +198,10 @@ def _check_sizes(frames: Sequence[WireFrame]) -> None:
         raise MessageTooLarge(f"The arrays of the message have {total} bytes, the limit is {MAX_ARRAY_BYTES}.")
 
 
-def encode_event(event: Event) -> list[WireFrame]:
+def encode_event(number: int, event: Event) -> list[bytes]:
     """Return the frames of an event. Raises NotEncodable."""
     with _sayable(event):
-        return [b"", msgspec.msgpack.encode(event)]
+        return [b"", msgspec.msgpack.encode(Envelope(id=number, body=event))]
 
 
 def is_event(frames: Sequence[WireFrame]) -> bool:
@@ -208,14 +209,14 @@ def is_event(frames: Sequence[WireFrame]) -> bool:
     return len(frames) == 2 and memoryview(frames[0]).nbytes == 0
 
 
-def decode_event(frames: Sequence[WireFrame]) -> Event:
+def decode_event(frames: Sequence[WireFrame]) -> Envelope[Event]:
     if not is_event(frames):
         raise MalformedMessage("An event has two frames, and the first is empty.")
     body = memoryview(frames[1])
     if body.nbytes > MAX_ENVELOPE_BYTES:
         raise MessageTooLarge(f"The event has {body.nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}.")
     try:
-        event: Event = msgspec.msgpack.decode(body, type=Event)
+        event: Envelope[Event] = msgspec.msgpack.decode(body, type=Envelope[Event])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"Not an event of this protocol: {error}.") from None
     return event

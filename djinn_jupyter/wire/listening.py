@@ -21,8 +21,11 @@ class Unlisten(RequestBase, frozen=True, tag="Unlisten"):
 
 
 class Listening(ReplyBase, frozen=True, tag="Listening"):
-    """From here on the client hears the events, or no longer."""
+    """From here on the client hears the events, or no longer. `events` is the number of the latest one."""
+
+    events: int = 0
 
 
 class EventsMissed(EventBase, frozen=True, tag="EventsMissed"):
-    """Events for this client were dropped, of any session (`session` is empty): it did not read them for too long."""
+    """Events for this client were dropped, of any session (`session` is empty): it did not read them for too
+    long, or its line was lost for too long."""

@@ -38,9 +38,17 @@ def digest_of(kinds: tuple[Any, ...]) -> str:
     return hashlib.sha256("\n".join(sorted(structs.values())).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def hello(*, holder: str, user: str, notebook: str | None = None, observer: bool = False) -> Hello:
+def hello(*, holder: str, user: str, notebook: str | None = None, observer: bool = False, token: str = "") -> Hello:
     """Return the first message of a client of this copy."""
-    return Hello(version=__version__, protocol=digest(), holder=holder, user=user, notebook=notebook, observer=observer)
+    return Hello(
+        version=__version__,
+        protocol=digest(),
+        holder=holder,
+        user=user,
+        notebook=notebook,
+        observer=observer,
+        token=token,
+    )
 
 
 def difference(version: str, protocol: str) -> str | None:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution, checkpoints, collecting, heads, listening, scoring, sweeps, watches
+from djinn_jupyter.wire import (
+    attribution,
+    checkpoints,
+    collecting,
+    greeting,
+    heads,
+    listening,
+    scoring,
+    sweeps,
+    watches,
+)
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.naming import OwnName
@@ -12,7 +22,6 @@ from djinn_jupyter.wire.nouns import (
     FinishReason,
     LayerCopy,
     LensRow,
-    ModelDescription,
     ModuleDescription,
     PauseReason,
     RuleDescription,
@@ -33,6 +42,9 @@ Checkpoints = checkpoints.Checkpoints
 Collected = collecting.Collected
 CollectionProgressed = collecting.CollectionProgressed
 HeadsRead = heads.HeadsRead
+Welcome = greeting.Welcome
+Departed = greeting.Departed
+Pong = greeting.Pong
 Listening = listening.Listening
 EventsMissed = listening.EventsMissed
 MetricsRead = sweeps.MetricsRead
@@ -48,18 +60,6 @@ class Failed(ReplyBase, frozen=True, tag="Failed"):
 
     code: str
     message: str
-
-
-class Welcome(ReplyBase, frozen=True, tag="Welcome"):
-    version: str
-    model: ModelDescription
-    attached: tuple[OwnName, ...]
-
-
-class Departed(ReplyBase, frozen=True, tag="Departed"): ...
-
-
-class Pong(ReplyBase, frozen=True, tag="Pong"): ...
 
 
 class Modules(ReplyBase, frozen=True, tag="Modules"):

@@ -55,12 +55,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import collecting, heads, interventions, listening, opening, scoring, sweeps, watches
+from djinn_jupyter.wire import collecting, greeting, heads, interventions, listening, opening, scoring, sweeps, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
-    Name,
-    NotebookPath,
     OneOrTwo,
     OwnName,
     Positions,
@@ -85,6 +83,9 @@ RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
 ReadHeads = heads.ReadHeads
+Hello = greeting.Hello
+Goodbye = greeting.Goodbye
+Ping = greeting.Ping
 Listen = listening.Listen
 Unlisten = listening.Unlisten
 Open = opening.Open
@@ -99,28 +100,6 @@ ReadMetrics = sweeps.ReadMetrics
 ReadWatch = watches.ReadWatch
 Unwatch = watches.Unwatch
 Watch = watches.Watch
-
-
-class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
-    """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
-    `notebook` is the path of the notebook that it runs, None for a process without one.
-    An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
-    `protocol` is the digest of the client's messages, empty before there was one. Unknown fields are read over, so that
-    a client of another version is told so."""
-
-    version: Name
-    holder: OwnName
-    user: Name
-    observer: bool = False
-    protocol: Annotated[str, Meta(max_length=256)] = ""
-    notebook: NotebookPath | None = None
-
-
-class Goodbye(RequestBase, frozen=True, tag="Goodbye"):
-    """Last message of a client. When its holder has no other client, the holder's sessions become detached."""
-
-
-class Ping(RequestBase, frozen=True, tag="Ping"): ...
 
 
 class ListModules(RequestBase, frozen=True, tag="ListModules"): ...

@@ -72,7 +72,7 @@ class Slow:
     def reply_to(self, number: int) -> told.Reply:
         """Read on to that reply; it has to be the next one."""
         while codec.is_event(frames := self._socket.recv_multipart()):
-            self.events.append(codec.decode_event(frames))
+            self.events.append(codec.decode_event(frames).body)
         envelope = codec.decode_reply(frames)
         assert envelope.id == number
         return envelope.body

@@ -16,14 +16,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from djinn_jupyter.engine.process.metrics import COUNTS, OF_THE_SERVICE, EngineCollector, MetricsPage
-from djinn_jupyter.engine.process.zmq_service import ServiceStatistics
+from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
 from djinn_jupyter.wire.nouns import EngineStatistics, Residency, SessionState
 from tests.engine.desk import Desk, desk_of, tokens
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
-SERVICE = ServiceStatistics(requests=1, replies=2, refused=3, dropped=4, unroutable=5, events=6, pending=7, clients=8)
+SERVICE = ServiceStatistics(
+    requests=1, replies=2, refused=3, dropped=4, unroutable=5, events=6, events_dropped=9, pending=7, clients=8
+)
 Page = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 

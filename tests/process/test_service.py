@@ -136,7 +136,7 @@ async def test_a_request_that_the_socket_does_not_take_is_one_sentence(monkeypat
     with served() as house:
         client = await Connection.open(house.entry, holder="kernel-1", user="ada")
         with monkeypatch.context() as full:
-            full.setattr(client._commands, "send", refuse)
+            full.setattr(client._line, "send", refuse)
             with pytest.raises(EngineUnavailable, match="takes no requests"):
                 await client.ask(Ping())
         assert isinstance(await client.ask(Ping()), Pong)

@@ -63,25 +63,26 @@ def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
 
 
 class Handshake:
-    """The course of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed."""
+    """The course of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed; a
+    `patient` socket that was not yet connected goes on trying."""
 
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
+    def __init__(self, entry: Entry, *, patient: bool = False) -> None:
+        self._entry, self._patient = entry, patient
         self.over = asyncio.Event()
-        self._succeeded = self._refused = False
+        self._succeeded = self.refused = False
 
     def note(self, frames: Sequence[zmq.Frame]) -> None:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
         self._succeeded |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-        self._refused |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        if event != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        self.refused |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        if event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED if self._patient else None):
             self.over.set()
 
     def failure(self) -> KeyRefused | None:
         """Return the error for which the connection did not come about; None where keys were not the reason."""
         if self._succeeded or not self._entry.is_afar:
             return None
-        if self._refused:
+        if self.refused:
             own = spell_public(key_folder().own(self._entry.key).public)
             return KeyRefused(f"{self._entry.named} does not admit your key: there, `djinn key allow {own} --as NAME`.")
         return KeyRefused(

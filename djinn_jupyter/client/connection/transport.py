@@ -1,36 +1,43 @@
 """One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
 
-The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. A lost connection
-stays lost: the client loads the engine again. Knows no sessions.
+The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line that
+is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and sends what
+was not answered again, which the engine does once. A connection that is lost stays lost: the client loads the engine
+again. Knows no sessions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import zmq
 
-from djinn_jupyter.client.connection.handshake import WATCHED, Handshake, require_reachable, set_keys
+from djinn_jupyter.client.connection.handshake import require_reachable
+from djinn_jupyter.client.connection.line import SocketLine
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
-from djinn_jupyter.client.connection.zmq_stream import ZmqStream
 from djinn_jupyter.client.engines.afar import as_told
 from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Failed, Reply, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Listen, Ping, Request, Unlisten
+from djinn_jupyter.wire.replies import Failed, Listening, Reply, Welcome
+from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, Unlisten
 
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
 SEE_LOG = "see its log with `%djinn_log` or `djinn log`"
 SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
-NEVER_MILLISECONDS = 24 * 3600 * 1000  # -1 would drop messages received but not yet read when the engine goes
+AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (process/lines.py)
+GREETING_SECONDS = 5.0  # until Hello is said on another line
+AGAIN_SECONDS = 0.2
 DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
 Answered = Callable[["Reply | DjinnError"], None]
 
@@ -53,25 +60,34 @@ class WireBytes:
     arrays_received: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request without its reply, and the frames to send again on the next line; a Hello is not sent again."""
+
+    frames: list[codec.WireFrame]
+    answered: Answered
+
+
 class Connection:
-    """A connection, bound to the event loop that opened it. `welcome` is the engine's reply to Hello."""
+    """A connection, bound to the event loop that opened it. `welcome` is the engine's reply to Hello. `down_since` is
+    when its line was lost, in seconds since the epoch, None while it is up; requests wait until it is back."""
 
     welcome: Welcome
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, hello: Hello) -> None:
         self.entry = entry
         self.wire_bytes = WireBytes()
+        self.down_since: float | None = None
+        self._hello = hello
         self._context = _Context()
-        self._dealer = self._connected(entry.commands)
-        self._commands = ZmqStream(self._dealer, self._take)
+        self._line = SocketLine(self._context, entry, self._take, patient=False)
         self._subscriptions = Subscriptions()
-        self._pending: dict[int, Answered] = {}
+        self._pending: dict[int, _Sent] = {}
         self._number = 0
+        self._latest_event = 0
         self._lost: str | None = None
         self._heard = asyncio.get_running_loop().time()
-        self._handshake = Handshake(entry)
         self._gone = asyncio.Event()
-        self._monitor = ZmqStream(self._dealer.get_monitor_socket(WATCHED), self._handshake.note)
         self._tasks = [asyncio.ensure_future(task()) for task in (self._watch, self._keep_alive)]
 
     @classmethod
@@ -90,16 +106,17 @@ class Connection:
         require_own_sockets(entry)
         if entry.is_afar:
             await require_reachable(entry)
-        connection = cls(entry)
+        token = secrets.token_urlsafe(24) if entry.is_afar else ""
+        hello = protocol.hello(holder=holder, user=user, notebook=notebook, observer=observer, token=token)
+        connection = cls(entry, hello)
         try:
-            hello = protocol.hello(holder=holder, user=user, notebook=notebook, observer=observer)
             welcome = await asyncio.wait_for(connection.ask(hello), timeout)
         except TimeoutError:
             await connection.close()
             raise EngineUnavailable(f"{connection._named} does not answer; {SEE_LOG}.") from None
         except EngineUnavailable as error:
             await connection.close()
-            raise connection._handshake.failure() or error from None
+            raise connection._line.handshake.failure() or error from None
         except BaseException:
             await connection.close()
             raise
@@ -108,6 +125,7 @@ class Connection:
             raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
         connection.welcome = welcome
         connection.entry = as_told(entry, welcome.model)
+        connection._latest_event = welcome.events
         return connection
 
     @property
@@ -146,12 +164,18 @@ class Connection:
         except DjinnError as error:
             answered(error)
             return
-        self._pending[self._number] = answered
+        self._pending[self._number] = _Sent(frames, answered)
+        if self.down_since is None:
+            self._send(self._number, frames)
+
+    def _send(self, number: int, frames: list[codec.WireFrame]) -> None:
         self._count_sent(frames)
         try:
-            self._commands.send(frames)
+            self._line.send(frames)
         except zmq.Again:  # an engine that refused the keys has closed its end, or its queue is full
-            self._pending.pop(self._number)(EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}."))
+            if not self._outlives_lines:
+                refused = EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}.")
+                self._pending.pop(number).answered(refused)
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
@@ -159,15 +183,17 @@ class Connection:
         named = session or None
         self._subscriptions.add(named, heard)
         try:
-            await self.ask(Listen(session=named))
+            listening = await self.ask(Listen(session=named))
         except BaseException:
             self._forget(named, heard)
             raise
+        if isinstance(listening, Listening):
+            self._latest_event = max(self._latest_event, listening.events)
         return lambda: self._forget(named, heard)
 
     async def close(self) -> None:
         """Send Goodbye if the connection is up, and close."""
-        if self._lost is None and hasattr(self, "welcome"):
+        if self._lost is None and self.down_since is None and hasattr(self, "welcome"):
             try:
                 await asyncio.wait_for(self.ask(Goodbye()), 0.5)
             except (DjinnError, TimeoutError):
@@ -176,9 +202,7 @@ class Connection:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._dealer.disable_monitor()  # first: zmq would block for ever on a monitor socket that is no longer read
-        self._monitor.close()
-        self._commands.close()
+        self._line.close()
         self._context.term()
 
     def _forget(self, session: str | None, heard: Heard) -> None:
@@ -194,8 +218,8 @@ class Connection:
             self._lost = sentence
             self._gone.set()
         pending, self._pending = self._pending, {}
-        for answered in pending.values():
-            answered(EngineUnavailable(self._lost))
+        for sent in pending.values():
+            sent.answered(EngineUnavailable(self._lost))
 
     def _take(self, received: list[zmq.Frame]) -> None:
         self._heard = asyncio.get_running_loop().time()
@@ -208,9 +232,12 @@ class Connection:
 
     def _hear(self, frames: list[codec.WireFrame]) -> None:
         try:
-            self._subscriptions.hand_out(codec.decode_event(frames))
+            envelope = codec.decode_event(frames)
         except WireError as error:
             log.warning("An event could not be read: %s", error)
+            return
+        self._latest_event = max(self._latest_event, envelope.id)
+        self._subscriptions.hand_out(envelope.body)
 
     def _answer(self, frames: list[codec.WireFrame]) -> None:
         outcome: Reply | DjinnError
@@ -220,25 +247,96 @@ class Connection:
             outcome = envelope.body
         except WireError as error:
             number, outcome = codec.read_number(frames), error
-        answered = self._pending.pop(number, None) if number is not None else None
-        if answered is None:
+        sent = self._pending.pop(number, None) if number is not None else None
+        if sent is None:
             log.warning("A reply that no request waits for: %s", type(outcome).__name__)
             return
-        answered(from_code(outcome.code, outcome.message) if isinstance(outcome, Failed) else outcome)
+        sent.answered(from_code(outcome.code, outcome.message) if isinstance(outcome, Failed) else outcome)
+
+    @property
+    def _outlives_lines(self) -> bool:
+        """True once the engine has welcomed a client with a token."""
+        return bool(self._hello.token) and hasattr(self, "welcome")
 
     async def _watch(self) -> None:
-        """Wait until the engine's sockets close, then record whether its process has ended or closed the connection."""
-        await self._handshake.over.wait()
-        if self.entry.is_afar:
+        """Wait until the line is lost, and come back on another one where that is possible."""
+        await self._line.handshake.over.wait()
+        while self._outlives_lines and self._lost is None:
+            await self._come_back()
+            await self._line.handshake.over.wait()
+        if self._lost is None and self.entry.is_afar:
             self._lose(f"{self._named} closed the connection; load it again.")
-            return
+        elif self._lost is None:
+            await self._learn_of_end()
+
+    async def _come_back(self) -> None:
+        """Say Hello on new lines until one is answered, then send what has no reply; else the connection is lost."""
+        self.down_since = time.time()
+        log.info("The line to %s is down", self.entry.commands)
+        try:
+            async with asyncio.timeout(AWAY_SECONDS):
+                while not await self._greeted_again():
+                    await asyncio.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            self._lose(f"{self._named} could not be reached for {AWAY_SECONDS / 60:.0f} minutes; load it again.")
+        except DjinnError as error:
+            self._lose(str(error))
+        else:
+            self._go_on()
+
+    async def _greeted_again(self) -> bool:
+        """Say Hello on a new line; False where that had no answer. EngineUnavailable where none can be expected."""
+        if not is_alive(self.entry):
+            raise EngineUnavailable(self._ended_sentence)
+        self._line.close()
+        self._line = SocketLine(self._context, self.entry, self._take, patient=True)
+        answer, number = self._greet()
+        lost = asyncio.ensure_future(self._line.handshake.over.wait())
+        await asyncio.wait((answer, lost), timeout=GREETING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        lost.cancel()
+        self._pending.pop(number, None)
+        if self._line.handshake.refused:
+            raise self._line.handshake.failure() or EngineUnavailable(f"{self._named} closed the connection.")
+        if not answer.done():
+            return False
+        self._require_same_engine(answer.result())
+        return True
+
+    def _greet(self) -> tuple[asyncio.Future[Reply | DjinnError], int]:
+        self._number += 1
+        answer: asyncio.Future[Reply | DjinnError] = asyncio.get_running_loop().create_future()
+        hello = msgspec.structs.replace(self._hello, heard=self._latest_event)
+        self._pending[self._number] = _Sent([], answer.set_result)
+        self._send(self._number, codec.encode_checked(self._number, hello))
+        return answer, self._number
+
+    def _require_same_engine(self, welcome: Reply | DjinnError) -> None:
+        if isinstance(welcome, DjinnError):
+            raise welcome
+        if not isinstance(welcome, Welcome) or welcome.engine != self.welcome.engine:
+            raise EngineUnavailable(
+                f"{self._named} was started anew meanwhile; load it again, and the sessions that it has kept come back."
+            )
+
+    def _go_on(self) -> None:
+        log.info("The line to %s is back", self.entry.commands)
+        self.down_since, self._heard = None, asyncio.get_running_loop().time()
+        for number, sent in sorted(self._pending.items()):
+            self._send(number, sent.frames)
+
+    async def _learn_of_end(self) -> None:
+        """Record whether the engine's process has ended or closed the connection."""
         deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
         while is_alive(self.entry):
             if asyncio.get_running_loop().time() > deadline:
                 self._lose(f"{self._named} closed the connection; {SEE_LOG}, and load it again.")
                 return
             await asyncio.sleep(0.01)
-        self._lose(
+        self._lose(self._ended_sentence)
+
+    @property
+    def _ended_sentence(self) -> str:
+        return (
             f"{self._named} has ended; the next load starts a new one, and the sessions it has kept "
             f"come back with it; {SEE_LOG}."
         )
@@ -248,21 +346,12 @@ class Connection:
         loop = asyncio.get_running_loop()
         while self._lost is None:
             await asyncio.sleep(PING_SECONDS)
+            if self.down_since is not None:
+                continue
             if loop.time() - self._heard > SILENCE_SECONDS:
                 self._lose(f"{self._named} has said nothing for {SILENCE_SECONDS:.0f} s; {SEE_LOG}.")
                 return
-            self.post(Ping(), lambda outcome: None)
-
-    def _connected(self, endpoint: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MILLISECONDS)
-        if self.entry.is_afar:
-            set_keys(socket, self.entry)
-        socket.connect(endpoint)
-        return socket
+            self.post(Ping(answered=min(self._pending, default=self._number + 1) - 1), lambda outcome: None)
 
     def _count_sent(self, frames: list[codec.WireFrame]) -> None:
         head, *arrays = (memoryview(frame).nbytes for frame in frames)

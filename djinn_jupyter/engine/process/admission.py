@@ -51,6 +51,10 @@ class Admission:
         else:
             self._keys.pop(peer, None)
 
+    def key(self, peer: bytes) -> PublicKey:
+        """Return the key of a client's connection, empty for the engine's own user."""
+        return self._keys.get(peer, b"")
+
     def person(self, peer: bytes) -> str | None:
         """Return the person behind a client; None for the engine's own user, and for one who is not admitted."""
         key = self._keys.get(peer)

@@ -7,6 +7,7 @@ statistics, sessions, Shutdown) and hands the rest on. Knows no sockets; called 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import (
     Departed,
+    Event,
     Failed,
     Listening,
     Pong,
@@ -47,6 +49,7 @@ from djinn_jupyter.wire.requests import (
 
 log = logging.getLogger(__name__)
 
+AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes back
 FORGOTTEN_SECONDS = 24 * 3600.0
 Answer = Callable[[Reply], None]
 
@@ -81,6 +84,7 @@ class ConnectedClient:
     person: Person | None
     observer: bool
     last_heard: float
+    outlives_lines: bool
 
 
 class ClientTable:
@@ -100,12 +104,16 @@ class ClientTable:
         self._silence_seconds, self._admits_persons = silence_seconds, admits_persons
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
+        self._name = secrets.token_hex(8)
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
 
     @property
     def attached(self) -> int:
         """The number of present clients that keep the engine alive (no observers). May be read from any thread."""
         return sum(self._present(client) and not client.observer for client in tuple(self._clients.values()))
+
+    def knows(self, peer: bytes) -> bool:
+        return peer in self._clients
 
     def receive(self, peer: bytes, request: Request, answer: Answer, person: str | None = None) -> None:
         """Handle one request of the client `peer`, behind which is `person`, by the key of the connection on which this
@@ -141,8 +149,14 @@ class ClientTable:
                 found.setdefault(client.person, []).append(peer)
         return found
 
-    def knows(self, peer: bytes) -> bool:
-        return peer in self._clients
+    def seen(self, peer: bytes, event: Event) -> Event | None:
+        """Return an event as this client hears it; None where it does not."""
+        client = self._clients.get(peer)
+        if client is None or not self.listeners.hears(peer, event.session):
+            return None
+        if client.person is None:
+            return event
+        return client.person.event(event) if client.person.owns(event.session) else None
 
     def dismiss(self, peer: bytes) -> None:
         """Take a client for gone, if it is known: its sessions are detached unless another speaks for its holder."""
@@ -162,7 +176,7 @@ class ClientTable:
                 answer(Pong())
             case Listen(session=session):
                 self.listeners.add(peer, session)
-                answer(Listening())
+                answer(Listening(events=self.listeners.events.last))
             case Unlisten(session=session):
                 self.listeners.remove(peer, session)
                 answer(Listening())
@@ -187,11 +201,21 @@ class ClientTable:
         require_showable(hello.user, "The name of a user")
         holder = Holder(name=hello.holder, user=person.name if person else hello.user, notebook=hello.notebook)
         self._clients[peer] = ConnectedClient(
-            holder=holder, person=person, observer=hello.observer, last_heard=self._clock()
+            holder=holder,
+            person=person,
+            observer=hello.observer,
+            last_heard=self._clock(),
+            outlives_lines=bool(hello.token),
         )
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
-        return Welcome(version=__version__, model=self._engine.description, attached=attached)
+        return Welcome(
+            version=__version__,
+            model=self._engine.description,
+            attached=attached,
+            engine=self._name,
+            events=self.listeners.events.last,
+        )
 
     def _require_this_protocol(self, hello: Hello) -> None:
         different = protocol.difference(hello.version, hello.protocol)
@@ -243,7 +267,8 @@ class ClientTable:
             self._engine.accept(Open(session=name), holder, _log_failure)
 
     def _present(self, client: ConnectedClient) -> bool:
-        return self._clock() - client.last_heard <= self._silence_seconds
+        seconds = AFAR_SILENCE_SECONDS if client.outlives_lines else self._silence_seconds
+        return self._clock() - client.last_heard <= seconds
 
     def _absent_holders(self) -> set[Holder]:
         known = {client.holder for client in self._clients.values()}

@@ -1,10 +1,12 @@
-"""The clients that hear events, by the session whose events they hear. Knows no sockets; called from one thread."""
+"""The clients that hear events, by the session whose events they hear, and the latest events. Knows no sockets; called
+from one thread."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Final
 
+from djinn_jupyter.engine.process.event_ring import EventRing
 from djinn_jupyter.errors import UsageError
 
 MOST_NAMES: Final = 10_000
@@ -15,6 +17,7 @@ class Listeners:
     """None in place of a session stands for all sessions. A client that listens to both hears each event once."""
 
     def __init__(self) -> None:
+        self.events = EventRing()
         self._peers: dict[str | None, set[bytes]] = {}
         self._names: dict[bytes, set[str | None]] = {}
 
@@ -39,6 +42,9 @@ class Listeners:
             self._peers[session].discard(peer)
             if not self._peers[session]:
                 del self._peers[session]
+
+    def hears(self, peer: bytes, session: str) -> bool:
+        return not {session, None}.isdisjoint(self._names.get(peer, ()))
 
     def of(self, session: str) -> Collection[bytes]:
         """Return the clients that hear an event of this session."""

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import PublishedState
-from djinn_jupyter.engine.process.zmq_service import ServiceStatistics
+from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, PrefetchStatistics, WeightsStatistics

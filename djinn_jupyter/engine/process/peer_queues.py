@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import zmq
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES_QUEUED: Final = 10_000
 """By zmq for each client, events and replies together. An event takes 100 to 300 bytes."""
-MISSED: Final = codec.encode_event(EventsMissed(session=""))
+MISSED: Final = codec.encode_event(0, EventsMissed(session=""))
 
 
 class PeerQueues:
@@ -28,7 +28,7 @@ class PeerQueues:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, messages_queued)
         self._router = router
-        self._behind: dict[bytes, deque[list[codec.WireFrame]]] = {}
+        self._behind: dict[bytes, deque[Sequence[codec.WireFrame]]] = {}
         self.events_dropped = 0
 
     @property
@@ -43,7 +43,7 @@ class PeerQueues:
         else:
             self._send_or_wait(peer, frames)
 
-    def send_event(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
+    def send_event(self, peer: bytes, frames: Sequence[codec.WireFrame]) -> None:
         """Send an event, or drop it where the client is behind. Raises zmq.ZMQError where the client has gone."""
         if peer not in self._behind:
             try:
@@ -76,5 +76,5 @@ class PeerQueues:
         except zmq.Again:
             self._behind[peer] = deque([frames])
 
-    def _send(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
+    def _send(self, peer: bytes, frames: Sequence[codec.WireFrame]) -> None:
         self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=len(frames) == 1)

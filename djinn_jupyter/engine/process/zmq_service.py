@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import filterfalse
 
 import zmq
@@ -23,13 +22,16 @@ from zmq.utils import z85
 
 from djinn_jupyter.engine.process.admission import REFUSED, Admission, Door
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
-from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
+from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, MISSED, PeerQueues
+from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import EngineError, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Event, Failed, Reply
+from djinn_jupyter.wire.requests import Hello, Ping, Request
 
 log = logging.getLogger(__name__)
 
@@ -43,23 +45,6 @@ PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
 DOMAIN = "djinn"
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceStatistics:
-    """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
-    them, `unroutable` are replies whose client had gone, `pending` wait for the engine. `events` are those of the
-    engine, `events_dropped` those that a client did not read."""
-
-    requests: int
-    replies: int
-    refused: int
-    dropped: int
-    unroutable: int
-    events: int
-    events_dropped: int
-    pending: int
-    clients: int
 
 
 def draw() -> tuple[bytes, bytes]:
@@ -107,6 +92,7 @@ class Service:
         self._admission = Admission(door.admitted if door else None)
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
+        self._lines = Lines()
         self._queues = PeerQueues(self._router, messages_queued)
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
@@ -163,9 +149,10 @@ class Service:
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
-                    self._dismiss(*self._admission.turned_away())
+                    self._dismiss(*map(self._lines.client_on, self._admission.turned_away()))
                     self._clients.sweep()
-                    self._admission.keep_only(self._clients.knows)
+                    self._admission.keep_only(lambda peer: self._clients.knows(self._lines.client_on(peer)))
+                    self._lines.sweep(self._clients.knows)
         self._turn({})
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
@@ -213,24 +200,61 @@ class Service:
         return peer, frames
 
     def _accept(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
+        client = self._lines.client_on(peer)
         try:
             envelope = codec.decode_request(frames)
         except (WireError, UsageError) as error:
-            return self._refuse(peer, codec.read_number(frames), error)
+            return self._refuse(client, codec.read_number(frames), error)
         except Exception as error:
             log.exception("A message could not be read")
-            return self._refuse(peer, codec.read_number(frames), EngineError(f"It cannot be read ({in_short(error)})."))
-        key = (peer, envelope.id)
+            said = EngineError(f"It cannot be read ({in_short(error)}).")
+            return self._refuse(client, codec.read_number(frames), said)
+        if isinstance(envelope.body, Hello):
+            client = self._greet(peer, envelope.body)
+        elif not self._lines.take(client, envelope.id):
+            return self._answer_again(client, envelope)
+        self._hand_on(client, envelope)
+
+    def _greet(self, peer: bytes, hello: Hello) -> bytes:
+        """Return the client that speaks on this connection from now on. A token is that of one key alone."""
+        return self._lines.greet(peer, hello.token, self._admission.key(peer))
+
+    def _catch_up(self, client: bytes, heard: int) -> None:
+        """Send a client that is back on another line the events that it missed."""
+        missed = self._clients.listeners.events.after(heard)
+        if missed is None:
+            self._send_event(client, MISSED)
+        for number, event in missed or ():
+            seen = self._clients.seen(client, event)
+            if seen is not None:
+                self._send_event(client, codec.encode_event(number, seen))
+
+    def _answer_again(self, client: bytes, envelope: codec.Envelope[Request]) -> None:
+        """Answer a request that came before: when it is done, or now with the reply that it got."""
+        if (client, envelope.id) in self._pending:
+            return
+        frames = self._lines.reply_again(client, envelope)
+        if frames is None:
+            self._hand_on(client, envelope)
+        else:
+            self._send(client, frames)
+
+    def _hand_on(self, client: bytes, envelope: codec.Envelope[Request]) -> None:
+        key, request = (client, envelope.id), envelope.body
         if key in self._pending or key in self._given_up:
-            return self._refuse(peer, None, EngineError(f"Request number {envelope.id} is in use."))
+            return self._refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
         self._requests += 1
         self._pending.add(key)
-        answer = self._answer_to(peer, envelope.id)
-        self._clients.receive(peer, envelope.body, answer, self._admission.person(peer))
+        person = self._admission.person(self._lines.peer_of(client))
+        self._clients.receive(client, request, self._answer_to(client, envelope.id), person)
+        if isinstance(request, Ping):
+            self._lines.confirm(client, request.answered)
+        if isinstance(request, Hello) and request.heard is not None:
+            self._catch_up(client, request.heard)
 
     def _turn_away(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
         """Refuse the message of a person who was revoked since the handshake."""
-        self._dismiss(peer)
+        self._dismiss(self._lines.client_on(peer))
         number = codec.read_number(frames)
         if number is None or (peer, number) in self._pending:
             self._dropped += 1
@@ -238,33 +262,37 @@ class Service:
             self._refused += 1
             self._send_reply(peer, number, REFUSED)
 
-    def _dismiss(self, *peers: bytes) -> None:
+    def _admits(self, client: bytes) -> bool:
+        return self._admission.admits(self._lines.peer_of(client))
+
+    def _dismiss(self, *clients: bytes) -> None:
         """Refuse what these clients wait for, and send them no more."""
-        for peer in peers:
-            self._clients.dismiss(peer)
-            given_up = {key for key in self._pending if key[0] == peer}
+        for client in clients:
+            self._clients.dismiss(client)
+            given_up = {key for key in self._pending if key[0] == client}
             self._pending -= given_up
             self._given_up |= given_up
             for _, number in sorted(given_up):
-                self._send_reply(peer, number, REFUSED)
-            self._admission.forget(peer)
+                self._send_reply(client, number, REFUSED)
+            self._admission.forget(self._lines.peer_of(client))
+            self._lines.forget(client)
 
-    def _answer_to(self, peer: bytes, number: int) -> Callable[[Reply], None]:
-        return lambda reply: self._outbox.post(Outgoing(peer=peer, number=number, reply=reply))
+    def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
+        return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
 
-    def _refuse(self, peer: bytes, number: int | None, error: WireError | UsageError | EngineError) -> None:
-        if number is None or (peer, number) in self._pending:
+    def _refuse(self, client: bytes, number: int | None, error: WireError | UsageError | EngineError) -> None:
+        if number is None or (client, number) in self._pending:
             self._dropped += 1
             if time.monotonic() - self._complained > COMPLAINT_SECONDS:
                 self._complained = time.monotonic()
                 log.warning("Dropped a message, %d so far: %s", self._dropped, error)
             return
         self._refused += 1
-        self._send_reply(peer, number, Failed(code=error.code, message=str(error)))
+        self._send_reply(client, number, Failed(code=error.code, message=str(error)))
 
     def _send_waiting(self, *, woken: bool) -> None:
         for gone in self._queues.go_on():
-            self._clients.listeners.forget(gone)
+            self._gone(self._lines.client_on(gone))
         for outgoing in self._outbox.take(woken=woken):
             with self._faults.during("the service sent a reply or an event"):
                 if isinstance(outgoing, Outgoing):
@@ -275,7 +303,7 @@ class Service:
 
     def _send_pending(self, outgoing: Outgoing) -> None:
         key = (outgoing.peer, outgoing.number)
-        if not self._admission.admits(outgoing.peer):
+        if not self._admits(outgoing.peer):
             self._dismiss(outgoing.peer)
         if key in self._given_up:
             self._given_up.discard(key)
@@ -285,27 +313,45 @@ class Service:
             return
         self._pending.discard(key)
         self._send_reply(outgoing.peer, outgoing.number, outgoing.reply)
+        if not self._clients.knows(outgoing.peer):
+            self._lines.forget(outgoing.peer)  # it has said Goodbye
 
-    def _send_reply(self, peer: bytes, number: int, reply: Reply) -> None:
+    def _send_reply(self, client: bytes, number: int, reply: Reply) -> None:
         frames = codec.encode_reply(number, reply)
+        self._lines.remember(client, number, frames)
+        self._send(client, frames)
+
+    def _send(self, client: bytes, frames: list[codec.WireFrame]) -> None:
         try:
-            self._queues.send_reply(peer, frames)
+            self._queues.send_reply(self._lines.peer_of(client), frames)
         except zmq.ZMQError as error:
             self._unroutable += 1
-            log.info("A %s found its asker gone: %s", type(reply).__name__, error)
+            log.info("A reply found its asker gone: %s", error)
         else:
             self._replies += 1
 
     def _publish(self, event: Event) -> None:
-        self._dismiss(*filterfalse(self._admission.admits, self._clients.listeners.of(event.session)))
-        for person, listening in self._clients.listeners_of(event.session).items():
-            frames = codec.encode_event(person.event(event) if person else event)
-            for peer in listening:
-                try:
-                    self._queues.send_event(peer, frames)
-                except zmq.ZMQError:
-                    self._clients.listeners.forget(peer)  # it has gone
+        self._dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
         self._events += 1
+        listening = self._clients.listeners_of(event.session)
+        if not listening:
+            return
+        number, frames = self._clients.listeners.events.add(event)
+        for person, clients in listening.items():
+            heard = codec.encode_event(number, person.event(event)) if person else frames
+            for client in clients:
+                self._send_event(client, heard)
+
+    def _send_event(self, client: bytes, frames: list[bytes]) -> None:
+        try:
+            self._queues.send_event(self._lines.peer_of(client), frames)
+        except zmq.ZMQError:
+            self._gone(client)
+
+    def _gone(self, client: bytes) -> None:
+        """Forget the listening of a client that has gone, unless it may come back."""
+        if not self._lines.outlives(client):
+            self._clients.listeners.forget(client)
 
     def _socket(self, kind: int, message_bytes: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

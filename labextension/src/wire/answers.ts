@@ -1,6 +1,12 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Departed,
+  Pong,
+  Welcome,
+} from './greeting';
+
+import {
   Listening,
 } from './listening';
 
@@ -40,7 +46,6 @@ import {
   Cleared,
   Closed,
   Copies,
-  Departed,
   Described,
   Detached,
   Edited,
@@ -57,7 +62,6 @@ import {
   Opened,
   Paused,
   Pausing,
-  Pong,
   Sessions,
   ShuttingDown,
   Statistics,
@@ -66,7 +70,6 @@ import {
   Tokenized,
   Tree,
   WeightsMoved,
-  Welcome,
 } from './replies';
 
 import {

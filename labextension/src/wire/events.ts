@@ -111,7 +111,10 @@ export interface CollectionProgressed {
   readonly total: number;
 }
 
-/** Events for this client were dropped, of any session (`session` is empty): it did not read them for too long. */
+/**
+ * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
+ * long, or its line was lost for too long.
+ */
 export interface EventsMissed {
   readonly event: 'EventsMissed';
   readonly session: string;

@@ -10,6 +10,7 @@ export * from './nouns';
 export * from './readings';
 export * from './interventions';
 export * from './opening';
+export * from './greeting';
 export * from './listening';
 export * from './watches';
 export * from './requests';

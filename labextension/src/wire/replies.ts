@@ -18,7 +18,6 @@ import {
   EngineStatistics,
   LayerCopy,
   LensRow,
-  ModelDescription,
   ModuleDescription,
   SessionDescription,
   Snapshot,
@@ -39,24 +38,6 @@ export interface Failed {
   readonly reply: 'Failed';
   readonly code: string;
   readonly message: string;
-  readonly not_kept: string | null;
-}
-
-export interface Welcome {
-  readonly reply: 'Welcome';
-  readonly version: string;
-  readonly model: ModelDescription;
-  readonly attached: readonly string[];
-  readonly not_kept: string | null;
-}
-
-export interface Departed {
-  readonly reply: 'Departed';
-  readonly not_kept: string | null;
-}
-
-export interface Pong {
-  readonly reply: 'Pong';
   readonly not_kept: string | null;
 }
 

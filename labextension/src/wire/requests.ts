@@ -23,14 +23,14 @@ import {
 } from './opening';
 
 import {
+  Ping,
+} from './greeting';
+
+import {
   ReadWatch,
   Unwatch,
   Watch,
 } from './watches';
-
-export interface Ping {
-  readonly request: 'Ping';
-}
 
 export interface ListModules {
   readonly request: 'ListModules';

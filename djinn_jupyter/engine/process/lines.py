@@ -1,0 +1,153 @@
+"""Clients that outlive a lost line: the connection on which each is spoken to now, and what it was answered, so that a
+request that comes again is answered again and not done again. Knows no sockets; called from one thread.
+
+A client is known by the token of its Hello together with the key of its connection; without a token it is its
+connection, and ends with it. Its requests are numbered upwards, and after a loss it sends those again that were not
+answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.requests import (
+    Describe,
+    Detokenize,
+    Inspect,
+    Lens,
+    ListCheckpoints,
+    ListModules,
+    ListSessions,
+    ReadCopies,
+    ReadHistory,
+    ReadLogits,
+    ReadMetrics,
+    ReadStatistics,
+    ReadStop,
+    ReadTree,
+    ReadWatch,
+    Request,
+    Tokenize,
+)
+
+MOST_REPLIES: Final = 1000
+MOST_BYTES: Final = 64 * 2**20
+KEPT_SECONDS: Final = 600.0
+"""After which the replies to a client that is not heard any more are let go."""
+NOT_KEPT: Final = Failed(
+    code="EngineUnavailable",
+    message="The line was lost after the engine took this request. It was done, but its reply is not kept any more: "
+    "look at the session before you go on.",
+)
+"""The reply to a request that came again too late."""
+READING: Final = (
+    ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
+    | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadCopies | ListCheckpoints
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _KeptClient:
+    peer: bytes
+    heard_at: float
+    taken: int = 0  # all requests up to this number
+    replies: OrderedDict[int, list[codec.WireFrame]] = field(default_factory=OrderedDict)
+    reply_bytes: int = 0
+
+    def keep(self, number: int, frames: list[codec.WireFrame]) -> None:
+        self.replies[number] = frames
+        self.reply_bytes += _bytes_of(frames)
+        while len(self.replies) > MOST_REPLIES or self.reply_bytes > MOST_BYTES:
+            self.let_go(next(iter(self.replies)))
+
+    def let_go(self, number: int) -> None:
+        self.reply_bytes -= _bytes_of(self.replies.pop(number))
+
+
+class Lines:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._clients: dict[bytes, _KeptClient] = {}
+        self._on: dict[bytes, bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of clients that outlive their lines."""
+        return len(self._clients)
+
+    def greet(self, peer: bytes, token: str, key: bytes = b"") -> bytes:
+        """Return the client that says Hello on a connection; from here on it is spoken to there."""
+        if not token:
+            return peer
+        name = b"client " + token.encode() + b" " + key
+        client = self._clients.setdefault(name, _KeptClient(peer, self._clock()))
+        self._on.pop(client.peer, None)
+        client.peer, client.heard_at = peer, self._clock()
+        self._on[peer] = name
+        return name
+
+    def client_on(self, peer: bytes) -> bytes:
+        """Return the client that is spoken to on a connection."""
+        return self._on.get(peer, peer)
+
+    def peer_of(self, name: bytes) -> bytes:
+        client = self._clients.get(name)
+        return name if client is None else client.peer
+
+    def outlives(self, name: bytes) -> bool:
+        return name in self._clients
+
+    def take(self, name: bytes, number: int) -> bool:
+        """Note that a request came. Return False where it, or a later one, had come before."""
+        client = self._clients.get(name)
+        if client is None:
+            return True
+        client.heard_at = self._clock()
+        if number <= client.taken:
+            return False
+        client.taken = number
+        return True
+
+    def remember(self, name: bytes, number: int, frames: list[codec.WireFrame]) -> None:
+        """Keep a reply until the client has it, or there are too many, or too large ones."""
+        if name in self._clients:
+            self._clients[name].keep(number, frames)
+
+    def reply_again(self, name: bytes, envelope: codec.Envelope[Request]) -> list[codec.WireFrame] | None:
+        """Return the reply that a request got when it came before. Where it is kept no longer: None for one that only
+        reads and can be done again, NOT_KEPT for another."""
+        frames = self._clients[name].replies.get(envelope.id)
+        if frames is not None or isinstance(envelope.body, READING):
+            return frames
+        return codec.encode_reply(envelope.id, NOT_KEPT)
+
+    def confirm(self, name: bytes, number: int) -> None:
+        """Let go of the replies up to that number: the client has them."""
+        client = self._clients.get(name)
+        if client is not None:
+            for known in [one for one in client.replies if one <= number]:
+                client.let_go(known)
+
+    def forget(self, name: bytes) -> None:
+        client = self._clients.pop(name, None)
+        if client is not None:
+            self._on.pop(client.peer, None)
+
+    def sweep(self, known: Callable[[bytes], bool]) -> None:
+        """Let go of the replies to clients that were not heard for KEPT_SECONDS, and of clients that are not `known`
+        any more."""
+        for name, client in tuple(self._clients.items()):
+            if not known(name):
+                self.forget(name)
+            elif self._clock() - client.heard_at > KEPT_SECONDS:
+                client.replies.clear()
+                client.reply_bytes = 0
+
+
+def _bytes_of(frames: list[codec.WireFrame]) -> int:
+    return sum(memoryview(frame).nbytes for frame in frames)

@@ -1,0 +1,58 @@
+"""The meeting of a client and an engine, the signs that both are there, and the parting."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.limits import Name, NotebookPath
+from djinn_jupyter.wire.naming import OwnName
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import RequestBase
+
+
+class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
+    """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
+    `notebook` is the path of the notebook that it runs, None for a process without one.
+    An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
+    `protocol` is the digest of the client's messages, empty before there was one. Unknown fields are read over, so that
+    a client of another version is told so.
+    A client that outlives a lost line says Hello again with the same `token`, which no other can guess, and with the
+    number of the last event that it has `heard`; then it sends again what was not answered."""
+
+    version: Name
+    holder: OwnName
+    user: Name
+    observer: bool = False
+    protocol: Annotated[str, Meta(max_length=256)] = ""
+    notebook: NotebookPath | None = None
+    token: Annotated[str, Meta(max_length=64)] = ""
+    heard: int | None = None
+
+
+class Goodbye(RequestBase, frozen=True, tag="Goodbye"):
+    """Last message of a client. When its holder has no other client, the holder's sessions become detached."""
+
+
+class Ping(RequestBase, frozen=True, tag="Ping"):
+    """Ask for a sign of life. The client has the replies to all requests up to number `answered`."""
+
+    answered: int = 0
+
+
+class Welcome(ReplyBase, frozen=True, tag="Welcome"):
+    """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event."""
+
+    version: str
+    model: ModelDescription
+    attached: tuple[OwnName, ...]
+    engine: str = ""
+    events: int = 0
+
+
+class Departed(ReplyBase, frozen=True, tag="Departed"): ...
+
+
+class Pong(ReplyBase, frozen=True, tag="Pong"): ...

@@ -1,0 +1,80 @@
+"""A line over TCP that a test cuts and mends: it stands between client and engine, in the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from djinn_jupyter.wire.registry import Entry
+
+PIECE = 1 << 16
+
+
+class Relay:
+    """With `swallows_requests` or `swallows_replies` what is sent that way arrives no more until the line is mended;
+    `swallowed` is how many bytes that were."""
+
+    def __init__(self, entry: Entry, *, delay_seconds: float = 0.0) -> None:
+        host, _, port = entry.commands.removeprefix("tcp://").rpartition(":")
+        self._engine = host, int(port)
+        self._delay_seconds = delay_seconds
+        self._entry = entry
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._port = 0
+        self.swallows_requests = self.swallows_replies = False
+        self.swallowed = 0
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of the engine, as one that is reached over the line."""
+        return msgspec.structs.replace(self._entry, commands=f"tcp://127.0.0.1:{self._port}")
+
+    async def mend(self) -> None:
+        self.swallows_requests = self.swallows_replies = False
+        self.swallowed = 0
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def __aenter__(self) -> Relay:
+        await self.mend()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        """Close all connections, and accept none until it is mended."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            there, back = await asyncio.open_connection(*self._engine)
+        except OSError:
+            writer.transport.abort()
+            return
+        if writer.transport.is_closing():  # cut meanwhile
+            back.transport.abort()
+            return
+        self._writers.add(back)
+        await asyncio.gather(self._pass(reader, back, requests=True), self._pass(there, writer, requests=False))
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, requests: bool) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while piece := await source.read(PIECE):
+                if self.swallows_requests if requests else self.swallows_replies:
+                    self.swallowed += len(piece)
+                elif self._delay_seconds:
+                    loop.call_later(self._delay_seconds, target.write, piece)
+                else:
+                    target.write(piece)
+        except OSError:
+            pass
+        target.transport.abort()

@@ -1,0 +1,267 @@
+"""A line over TCP that is lost: the client comes back by itself, hears what it missed, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.client.engines import keys as own
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.engine.process import lines as lines_module
+from djinn_jupyter.engine.process.event_ring import EventRing
+from djinn_jupyter.engine.process.lines import Lines
+from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.registry import Entry
+from tests.process.relay import Relay
+from tests.process.served import Served, served
+from tests.wire import strategies
+
+SENT = sorted(set(get_args(ask.Request)) - {ask.Hello, ask.Goodbye, ask.Ping}, key=lambda kind: kind.__name__)
+PATIENCE_SECONDS = 120.0
+pytestmark = pytest.mark.usefixtures("keys")
+
+
+@pytest.fixture
+def keys(runtime: Path) -> None:
+    """Ada is drawn and admitted, in the folder of this user, who is on both sides."""
+    own.draw_own("ada")
+    folder = own.key_folder()
+    folder.allow(folder.own("ada").public, "ada")
+    folder.trust("127.0.0.1", own.of_engines_here().public)
+
+
+@asynccontextmanager
+async def afar() -> AsyncIterator[tuple[Served, Relay, Connection]]:
+    """A client that reaches an engine over a relay."""
+    with served(tcp=True) as house:
+        async with Relay(entry_of(house)) as relay:
+            connection = await opened(relay.entry)
+            try:
+                yield house, relay, connection
+            finally:
+                await connection.close()
+
+
+def entry_of(house: Served) -> Entry:
+    assert house.service.listens is not None
+    return entry_at(read_address(house.service.listens), "ada")
+
+
+async def opened(entry: Entry, holder: str = "kernel-1") -> Connection:
+    return await Connection.open(entry, holder=holder, user="ada", timeout=PATIENCE_SECONDS)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_run_goes_on_while_the_line_is_down_and_its_tokens_are_heard_once_and_in_order() -> None:
+    async with afar() as (house, relay, connection):
+        heard: list[told.Event] = []
+        await connection.listen("paris", heard.append)
+        await connection.ask(ask.Open(session="paris"))
+        running = asyncio.ensure_future(connection.ask(ask.Run(session="paris", tokens=(1,), max_new_tokens=5000)))
+        await until(lambda: len(heard) > 5)
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        await until(lambda: not house.service.statistics().pending)
+        assert not running.done()
+        await relay.mend()
+        finished = await running
+        assert connection.down_since is None
+        assert isinstance(finished, told.Finished)
+        steps = [event.step for event in heard if isinstance(event, told.TokenSampled)]
+        assert steps == list(range(1, 5001))
+        assert isinstance(heard[-1], told.SessionFinished)
+
+
+async def test_a_client_that_missed_more_than_is_kept_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with afar() as (house, relay, connection):
+        monkeypatch.setattr(house.clients.listeners, "events", EventRing(most_events=10))
+        heard: list[told.Event] = []
+        await connection.listen("paris", heard.append)
+        await connection.ask(ask.Open(session="paris"))
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        other = await opened(entry_of(house), "kernel-2")
+        await other.ask(ask.Open(session="paris", join=True))
+        await other.ask(ask.Run(session="paris", tokens=(1,), max_new_tokens=20))
+        await relay.mend()
+        await until(lambda: connection.down_since is None)
+        await connection.ask(ask.Ping())
+        assert [type(event) for event in heard] == [told.EventsMissed]
+        await other.ask(ask.Run(session="paris", tokens=(1,), max_new_tokens=1))
+        await until(lambda: isinstance(heard[-1], told.SessionFinished))
+        await other.close()
+
+
+async def test_requests_made_while_the_line_is_down_wait_and_are_done_in_order() -> None:
+    async with afar() as (house, relay, connection):
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        opened = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
+        finished = asyncio.ensure_future(connection.ask(ask.Run(session="paris", tokens=(1,), max_new_tokens=2)))
+        await asyncio.sleep(0)
+        await relay.mend()
+        assert isinstance(await opened, told.Opened)
+        assert isinstance(await finished, told.Finished)
+        assert list(house.engine.sessions) == ["ada@paris"]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_requests_of_every_kind_whose_line_is_cut_are_done_once(cut: str, data: st.DataObject) -> None:
+    """Cut before the engine took them, or after that, when their replies were on the way."""
+    asyncio.run(_cut_and_mended([data.draw(strategies.of(kind)) for kind in SENT], cut))
+
+
+async def _cut_and_mended(requests: list[ask.Request], cut: str) -> None:
+    async with afar() as (house, relay, connection):
+        taken = _taken_by(house)
+        relay.swallows_requests, relay.swallows_replies = cut == "before", cut == "after"
+        asked = [asyncio.ensure_future(connection.ask(request)) for request in requests]
+        await until(lambda: relay.swallowed if cut == "before" else len(taken) >= len(requests))
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        assert not any(one.done() for one in asked)
+        await relay.mend()
+        outcomes = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_SECONDS)
+        assert [type(one) for one in taken] == [type(request) for request in requests]
+        assert [one for one in outcomes if isinstance(one, EngineUnavailable)] == []
+
+
+def _taken_by(house: Served) -> list[ask.Request]:
+    """Return the list of all requests that the engine takes from here on, but for those of every connection."""
+    taken: list[ask.Request] = []
+    receive = house.clients.receive
+
+    def note(peer: bytes, request: ask.Request, answer: Callable[[told.Reply], None], person: str | None) -> None:
+        if not isinstance(request, ask.Hello | ask.Ping):
+            taken.append(request)
+        receive(peer, request, answer, person)
+
+    house.clients.receive = note  # type: ignore[method-assign]
+    return taken
+
+
+async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lines_module, "MOST_BYTES", 1)
+    async with afar() as (house, relay, connection):
+        taken = _taken_by(house)
+        relay.swallows_replies = True
+        opened = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
+        listed = asyncio.ensure_future(connection.ask(ask.ListSessions()))
+        await until(lambda: len(taken) == 2 and "ada@paris" in house.engine.sessions)
+        await until(lambda: not house.service.statistics().pending)
+        relay.cut()
+        await relay.mend()
+        with pytest.raises(EngineUnavailable, match="its reply is not kept any more"):
+            await opened
+        assert isinstance(await listed, told.Sessions)
+        assert [type(request).__name__ for request in taken] == ["Open", "ListSessions", "ListSessions"]
+
+
+async def test_replies_that_have_arrived_are_not_kept() -> None:
+    async with afar() as (house, _, connection):
+        for _ in range(3):
+            await connection.ask(ask.ListSessions())
+        (client,) = house.service._lines._clients.values()
+        assert len(client.replies) == 4  # with that to Hello
+        await connection.ask(ask.Ping(answered=4))
+        assert list(client.replies) == [5]
+        assert client.reply_bytes == len(client.replies[5][0])
+
+
+async def test_a_client_that_says_goodbye_is_forgotten() -> None:
+    with served(tcp=True) as house:
+        connection = await opened(entry_of(house))
+        await connection.listen("paris", lambda event: None)
+        await connection.close()
+        await until(lambda: len(house.service._lines) == 0)
+        assert not house.clients.listeners.of("ada@paris")
+
+
+async def test_who_is_revoked_while_the_line_is_down_does_not_come_back() -> None:
+    async with afar() as (house, relay, connection):
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        asked = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
+        own.key_folder().revoke("ada")
+        await relay.mend()
+        with pytest.raises(EngineUnavailable, match="does not admit your key"):
+            await asked
+        assert not house.engine.sessions
+
+
+async def test_over_a_private_folder_a_lost_connection_stays_lost() -> None:
+    with served() as house:
+        connection = await opened(house.entry)
+        assert len(house.service._lines) == 0
+    assert "closed the connection" in await connection.ended()
+    await connection.close()
+
+
+async def test_an_engine_that_was_started_anew_meanwhile_is_another() -> None:
+    async with afar() as (house, relay, connection):
+        relay.cut()
+        house.clients._name = "another"
+        await relay.mend()
+        assert "was started anew meanwhile" in await connection.ended()
+
+
+def test_events_are_numbered_and_only_the_latest_are_kept() -> None:
+    ring = EventRing(most_events=3)
+    for number in range(5):
+        ring.add(told.SessionOpened(session=str(number)))
+    assert ring.last == 5
+    assert [(number, event.session) for number, event in ring.after(3) or ()] == [(4, "3"), (5, "4")]
+    assert len(ring.after(2) or ()) == 3
+    assert ring.after(5) == []
+    assert ring.after(1) is None
+    assert ring.after(6) is None  # of another engine
+
+
+def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection() -> None:
+    lines = Lines()
+    assert lines.greet(b"1", "") == lines.client_on(b"1") == b"1"
+    name = lines.greet(b"2", "secret")
+    assert lines.client_on(b"2") == name != b"2"
+    assert lines.greet(b"3", "secret") == name
+    assert lines.peer_of(name) == b"3"
+    assert lines.client_on(b"2") == b"2"
+    assert lines.greet(b"4", "secret", key=b"of another person") != name
+    assert [lines.take(name, number) for number in (1, 3, 3, 2, 4)] == [True, True, False, False, True]
+    lines.sweep(lambda known: known == name)
+    assert len(lines) == 1
+
+
+def test_replies_are_let_go_when_a_client_was_not_heard_for_long() -> None:
+    now = [0.0]
+    lines = Lines(clock=lambda: now[0])
+    name = lines.greet(b"1", "secret")
+    lines.take(name, 2)
+    lines.remember(name, 2, [b"reply"])
+    again = codec.Envelope[ask.Request](id=2, body=ask.Open(session="paris"))
+    now[0] = lines_module.KEPT_SECONDS
+    lines.sweep(lambda known: True)
+    assert lines.reply_again(name, again) == [b"reply"]
+    now[0] += 1
+    assert lines.client_on(b"1") == name  # is no word from it
+    lines.sweep(lambda known: True)
+    assert lines.reply_again(name, again) == codec.encode_reply(2, lines_module.NOT_KEPT)
