@@ -100,7 +100,7 @@ def read_line(
     targets = targets_of(tokens)
     for layer in layers:
         layer.targets = targets
-    plan = make_plan(rules=rules, observers=layers, counted=False, yields=runtime.should_yield)
+    plan = make_plan(rules=rules, observers=layers, counted=False, yields=runtime.giving_way.asked)
     with queries.isolated(session):
         yield from queries.passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
     return [int(mask_TK.any(1).sum()) for mask_TK in targets]

@@ -25,7 +25,7 @@ def logits_of(
     runtime: Runtime, session: Session, tokens: tuple[int, ...], rules: tuple[Rule, ...]
 ) -> Generator[Blocked | None, None, Tensor]:
     """Return the logits [T, V] of all positions, in the model's dtype, where `rules` hold."""
-    plan = make_plan(rules=rules, counted=False, yields=runtime.should_yield, all_logits=True)
+    plan = make_plan(rules=rules, counted=False, yields=runtime.giving_way.asked, all_logits=True)
     with queries.isolated(session):
         outcome = yield from queries.passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
     assert isinstance(outcome, Completed)

@@ -94,7 +94,7 @@ class _Recomputing:
         self.cache.flush()
 
     def _plan(self, rules: tuple[Rule, ...] = (), halts: tuple[Target, ...] = ()) -> Plan:
-        return make_plan(rules=rules, halts=halts, counted=False, yields=self.runtime.should_yield)
+        return make_plan(rules=rules, halts=halts, counted=False, yields=self.runtime.giving_way.asked)
 
     def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
         while True:

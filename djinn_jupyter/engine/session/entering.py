@@ -39,7 +39,7 @@ def entered(
     while True:
         try:
             room.open()
-            return forward.enter(frame, plan, cache, saved_states, room.admit, alone=runtime.alone())
+            return forward.enter(frame, plan, cache, saved_states, room.admit, alone=runtime.giving_way.alone())
         except SlabFull:
             space.put_back()
             need = room.need + cache.bytes_wanted(frame.committed, frame.end)

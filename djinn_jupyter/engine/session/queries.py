@@ -47,7 +47,7 @@ def replay(
 ) -> Generator[Blocked | None, None, Halted | Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
     hold what the rules made."""
-    plan = side_plan_of(session, targets, runtime.should_yield, ruled=ruled, observers=observers)
+    plan = side_plan_of(session, targets, runtime.giving_way.asked, ruled=ruled, observers=observers)
     return (yield from passed(runtime, session, frame, plan))
 
 

@@ -79,7 +79,7 @@ def _run(
             targets = (*targets, Target(tap=runtime.resolve(Site(point="resid_pre", layer=0)), step=frame.step))
             version, reason = -1, "interrupt"
         if version != session.plan_version:
-            plan = plan_of(session, free=free, targets=targets, yields=runtime.should_yield)
+            plan = plan_of(session, free=free, targets=targets, yields=runtime.giving_way.asked)
             version, rules = session.plan_version, session.rules_in_force
         seat.expect(version)
         if frame.hidden is None and frame.tap is None:

@@ -62,6 +62,16 @@ class Space(Protocol):
         """Send the stops beyond those that the session keeps in memory to the disk."""
 
 
+class GivingWay(Protocol):
+    """The jobs besides the one that runs a pass."""
+
+    def asked(self) -> bool:
+        """True between layers where a request is queued, or where it is another job's turn."""
+
+    def alone(self) -> bool:
+        """True where there is no other job."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     forward: Forward  # the model, its anatomy, geometry, weights and device
@@ -69,8 +79,7 @@ class Runtime:
     description: ModelDescription
     space: Space
     counters: Counters
-    should_yield: Callable[[], bool]  # asked between layers: is a request queued, or is it another job's turn?
-    alone: Callable[[], bool]  # asked before an entry into a pass: is there no other job?
+    giving_way: GivingWay  # to other jobs
     publish: Callable[[Event], None]
     sharing: SharedPasses
 

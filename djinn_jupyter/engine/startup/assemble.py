@@ -367,8 +367,7 @@ class _Assembly:
             description=self.given.description,
             space=self.residency,
             counters=self.counters,
-            should_yield=self.giving_way.asked,
-            alone=self.giving_way.alone,
+            giving_way=self.giving_way,
             publish=self.given.publish,
             sharing=SharedPasses(forward, self._new_cache, self.giving_way.asked, self.budget),
         )

@@ -141,7 +141,7 @@ class LinesAlone:
     ) -> Generator[Blocked | None, None, Halted | Completed]:
         """Run from `frame` to a target or the end of the pass; nothing is committed."""
         plan = make_plan(
-            rules=rules, observers=observers, halts=targets, counted=False, yields=self.runtime.should_yield
+            rules=rules, observers=observers, halts=targets, counted=False, yields=self.runtime.giving_way.asked
         )
         with queries.isolated(self.session):
             return (yield from queries.passed(self.runtime, self.session, frame, plan))
