@@ -21,6 +21,10 @@ class GivenOptions(TypedDict, total=False):
     revision: Annotated[str | None, Description("a branch, tag or commit of a hub model")]
     dtype: Annotated[object, Description("float32, bfloat16 or float16; by default as the model was saved")]
     device: Annotated[object, Description("cpu, cuda, cuda:1, ...; by default the accelerator if there is one")]
+    devices: Annotated[
+        str | None,
+        Description("several GPUs that share the layers, in order, by memory", metavar="cuda:0,cuda:1"),
+    ]
     attention: Annotated[
         str | None,
         Description(
@@ -115,6 +119,7 @@ class Identity(ModelOptions):
 class Options:
     """The options of an engine besides its model. They cannot be changed while it runs. None is left open."""
 
+    devices: str | None = None
     device_memory: int | None = None
     card_memory: int | None = None
     host_memory: int | None = None

@@ -48,7 +48,8 @@ class Accounting:
         except Exception as error:
             raise broken(error) from error
         try:
-            require_alive(self._storage_table.device)
+            for device in self._storage_table.devices:
+                require_alive(device)
         except RuntimeError as error:
             raise lost(error) from error
         self._faults.clear_suspicion()

@@ -36,14 +36,14 @@ class ProcessFootprint:
         beyond = None
         if usage.anonymous_bytes is not None and self.runtime is not None:
             beyond = max(0, usage.anonymous_bytes - self.runtime - accounted)
-        reserved = usage.reserved_bytes
+        reserved, taken = usage.reserved_bytes, budget.statistics().bytes_taken
         return ProcessMemory(
             anonymous_bytes=usage.anonymous_bytes,
             mapped_bytes=usage.mapped_bytes,
             accounted_bytes=accounted,
             runtime_bytes=self.runtime,
             beyond_bytes=beyond,
-            device_beyond_bytes=None if reserved is None else max(0, reserved - weights.bytes_on_device - budget.taken),
+            device_beyond_bytes=None if reserved is None else max(0, reserved - weights.bytes_on_device - taken),
         )
 
     def _accounted(self, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> int:
@@ -53,7 +53,8 @@ class ProcessFootprint:
         if self.device.type != "cpu":
             return in_tiers + held
         streamed = weights.residency != "resident"
-        return in_tiers + budget.taken + held + (weights.bytes_on_device if streamed else self.weights or 0)
+        taken = budget.statistics().bytes_taken
+        return in_tiers + taken + held + (weights.bytes_on_device if streamed else self.weights or 0)
 
 
 def footprint_of(model: nn.Module, device: torch.device, runtime: int | None) -> ProcessFootprint:

@@ -64,7 +64,7 @@ class StatePublisher:
         sessions: SessionTable,
         slabs: Sequence[Slab],
         scheduler: Scheduler,
-        where: torch.device,
+        where: tuple[torch.device, ...],
         weights: Weights,
         tiers: Tiers,
         residency: Residency,
@@ -78,7 +78,7 @@ class StatePublisher:
         self._budget, self._counters, self._footprint = budget, counters, footprint
         self._described: dict[str, SessionDescription] = {}
         self._published = 0.0
-        self._outside = device.Usage.read(where)
+        self._outside = device.Usage.read(*where)
         self._journal_trouble: str | None = None
         self._unkept: frozenset[str] = frozenset()
         self._current = threading.Event()
@@ -130,7 +130,7 @@ class StatePublisher:
         if self.due:  # asking the system costs as much as answering a request
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
-                self._outside = device.Usage.read(self._where)
+                self._outside = device.Usage.read(*self._where)
         self._reading = self._read()
 
     def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:

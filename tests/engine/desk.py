@@ -15,7 +15,7 @@ from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.model.loading.load import LoadedModel
+from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -174,15 +174,16 @@ def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
     desk = Desk.__new__(Desk)
     desk.events = []
     desk.hears = desk.events.append
+    settings = EngineConfig(**{"model": "tiny", "page_positions": PAGE, **config})
     desk.engine = build_engine(
-        EngineConfig(**{"model": "tiny", "page_positions": PAGE, **config}),
+        settings,
         LoadedModel(
             model=model.to(DEVICE),
             tokenizer=tokenizer,
             name="tiny",
             revision=None,
             dtype=model.dtype,
-            device=DEVICE,
+            device=DEVICE if settings.devices is None else choose_devices(settings)[0],
         ),
         lambda event: desk.hears(event),
         lambda text: None,

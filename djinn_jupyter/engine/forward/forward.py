@@ -39,6 +39,7 @@ from djinn_jupyter.engine.model.loading.positions import takes_positions
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 
 
@@ -80,6 +81,7 @@ class Forward:
         self.device: torch.device = next(model.parameters()).device
         self.gates = Gates(anatomy.layers, anatomy.forms)
         self.layers = len(anatomy.layers)
+        self._homes = [next((weight.device for weight in layer.parameters()), self.device) for layer in anatomy.layers]
         self._rotary = RotaryBuffers(model)
         self.switches_at = switches_at(model)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
@@ -105,6 +107,21 @@ class Forward:
         other.anatomy, other.attention, other._attending = anatomy, attention, switch.on
         other.graphs, other._others = None, {self.attention: self}
         return other
+
+    def home_at(self, boundary: int) -> torch.device:
+        """Return the device on which hidden states are at a boundary: that of the layer behind it."""
+        return self._homes[min(boundary, self.layers - 1)]
+
+    def home_of(self, tap: Tap) -> torch.device:
+        """Return the device on which a tap is met."""
+        if tap.boundary is not None:
+            return self.home_at(tap.boundary)
+        return self._homes[tap.stage] if 0 <= tap.stage < self.layers else self.device
+
+    def home_of_cache_layer(self, number: int) -> torch.device:
+        """Return the device of the layer that writes a layer of the cache."""
+        writes = (at for at in range(self.layers) if number in self.anatomy.cache_layers_of(at))
+        return self._homes[next(writes, 0)]
 
     @property
     def layers_replayed(self) -> int:
@@ -229,7 +246,7 @@ class Forward:
         """Return logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the
         residual stream; [n, tokens] where only some are wanted, for which the head computes no others. Whether a
         family's epilogue allows that has to be tested."""
-        epilogue = EpilogueHooks(self.layers, rows_nD[None].to(self.device))
+        epilogue = EpilogueHooks(self.layers, to_home(rows_nD, self.device)[None])
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
         with self._attending(), self.weights.passing(), self.gates.entered(epilogue), columns:

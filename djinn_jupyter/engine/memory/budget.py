@@ -96,9 +96,9 @@ class Budget:
             self.take(size - self.aside, by=by)
             self.aside = size
 
-    def put_back(self) -> None:
-        """Give back the bytes that were set aside and not recorded."""
-        self.taken, self.aside = self.taken - self.aside, 0
+    def put_back(self, kept: int = 0) -> None:
+        """Give back the bytes that were set aside and not recorded, but for those `kept`."""
+        self.taken, self.aside = self.taken - self.aside + kept, kept
 
     def record(self, size: int) -> None:
         """Count bytes that exist already: first out of those set aside, the rest in addition."""

@@ -103,6 +103,8 @@ class KeptPages:
             return False
         if places.file != self.file or not _fits(runtime, image, places):
             return False
+        if places.storages and len(storage_table.devices) > 1:
+            return False  # an image does not say which device a state belongs on
         cache = runtime.space.new_cache()
         if not self._fill(cache, runtime, storage_table, session, image):
             storage_table.purge()  # states adopted before one was refused

@@ -23,6 +23,7 @@ from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence import image as kept
+from djinn_jupyter.engine.persistence.regrouped import OTHERWISE, rows_in_groups
 from djinn_jupyter.engine.persistence.values import (
     Kept,
     KeptStored,
@@ -37,6 +38,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import make_sampler
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.stop_edits import StopEdit
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import CheckpointRefused, DjinnError
 
 LEFT_OUT: Final = "Journals and checkpoints have those in memory."
@@ -77,13 +79,10 @@ def check(runtime: Runtime, image: kept.SessionImage) -> None:
 def rows_of(runtime: Runtime, image: kept.SessionImage) -> tuple[Rows, ...]:
     """Return the image's rows, checked against the page groups of this engine."""
     groups = runtime.forward.geometry.groups
-    given = image.rows or ()
-    rows = tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
-    layers = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
-    fits = [(g.layers, g.window) for g in given] == layers
-    fits = fits and all(r.fits(group) for r, group in zip(rows, groups, strict=True))
+    rows = rows_in_groups(image.rows or (), groups)
+    fits = all(r.fits(group) for r, group in zip(rows, groups, strict=True))
     if not fits or any(not 0 <= r.first <= r.end or r.end < image.committed for r in rows):
-        raise CheckpointRefused("Its keys and values have other layers or shapes than this model.")
+        raise CheckpointRefused(OTHERWISE)
     return rows
 
 
@@ -167,7 +166,8 @@ class _Load:
 
     def _frame(self, image: kept.FrameImage) -> Frame:
         self._check_hidden(image)
-        shared = give_back(image.shared, self.device)
+        home = self.runtime.forward.home_at(image.boundary)
+        shared = give_back(image.shared, home)
         anatomy = self.runtime.forward.anatomy
         if not isinstance(shared, dict) or not set(shared) <= {
             *anatomy.mappings,
@@ -176,9 +176,9 @@ class _Load:
             raise CheckpointRefused(f"A frame of it holds {HAS_MAPPING}, and this model hands on nothing of that name.")
         return image.like(
             Frame,
-            hidden=None if image.hidden is None else image.hidden.to(self.device),
+            hidden=None if image.hidden is None else to_home(image.hidden, home),
             tap=None if image.tap is None else self._tap(image.tap).at(image.tap.site.whole()),
-            raw=None if image.raw is None else image.raw.to(self.device),
+            raw=None if image.raw is None else self._at_home(image.raw, image.tap),
             overrides=tuple(self._override(override) for override in image.inlays),
             shared=shared,
             states=None if image.states is None else states_of(self.runtime, image.states),
@@ -197,7 +197,12 @@ class _Load:
             raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
 
     def _override(self, image: kept.OverrideImage) -> Override:
-        return replace(self._override_as_kept(image), raw=image.raw.to(self.device))
+        return replace(self._override_as_kept(image), raw=self._at_home(image.raw, image.tap))
+
+    def _at_home(self, raw: Tensor, met: kept.TapImage | None) -> Tensor:
+        """Return a value on the device on which its tap is met."""
+        forward = self.runtime.forward
+        return to_home(raw, forward.device if met is None else forward.home_of(self._tap(met)))
 
     def _override_as_kept(self, image: kept.OverrideImage) -> Override:
         changes = tuple(change.like(Change) for change in image.changes)
@@ -294,7 +299,9 @@ class _Load:
 
 
 def _layer_state(runtime: Runtime, layer: int, value: Kept, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
-    fields, layers = give_back(value, runtime.forward.device, fetch), runtime.forward.geometry.layers
+    layers = runtime.forward.geometry.layers
+    home = runtime.forward.home_of_cache_layer(layer) if 0 <= layer < len(layers) else runtime.forward.device
+    fields = give_back(value, home, fetch)
     if not (isinstance(fields, dict) and 0 <= layer < len(layers) and tuple(fields) == layers[layer].state_fields):
         raise CheckpointRefused("Its recurrent states are those of another version of transformers.")
     return LayerState(fields=tuple(fields.items()))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire.frozen import Frozen
 
@@ -103,7 +104,7 @@ def give_back(kept: Kept, device: torch.device, fetch: Callable[[KeptStored], Te
         case KeptStored():
             return fetch(kept)
         case KeptTensor(value=tensor):
-            return tensor.to(device)
+            return to_home(tensor, device)
         case KeptPlain():
             return kept.value
         case KeptTuple(items=items):

@@ -25,6 +25,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.readings import Contribution
@@ -56,6 +57,11 @@ class RowObserver:
         else:
             self.values = [site_value.value[self.row].detach().clone()]
 
+    def bring(self, home: torch.device) -> None:
+        """Move what was recorded to `home`."""
+        self.values = [to_home(value, home) for value in self.values]
+        self.bias = None if self.bias is None else to_home(self.bias, home)
+
 
 class AttributionRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
@@ -79,6 +85,9 @@ class AttributionRequests:
         x_D = frame.hidden[0, rows[0]]
         if through > frame.boundary:
             x_D = (yield from _run_on(runtime, session, frame, entry, watched[len(done) :]))[rows[0]]
+        x_D = to_home(x_D, runtime.forward.device)  # where the final norm is
+        for one in (first, *watched):
+            one.bring(runtime.forward.device)
         norm = runtime.forward.anatomy.taps["ln_final", None]
         outs = [readout(runtime.forward.model, norm, runtime.forward.lens, x_D, token) for token in tokens]
         out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])

@@ -13,6 +13,7 @@ from djinn_jupyter.engine.delivery import Delivery
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.budgets import by_device
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
@@ -150,26 +151,25 @@ class _Assembly:
     """Each part is built once, when another one asks for it; two that asked for each other would never end."""
 
     def __init__(self, given: Foundation) -> None:
-        self.given = given
-        self.config, self.budget, self.slabs = given.config, given.budget, given.slabs
-        self.persistence = given.persistence
+        self.given, self.config, self.persistence = given, given.config, given.persistence
+        self.slabs, self.budget, self.device = given.slabs, given.budget, given.forward.device
         self.mailbox, self.faults, self.counters = Mailbox(), Faults(), Counters()
         self.waiting, self.answers = Waiting(), Answers(self.counters)
-        self.device, self.weights = given.forward.device, given.forward.weights
+        self.weights, self.budgets = given.forward.weights, by_device(given.budget, self.device)
 
     # --- the memory ------------------------------------------------------------------------------------------------
 
     @cached_property
     def mover(self) -> ThreadMover:
-        return ThreadMover(self.mailbox.post, self.device)
+        return ThreadMover(self.mailbox.post, *self.budgets)
 
     @cached_property
     def tiers(self) -> Tiers:
-        return Tiers(self.given.host, self.given.disk, self.mover, self.device)
+        return Tiers(self.given.host, self.given.disk, self.mover, *self.budgets)
 
     @cached_property
     def storage_table(self) -> StorageTable:
-        return StorageTable(self.device, self.budget)
+        return StorageTable(self.budgets)
 
     @cached_property
     def accounting(self) -> Accounting:
@@ -198,7 +198,7 @@ class _Assembly:
             self.tiers,
             self.storage_table,
             options=self.config,
-            begun=Usage.read(self.device),
+            begun=Usage.read(*self.budgets),
             faults=self.faults,
             waiting=self.waiting,
             others_go_on=self.scheduler.others_go_on,
@@ -322,7 +322,7 @@ class _Assembly:
             self.sessions,
             self.slabs,
             self.scheduler,
-            self.device,
+            tuple(self.budgets),
             self.weights,
             self.tiers,
             self.residency,
@@ -352,7 +352,7 @@ class _Assembly:
 
     @cached_property
     def giving_way(self) -> GivingWay:
-        return GivingWay(self.mailbox, self.scheduler, PrefillThrottle.of(self.device))
+        return GivingWay(self.mailbox, self.scheduler, PrefillThrottle.of(*self.budgets))
 
     def _new_cache(self) -> PagedCache:
         forward = self.given.forward

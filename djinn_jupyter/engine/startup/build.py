@@ -3,7 +3,7 @@ self-test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from msgspec.structs import replace
@@ -14,12 +14,13 @@ from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.budgets import Budgets, by_device
 from djinn_jupyter.engine.memory.growth import Growth
-from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupGeometry, probe_geometry
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.weights.flat import return_freed
 from djinn_jupyter.engine.model.discovery.model_map import discover
-from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, load_model
+from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices, load_model
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
@@ -42,7 +43,7 @@ from djinn_jupyter.engine.startup.weight_plan import (
 from djinn_jupyter.engine.system.device import own_and_mapped
 from djinn_jupyter.engine.system.device_limit import impose, make_current
 from djinn_jupyter.engine.system.repeatable import leave_out_cudnn_attention
-from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, WireError
+from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError, WireError
 from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event, Welcome
@@ -54,11 +55,13 @@ def open_engine(
     config: EngineConfig, publish: Callable[[Event], None] = lambda event: None, progress: Progress = lambda text: None
 ) -> Engine:
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
-    device = choose_device(config.device)
-    make_current(device)
+    devices = choose_devices(config)
+    make_current(devices[0])
     if config.cuda_graphs:
-        recorder_on(device)
-    impose(config.card_memory, device)
+        _require_one(devices)
+        recorder_on(devices[0])
+    for device in devices:
+        impose(config.card_memory, device)
     foreseen = foresee(config, progress)
     runtime, _ = own_and_mapped()
     progress(f"loading {config.model}")
@@ -120,7 +123,7 @@ def build_engine(
     ) -> Engine:
         """Return an engine with an empty session table: one runs the self-test, then another serves."""
         growth = Growth()
-        budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
+        budget = budget_of(settled, geometry, growth if where.type == "cpu" else None)
         serves = footprint is not None
         given = Foundation(
             config=config,
@@ -128,7 +131,7 @@ def build_engine(
             tokenizer=tokenizer,
             description=description,
             budget=budget,
-            slabs=tuple(Slab(group, where, budget) for group in geometry.groups),
+            slabs=tuple(_slab(group, where, budget) for group in geometry.groups),
             persistence=Persistence(config, settled.identity, where),
             publish=publish,
             host=open_host(config, where, growth) if serves else None,
@@ -140,13 +143,39 @@ def build_engine(
 
     progress("proving that a stopped pass goes on bit for bit")
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
-    description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_token_by_token)
+    description = describe(
+        loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_token_by_token, settled.placed
+    )
     for note in notes_on(graphs, loaded.name):
         description = replace(description, notes=(*description.notes, note))
         progress(note)
     _require_tellable(description)
     return_freed(where)  # memory that allocators have kept of loading and of the self-test
     return engine(description, publish, footprint_of(loaded.model, where, runtime))
+
+
+def budget_of(settled: Settled, geometry: CacheGeometry, growth: Growth | None) -> Budget:
+    """Return the budget of what sessions hold: one, or one for each device and their sum."""
+    if settled.cards is None:
+        return Budget(settled.page_bytes, growth)
+    free = settled.cards.free
+    sizes = {device: sum(g.position_bytes for g in geometry.groups if g.device == device) for device in free}
+    total = sum(sizes.values())
+    shares = [sizes[device] / total if sizes[device] else 1 / len(free) for device in free]
+    return Budgets({device: Budget(room, growth) for device, room in free.items()}, shares)
+
+
+def _slab(group: GroupGeometry, where: torch.device, budget: Budget) -> Slab:
+    """Return the slab of a page group on the device of its layers, which is `where` unless there are several."""
+    budgets = by_device(budget, where)
+    home = where if group.device is None or len(budgets) == 1 else group.device
+    return Slab(group, home, budgets[home])
+
+
+def _require_one(devices: Sequence[torch.device]) -> None:
+    """Raise UsageError where CUDA graphs are to record layers of several devices."""
+    if len(devices) > 1:
+        raise UsageError("CUDA graphs run on one GPU: give --device instead of --devices, or leave out --cuda-graphs.")
 
 
 def _prove(engine: Engine) -> Proof:

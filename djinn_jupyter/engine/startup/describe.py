@@ -44,9 +44,10 @@ def describe(
     checks: Sequence[CheckResult],
     weight_bytes: int,
     token_by_token: bool = False,
+    cards: str | None = None,
 ) -> ModelDescription:
     """Describe the model. `token_by_token`: two chunks do not match one shot on this family, so prompts are fed token
-    by token."""
+    by token. `cards`: where the layers lie, where they lie on several devices."""
     model = loaded.model
     text = model.config.get_text_config()
     logits = anatomy.taps["logits", None]
@@ -73,7 +74,7 @@ def describe(
         feeding="token by token" if token_by_token else "chunks",
         generation_defaults=generation_defaults(model),
         checks=tuple(checks),
-        notes=(*loaded.notes, *_absent(anatomy.stack.absent)),
+        notes=(*loaded.notes, *_absent(anatomy.stack.absent), *([f"{cards}."] if cards else [])),
     )
 
 

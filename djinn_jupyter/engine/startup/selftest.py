@@ -158,7 +158,7 @@ class _Trial:
         """Return the length of a long prompt: as far as the model's positions and a quarter of the pages allow."""
         groups, room = self.engine.description.cache_groups, LONG
         if groups:
-            pages = self.engine.slabs[0].budget.limit // sum(group.page_bytes for group in groups)
+            pages = min(slab.budget.limit for slab in self.engine.slabs) // sum(group.page_bytes for group in groups)
             room = pages * min(group.page_positions for group in groups) // 4
         have = position_limit(cast(Any, self.engine.model).config.get_text_config()) or LONG
         return max(LENGTH, min(LONG, room, have) - STEPS)

@@ -5,7 +5,7 @@ The layers are found by running the model once on the host, where its weights ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +21,15 @@ from djinn_jupyter.engine.memory.weights.residence import Reload, ResidentWeight
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens
-from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, empty_model
+from djinn_jupyter.engine.model.hooks.crossing import cross
+from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices, empty_model
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, identity_of
+from djinn_jupyter.engine.startup.card_plan import CardPlan, plan_cards, spread
 from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.engine.system.device_limit import free_on
-from djinn_jupyter.errors import ModelDoesNotFit
+from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused
+from djinn_jupyter.machine import main_memory
 
 Tell = Callable[[str], None]
 DEMO_PAGE_POSITIONS = 16
@@ -37,19 +40,25 @@ DEVICE_HEADROOM = 9 / 10  # of a CUDA device's free memory, where no bound is gi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """A model's weights in place, the bytes left for pages, and the model's identity, read before its weights were
-    placed."""
+    placed. `cards` where the layers lie on several devices; `page_bytes` is then what is left on the fullest."""
 
     identity: ModelIdentity
     weights: Weights
     page_bytes: int
+    cards: CardPlan | None = None
+
+    @property
+    def placed(self) -> str | None:
+        """The sentence on the layers of several devices."""
+        return None if self.cards is None else self.cards.line()
 
 
 def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
     """Estimate from the configuration alone which weights stay and which stream, and tell it; None where all fits.
     Raises ModelDoesNotFit before anything is loaded. An estimate, as the layers are found only when the model runs."""
-    device = choose_device(config.device)
-    allowed = _allowed(config, device)
-    if allowed is None:
+    devices = choose_devices(config)
+    device, allowed = devices[0], _allowed(config, devices[0])
+    if allowed is None and len(devices) == 1:
         return None
     model = leave_out(empty_model(config))
     layers: list[nn.Module] = max(
@@ -58,6 +67,10 @@ def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
         default=[],
     )
     sizes = sizes_of(model, layers)
+    if len(devices) > 1:
+        plan_cards(sizes, _rooms(config, devices))
+        return None
+    assert allowed is not None
     if fits(sizes.total, allowed):
         return None
     placement = place(sizes, allowed, link=measure_link(device, allowed))
@@ -74,6 +87,8 @@ def settle(
     foreseen: Placement | None = None,
 ) -> Settled:
     """Bring a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
+    if config.devices is not None:
+        return _settle_on_cards(config, loaded, tell, reload)
     allowed = _allowed(config, loaded.device)
     identity = identity_of(loaded.model, loaded.device)  # of the whole model: journals name it by that
     leave_out(loaded.model)
@@ -100,6 +115,35 @@ def settle(
             "save_original_format=False), they are mapped from the file"
         )
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
+
+
+def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: Reload | None) -> Settled:
+    """Spread a loaded model's layers over the devices of `config`, and have passes cross from one to the next."""
+    devices = choose_devices(config)
+    identity = identity_of(loaded.model, loaded.device)
+    leave_out(loaded.model)
+    with torch.inference_mode():
+        stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
+    plan = plan_cards(sizes_of(loaded.model, stack.layers), _rooms(config, devices))
+    if stack.mappings or stack.handed:
+        raise ModelRefused(
+            f"{loaded.name} cannot lie on several devices: its layers hand on more than the hidden state. Load it on "
+            "one with --device."
+        )
+    tell(plan.line())
+    spread(loaded.model, stack.layers, plan.homes)
+    cross(stack.layers, plan.homes)
+    weights = ResidentWeights(loaded.model, loaded.device, reload)
+    return Settled(identity=identity, weights=weights, page_bytes=min(plan.free.values()), cards=plan)
+
+
+def _rooms(config: EngineConfig, devices: Sequence[torch.device]) -> list[tuple[torch.device, int]]:
+    """Return the bytes for weights and pages on each of several devices."""
+    rooms = []
+    for device in devices:
+        allowed = _allowed(config, device)
+        rooms.append((device, main_memory().available // len(devices) if allowed is None else allowed))
+    return rooms
 
 
 def _layers(placement: Placement) -> tuple[tuple[int, ...], int]:

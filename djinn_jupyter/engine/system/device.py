@@ -30,11 +30,13 @@ class Usage:
     mapped_bytes: int | None = None
 
     @classmethod
-    def read(cls, device: torch.device) -> Usage:
-        free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (None, None)
-        in_use = None if free is None or total is None else total - free
+    def read(cls, *devices: torch.device) -> Usage:
+        """Read the use of the devices, all together."""
+        cards = [torch.cuda.mem_get_info(device) for device in devices if device.type == "cuda"]
+        total = sum(size for _, size in cards) if cards else None
+        in_use = None if total is None else total - sum(free for free, _ in cards)
         rss = int(psutil.Process().memory_info().rss)
-        reserved = None if in_use is None else torch.cuda.memory_reserved(device)
+        reserved = None if in_use is None else sum(map(torch.cuda.memory_reserved, devices))
         others = None if in_use is None or reserved is None else max(0, in_use - reserved)
         own, mapped = own_and_mapped()
         return cls(

@@ -7,7 +7,7 @@ find one, and the answer, itself a kernel or a copy, would wait in the queue beh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -31,8 +31,8 @@ class PrefillThrottle:
         self._marks: deque[Mark] = deque()
 
     @classmethod
-    def of(cls, device: torch.device) -> PrefillThrottle:
-        return cls((lambda: _event(device)) if device.type == "cuda" else None)
+    def of(cls, *devices: torch.device) -> PrefillThrottle:
+        return cls((lambda: _Events(tuple(map(_event, devices)))) if devices[0].type == "cuda" else None)
 
     def keep(self) -> None:
         if self._mark is None:
@@ -40,6 +40,17 @@ class PrefillThrottle:
         self._marks.append(self._mark())
         if len(self._marks) > LAYERS_AHEAD:
             self._marks.popleft().synchronize()
+
+
+class _Events:
+    """A position in the queue of each device."""
+
+    def __init__(self, events: Sequence[Mark]) -> None:
+        self._events = events
+
+    def synchronize(self) -> None:
+        for event in self._events:
+            event.synchronize()
 
 
 def _event(device: torch.device) -> Mark:

@@ -41,7 +41,8 @@ class Columns:
         self.end, self.capacity = max(lengths), capacity
         self.first = [self.end - length for length in lengths]  # the column of each line's first position
         self.runs: list[list[Pair]] = [
-            [_unwritten(run, len(lengths), capacity, device) for run in group.runs] for group in geometry.groups
+            [_unwritten(run, len(lengths), capacity, group.device or device) for run in group.runs]
+            for group in geometry.groups
         ]
         self.of_layer: dict[int, Pair] = {
             layer.cache_layer: (keys[slot - run.first], values[slot - run.first])

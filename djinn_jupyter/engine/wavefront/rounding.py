@@ -8,6 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.system.to_home import to_home
+
 # What a family raises that cannot run several lines.
 REFUSALS: Final = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
@@ -29,7 +31,7 @@ def equal_but_for_rounding(some: Tensor, others: Tensor, computed_in: torch.dtyp
     """Return whether each row [n, ...] of both is equal within the rounding of the dtype that it was computed in, or
     of that which it has now, where that is coarser. What is the same infinity or NaN in both is equal."""
     most = max(_ROUNDING.get(computed_in, _COARSE), _ROUNDING.get(some.dtype, _COARSE))
-    a, b = some.flatten(1).to(torch.float32), others.flatten(1).to(torch.float32)
+    a, b = some.flatten(1).to(torch.float32), to_home(others, some.device).flatten(1).to(torch.float32)
     finite = torch.where(b.isfinite(), b, 0.0)
     apart = difference(a, b)
     return bool(apart.isfinite().all() and (apart.norm(dim=1) <= most * finite.norm(dim=1)).all())

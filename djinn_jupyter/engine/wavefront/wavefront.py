@@ -24,6 +24,7 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
 from djinn_jupyter.engine.wavefront.packing import Packing, Portion
@@ -68,7 +69,8 @@ class _Group:
         self.inside = {at: one for at, line in enumerate(lines, len(self.numbers)) if (one := line.inside) is not None}
         self.numbers += [line.number for line in lines]
         if self.rows_BnD is not None:
-            fresh = torch.cat([self.rows_BnD, fresh[:, fresh.shape[1] - self.rows_BnD.shape[1] :]])
+            before = to_home(self.rows_BnD, fresh.device)
+            fresh = torch.cat([before, fresh[:, fresh.shape[1] - before.shape[1] :]])
         self.rows_BnD = fresh
 
     @torch.inference_mode()
@@ -156,7 +158,7 @@ class Wavefront:
                 yield from self._advance(boundary, groups)
         self._calls.clear()  # masks of n by S for each start: a long line's would fill the device
         yield {
-            number: row[-1]
+            number: to_home(row[-1], self.forward.device)
             for group in groups.values()
             if group.rows_BnD is not None
             for number, row in zip(group.numbers, group.rows_BnD, strict=True)

@@ -241,7 +241,7 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
 def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     file, whole = FileInMemory(), torch.arange(24.0).reshape(4, 6)
     views = [whole.t()[1:], whole[2:, ::2], whole[3, 5]]
-    before, tier = StorageTable(CPU, Budget(1 << 30)), DiskTier(file, 1 << 30)
+    before, tier = StorageTable({CPU: Budget(1 << 30)}), DiskTier(file, 1 << 30)
     storage = before.of(whole)
     assert storage is not None
     (place,) = tier.allocate([storage.nbytes])
@@ -253,7 +253,7 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     named: list[Any] = [view for _, view in image.entries[0][1].entries]
     assert naming.storages == {storage.identity: (place.start, whole.nbytes, checksum)}
     stored = Stored(keeper=tier, place=place, version=0, checksum=checksum)
-    adopted, untyped = StorageTable(CPU, Budget(1 << 30)).adopt(stored, None)
+    adopted, untyped = StorageTable({CPU: Budget(1 << 30)}).adopt(stored, None)
     made = [adopted.tensor(dtype_of(one.dtype), one.shape, one.strides, one.offset) for one in named]
     assert untyped.nbytes() == 0
     with pytest.raises(InvariantError):

@@ -33,7 +33,7 @@ class HeldMover:
 
     def _perform(self, batch: MoverBatch) -> Moved:
         """Perform the copies as the mover's thread does; on CUDA they are over when this returns."""
-        return perform(batch, None if batch.ready is None else self._stream)
+        return perform(batch, *((self._stream,) if batch.ready else ()))
 
     def finish(self, chance: random.Random | None = None) -> None:
         while self.batches:

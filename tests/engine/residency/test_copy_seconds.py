@@ -64,5 +64,5 @@ def test_on_a_gpu_the_wait_for_computing_is_no_copying(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(mover, "_timed", noted)
     source, target = (Span(memory=torch.full((8,), n, dtype=torch.uint8), start=0, nbytes=8) for n in (1, 0))
-    moved = perform(MoverBatch(moves=(Copy(source=source, target=target),), urgent=True, ready=ready), side)
+    moved = perform(MoverBatch(moves=(Copy(source=source, target=target),), urgent=True, ready=(ready,)), side)
     assert (order, moved.error, moved.seconds) == (["computed", "timed", "timed"], None, 1e-3)

@@ -162,7 +162,7 @@ def test_a_batch_that_fails_has_made_its_other_copies_when_it_says_so(monkeypatc
     moves = (Copy(source=source, target=target), Read(disk=tier, place=place, checksum=1, target=other))
     ready = torch.cuda.Event()
     ready.record(gpu.current)
-    moved = perform(MoverBatch(moves=moves, urgent=True, ready=ready), side)
+    moved = perform(MoverBatch(moves=moves, urgent=True, ready=(ready,)), side)
     assert moved.error is not None
     assert not side.steps
     assert torch.equal(target.memory, source.memory)

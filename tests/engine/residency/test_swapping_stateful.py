@@ -60,7 +60,7 @@ class Leaving(Caches):
         self.tiers = Tiers(host, disk, self.mover, CPU)
         self.slabs: list[Any] = []
         self.sets_up()
-        self.storage_table = StorageTable(CPU, self.budget)
+        self.storage_table = StorageTable({CPU: self.budget})
         self.swapping = Swapping(
             self.sessions, self.slabs, self.tiers, self.storage_table, swapped=lambda *_: None, find_room=self.find_room
         )

@@ -32,6 +32,8 @@ class LayerGeometry:
     """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` is in positions.
     `state_fields` names the library's attributes that hold its states beside rows.
 
+    `device` is that of its rows, None without any.
+
     Kind `index`: the keys by which a layer of kind `full` selects the positions it attends to, one head without values.
     Kind `positions`: those keys' positions, one head for each coordinate, where the layer keeps them."""
 
@@ -43,6 +45,7 @@ class LayerGeometry:
     dtype: torch.dtype | None = None
     window: int | None = None
     state_fields: tuple[str, ...] = ()
+    device: torch.device | None = None
 
     @property
     def position_bytes(self) -> int:
@@ -74,7 +77,7 @@ class LayerRun:
 class GroupGeometry:
     """Layers that share one page table: a page holds `page_positions` positions of each of them.
 
-    The slot of a layer is its index in `layers`.
+    The slot of a layer is its index in `layers`. All of them are on one `device`; None where no tensor told it.
     """
 
     kind: GroupKind
@@ -106,6 +109,10 @@ class GroupGeometry:
     @property
     def position_bytes(self) -> int:
         return sum(run.position_bytes for run in self.runs)
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.layers[0].device
 
     def first_needed(self, length: int) -> int:
         """Return the first position that a pass entered at `length` reads."""
@@ -280,6 +287,7 @@ def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
         dtype=keys.dtype,
         window=layer.sliding_window if windowed else None,
         state_fields=fields,
+        device=keys.device,
     )
 
 
@@ -291,12 +299,19 @@ def _read_index(model: PreTrainedModel, index: int, layer: Any) -> Iterator[Laye
     if keys is not None:
         if keys.ndim != 3 or keys.shape[:2] != (1, 1):
             raise _refused(model, f"the indexer of cache layer {index} keeps {tuple(keys.shape)} for one token")
-        yield LayerGeometry(cache_layer=index, kind="index", kv_heads=1, key_dim=keys.shape[2], dtype=keys.dtype)
+        yield LayerGeometry(
+            cache_layer=index, kind="index", kv_heads=1, key_dim=keys.shape[2], dtype=keys.dtype, device=keys.device
+        )
     if positions is not None:
         if positions.ndim != 3 or positions.shape[1:] != (1, 1):
             raise _refused(model, f"the indexer of cache layer {index} keeps positions {tuple(positions.shape)}")
         yield LayerGeometry(
-            cache_layer=index, kind="positions", kv_heads=positions.shape[0], key_dim=1, dtype=positions.dtype
+            cache_layer=index,
+            kind="positions",
+            kv_heads=positions.shape[0],
+            key_dim=1,
+            dtype=positions.dtype,
+            device=positions.device,
         )
 
 
@@ -325,12 +340,18 @@ def _state_bytes(layer: Any) -> int:
 
 
 def _members(layers: Sequence[LayerGeometry], indexes: list[LayerGeometry]) -> list[list[LayerGeometry]]:
-    """Return the layers by group: full attention, each window size, the keys of indexers, their positions."""
+    """Return the layers by group: full attention, each window size, the keys of indexers, their positions; those on
+    several devices apart, in the order of the devices."""
     attention = [layer for layer in layers if layer.kv_heads]
     windows = sorted({layer.window for layer in attention}, key=lambda window: (window is not None, window or 0))
     groups = [[layer for layer in attention if layer.window == window] for window in windows]
     groups += [[one for one in indexes if one.kind == kind] for kind in ("index", "positions")]
-    return [group for group in groups if group]
+    apart = ([one for one in group if one.device == device] for group in groups for device in _devices(group))
+    return [group for group in apart if group]
+
+
+def _devices(layers: Sequence[LayerGeometry]) -> list[torch.device | None]:
+    return list(dict.fromkeys(layer.device for layer in layers))
 
 
 def _list(names: set[str]) -> str:

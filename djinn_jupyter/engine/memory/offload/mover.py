@@ -12,7 +12,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
@@ -54,13 +55,13 @@ MoverTask = Copy | Write | Read
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class MoverBatch:
-    """Moves that succeed or fail together. `ready` is the compute stream's event, None on the CPU. `urgent` batches,
+    """Moves that succeed or fail together. `ready` are the compute streams' events, none on the CPU. `urgent` batches,
     for which a session waits, go before the others. A batch that has ended has no moves any more: the memory at their
     two sides can be freed at once, while the mover's thread may still hold the batch."""
 
     moves: tuple[MoverTask, ...]
     urgent: bool
-    ready: Any = None
+    ready: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,8 @@ class _Waiting:
 class ThreadMover:
     """One daemon thread, started with the first batch. `post` is called on it."""
 
-    def __init__(self, post: Callable[[Moved], None], device: torch.device) -> None:
-        self._post, self._device = post, device
+    def __init__(self, post: Callable[[Moved], None], *devices: torch.device) -> None:
+        self._post, self._devices = post, devices
         self._batches: queue.PriorityQueue[_Waiting] = queue.PriorityQueue()
         self._numbers = count()
         self._thread: threading.Thread | None = None
@@ -111,26 +112,26 @@ class ThreadMover:
             self._thread = None
 
     def _work(self) -> None:
-        stream = None
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # each thread has a current one of its own
-            stream = torch.cuda.Stream(self._device)
-        while self._work_once(stream):
+        streams: tuple[Any, ...] = ()
+        if self._devices[0].type == "cuda":
+            torch.cuda.set_device(self._devices[0])  # each thread has a current one of its own
+            streams = tuple(torch.cuda.Stream(device) for device in self._devices)
+        while self._work_once(streams):
             pass
 
-    def _work_once(self, stream: Any) -> bool:
+    def _work_once(self, streams: Sequence[Any]) -> bool:
         """Perform one batch; False for the end mark. A separate call, so that a waiting thread holds no batch, and with
         it no session's memory."""
         batch = self._batches.get().batch
         if batch is not None:
-            self._post(perform(batch, stream))
+            self._post(perform(batch, *streams))
         return batch is not None
 
 
-def perform(batch: MoverBatch, stream: Any = None) -> Moved:
+def perform(batch: MoverBatch, *streams: Any) -> Moved:
     """Do all moves of a batch on the calling thread. Errors are returned in `Moved`, not raised."""
     try:
-        checksums, seconds = _on(stream, batch)
+        checksums, seconds = _on(streams, batch)
     except DjinnError as error:
         return Moved(batch=batch, error=_without_frames(error))
     except Exception as error:  # the thread's edge: the error goes into `Moved`, and other batches go on
@@ -147,20 +148,23 @@ def _without_frames(error: DjinnError) -> DjinnError:
     return error
 
 
-def _on(stream: Any, batch: MoverBatch) -> tuple[tuple[int | None, ...], float]:
-    """Return the checksums, and the seconds that the copies took: on CUDA without the wait for what was computed."""
-    with torch.inference_mode():  # the mode is per thread, and frames hold tensors made in it
-        if stream is None:
+def _on(streams: Sequence[Any], batch: MoverBatch) -> tuple[tuple[int | None, ...], float]:
+    """Return the checksums, and the seconds that the copies took: on CUDA without the wait for what was computed, and
+    those of the device that took longest."""
+    with torch.inference_mode(), ExitStack() as current:  # the mode is per thread, and frames hold tensors made in it
+        if not streams:
             begun = time.perf_counter()
             return _all(batch.moves), time.perf_counter() - begun
-        with torch.cuda.stream(stream):
-            stream.wait_event(batch.ready)
-            begun_on_device = _timed(stream)
-            try:
-                checksums, done = _all(batch.moves), _timed(stream)
-            finally:  # also after an error: what the other moves copy may be freed once the batch has ended
+        for stream, ready in zip(streams, batch.ready, strict=True):
+            current.enter_context(torch.cuda.stream(stream))  # each is the current one of its own device
+            stream.wait_event(ready)
+        begun_on_device = [_timed(stream) for stream in streams]
+        try:
+            checksums, done = _all(batch.moves), [_timed(stream) for stream in streams]
+        finally:  # also after an error: what the other moves copy may be freed once the batch has ended
+            for stream in streams:
                 stream.synchronize()
-        return checksums, begun_on_device.elapsed_time(done) / 1e3
+        return checksums, max(first.elapsed_time(last) for first, last in zip(begun_on_device, done, strict=True)) / 1e3
 
 
 def _timed(stream: Any) -> Any:

@@ -6,7 +6,8 @@ of it stays the same object. Other modules know which storages belong to a sessi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,11 +26,11 @@ class Storage(Item):
     """One of torch's storages, held weakly: it is freed with its last tensor, and no other storage gets its identity
     while this object exists. Its bytes on the device, `counted`, are drawn from the budget."""
 
-    __slots__ = ("_budget", "_weak", "arriving", "away", "counted", "epoch")
+    __slots__ = ("_weak", "arriving", "away", "budget", "counted", "epoch")
 
     def __init__(self, untyped: UntypedStorage, budget: Budget) -> None:
         super().__init__(untyped.nbytes())
-        self._weak, self._budget = StorageWeakRef(untyped), budget
+        self._weak, self.budget = StorageWeakRef(untyped), budget
         self.away = self.arriving = False
         self.epoch: int | None = None
         self.counted = self.nbytes
@@ -82,7 +83,7 @@ class Storage(Item):
         return Span(memory=memory, start=0, nbytes=self.nbytes)
 
     def make_place(self) -> None:
-        self._budget.take(self.nbytes, by=None)
+        self.budget.take(self.nbytes, by=None)
         self.counted = self.nbytes
         try:
             self.untyped().resize_(self.nbytes)
@@ -105,7 +106,7 @@ class Storage(Item):
 
     def _uncount(self) -> None:
         size, self.counted = self.counted, 0
-        self._budget.give_back(size)
+        self.budget.give_back(size)
 
     def discard(self) -> None:
         """Account for a storage whose tensors, and with them its memory, are freed."""
@@ -122,24 +123,32 @@ class Storage(Item):
 
 
 class StorageTable:
-    """An item for each storage ever requested, until its tensors are freed. Their device bytes are drawn from `budget`;
-    a requested storage exists already, so its bytes are `record`ed."""
+    """An item for each storage ever requested, until its tensors are freed. Their bytes are drawn from the budget of
+    their device; a requested storage exists already, so its bytes are `record`ed."""
 
-    def __init__(self, device: torch.device, budget: Budget) -> None:
-        self.device, self._budget = device, budget
+    def __init__(self, budgets: Mapping[torch.device, Budget]) -> None:
+        self._budgets = dict(budgets)
         self._storages: dict[int, Storage] = {}
         self.untidy = False
-        budget.join(
-            self, Part(name="stops and states", held=lambda: self.bytes_held, idle=self._idle, release=self.purge)
-        )
+        for home in self._budgets.values():
+            held, idle = partial(self._held, home), partial(self._idle, home)
+            home.join(self, Part(name="stops and states", held=held, idle=idle, release=self.purge))
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        return tuple(self._budgets)
 
     @property
     def bytes_held(self) -> int:
-        """Bytes on the device."""
+        """Bytes on the devices."""
         return sum(storage.counted for storage in self._storages.values())
 
-    def _idle(self) -> int:
-        return sum(storage.counted for storage in self._storages.values() if storage.expired and not storage.moving)
+    def _held(self, budget: Budget) -> int:
+        return sum(storage.counted for storage in self._storages.values() if storage.budget is budget)
+
+    def _idle(self, budget: Budget) -> int:
+        waiting = (storage for storage in self._storages.values() if storage.expired and not storage.moving)
+        return sum(storage.counted for storage in waiting if storage.budget is budget)
 
     def __iter__(self) -> Iterator[Storage]:
         return iter(self._storages.values())
@@ -147,7 +156,8 @@ class StorageTable:
     def of(self, tensor: Tensor) -> Storage | None:
         """Return a tensor's storage as an item, made if needed. None where the engine cannot empty it: on another
         device, without bytes, or in memory allocated by another library."""
-        if tensor.device != self.device:
+        budget = self._budgets.get(tensor.device)
+        if budget is None:
             return None
         untyped: Any = tensor.untyped_storage()
         known = self._storages.get(untyped._cdata)
@@ -155,13 +165,13 @@ class StorageTable:
             return known
         if not untyped.nbytes() or not untyped.resizable():
             return None
-        made = Storage(untyped, self._budget)
+        made = Storage(untyped, budget)
         self._storages[made.identity] = made
         return made
 
     def known(self, tensor: Tensor) -> Storage | None:
         """Return the existing item of a tensor's storage, or None."""
-        return self._storages.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
+        return self._storages.get(tensor.untyped_storage()._cdata) if tensor.device in self._budgets else None
 
     def let_go(self, storage: Storage | None) -> None:
         """Discard a storage at once if its tensors are freed and no move is under way."""
@@ -179,10 +189,11 @@ class StorageTable:
         return known is not None and not known.resident
 
     def adopt(self, stored: Stored, epoch: int | None) -> tuple[Storage, UntypedStorage]:
-        """Make a swapped-out storage with this copy of it on disk; return it with torch's own, which is empty. It
-        expires when that is freed. `epoch` is given where passes will write it."""
-        untyped = UntypedStorage(0, device=self.device)
-        storage = Storage(untyped, self._budget)
+        """Make a swapped-out storage of the first device with this copy of it on disk; return it with torch's own,
+        which is empty. It expires when that is freed. `epoch` is given where passes will write it."""
+        device, budget = next(iter(self._budgets.items()))
+        untyped = UntypedStorage(0, device=device)
+        storage = Storage(untyped, budget)
         storage.lie_on_disk(stored, epoch)
         self._storages[storage.identity] = storage
         return storage, untyped
@@ -204,9 +215,9 @@ class StorageTable:
     def purge(self) -> int:
         """Discard freed storages and their copies. Return the bytes that they had on the device."""
         self.untidy = False
-        before = self._budget.taken
+        before = self.bytes_held
         for identity in [
             identity for identity, storage in self._storages.items() if storage.expired and not storage.moving
         ]:
             self._storages.pop(identity).discard()
-        return before - self._budget.taken
+        return before - self.bytes_held

@@ -55,9 +55,9 @@ class Tiers:
     has changed nothing. A failed batch has cost only time.
     """
 
-    def __init__(self, host: HostTier | None, disk: DiskTier | None, mover: Mover, device: torch.device) -> None:
+    def __init__(self, host: HostTier | None, disk: DiskTier | None, mover: Mover, *devices: torch.device) -> None:
         self.host, self.disk = host, disk
-        self.mover, self._device = mover, device
+        self.mover, self._devices = mover, devices
         self._under_way: dict[MoverBatch, tuple[Store | Load, ...]] = {}
 
     def keeper(self, tier: Tier) -> HostTier | DiskTier:
@@ -145,10 +145,7 @@ class Tiers:
 
     def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> MoverBatch:
         moves = tuple(self._move(entry) for entry in entries)
-        ready = None
-        if self._device.type == "cuda":
-            ready = torch.cuda.Event()
-            ready.record(torch.cuda.current_stream(self._device))
+        ready = tuple(_mark(device) for device in self._devices if device.type == "cuda")
         batch = MoverBatch(moves=moves, urgent=urgent, ready=ready)
         for entry in entries:
             entry.item.begin_move()
@@ -215,6 +212,13 @@ class Tiers:
         self.mover.stop()
         if self.disk is not None:
             self.disk.close()
+
+
+def _mark(device: torch.device) -> torch.cuda.Event:
+    """Return an event behind what the GPU has been given to compute."""
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def _nearest(item: Item) -> Tier:

@@ -14,11 +14,13 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.weights.flat import flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
 from djinn_jupyter.engine.memory.weights.parameters import (
+    Weight,
     buffer_bytes,
     raw_sum,
     total_bytes,
     weights_of,
 )
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
@@ -60,7 +62,7 @@ class Weights(Protocol):
 
 
 class ResidentWeights:
-    """All weights on one device.
+    """All weights on the device, or each on its own of several.
 
     On CUDA the first `sleep` copies them into pinned host memory, and `wake` copies them back. On the CPU the host is
     the device: `sleep` frees them and `wake` loads them again, and their checksums must be unchanged.
@@ -73,7 +75,7 @@ class ResidentWeights:
         every = weights_of(model)
         self._weights = tuple(weight for weight in every if weight.tensor.is_contiguous())
         self._staying = buffer_bytes(model) + total_bytes(set(every) - set(self._weights))
-        self._host: HostRun | None = None
+        self._hosts: tuple[HostRun, ...] = ()  # one for each device
         self._sums: list[int] = []
         self._asleep = False
         self._moved = 0
@@ -96,7 +98,7 @@ class ResidentWeights:
                 "These weights were given to the engine in memory and cannot be loaded again, so on the CPU they stay."
             )
         needed = total_bytes(self._weights)
-        if self._device.type != "cpu" and self._host is None and not has_room_for(needed):
+        if self._device.type != "cpu" and not self._hosts and not has_room_for(needed):
             raise UsageError(
                 f"The weights would take {spell_bytes(needed)} of host memory, of which "
                 f"{spell_bytes(main_memory().available)} are free: they stay on the device."
@@ -110,13 +112,13 @@ class ResidentWeights:
         begun = time.perf_counter()
         if self._device.type == "cpu":
             self._sums = [raw_sum(weight.tensor) for weight in self._weights]
-        elif self._host is None:
-            self._host = HostRun.pinned(self._weights, self._device)
-            self._moved += self._host.moved
+        elif not self._hosts:
+            self._hosts = tuple(HostRun.pinned(own, device) for device, own in self._by_device())
+            self._moved += sum(host.moved for host in self._hosts)
         for weight in self._weights:
             weight.leave()
         self._asleep = True
-        return_freed(self._device)
+        return_freed(self._device)  # and of all others: the allocators of all devices are one
         return time.perf_counter() - begun
 
     def wake(self) -> float:
@@ -126,27 +128,37 @@ class ResidentWeights:
             return 0.0
         begun = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad():
-            back = self._loaded_again() if self._host is None else self._copied_back(self._host)
-        for weight, tensor in zip(self._weights, back, strict=True):
+            back = self._copied_back() if self._hosts else self._loaded_again()
+        for weight, tensor in back:
             weight.put(tensor)
         self._asleep = False
         return time.perf_counter() - begun
 
-    def _copied_back(self, host: HostRun) -> tuple[Tensor, ...]:
-        try:
-            buffer = flat_buffer(host.layout.nbytes, self._device)
-        except torch.OutOfMemoryError as error:
-            raise OutOfDeviceMemory(
-                f"The weights ({spell_bytes(host.layout.nbytes)}) find no room on {self._device} any more: "
-                f"{str(error).splitlines()[0]} They stay asleep; free device memory and retry."
-            ) from None
-        for source, target in host.transfers(buffer):
-            target.copy_(source, non_blocking=True)
-        torch.cuda.synchronize(self._device)
-        self._moved += host.moved
-        return host.layout.views(buffer)
+    def _by_device(self) -> list[tuple[torch.device, tuple[Weight, ...]]]:
+        """Return the weights of each device; that of a weight which is asleep is its placeholder's."""
+        devices = dict.fromkeys(weight.tensor.device for weight in self._weights)
+        if len(devices) == 1:
+            return [(self._device, self._weights)]
+        return [(device, tuple(one for one in self._weights if one.tensor.device == device)) for device in devices]
 
-    def _loaded_again(self) -> list[Tensor]:
+    def _copied_back(self) -> list[tuple[Weight, Tensor]]:
+        back: list[tuple[Weight, Tensor]] = []
+        for (device, own), host in zip(self._by_device(), self._hosts, strict=True):
+            try:
+                buffer = flat_buffer(host.layout.nbytes, device)
+            except torch.OutOfMemoryError as error:
+                raise OutOfDeviceMemory(
+                    f"The weights ({spell_bytes(host.layout.nbytes)}) find no room on {device} any more: "
+                    f"{str(error).splitlines()[0]} They stay asleep; free device memory and retry."
+                ) from None
+            for source, target in host.transfers(buffer):
+                target.copy_(source, non_blocking=True)
+            torch.cuda.synchronize(device)
+            back += zip(own, host.layout.views(buffer), strict=True)
+        self._moved += sum(host.moved for host in self._hosts)
+        return back
+
+    def _loaded_again(self) -> list[tuple[Weight, Tensor]]:
         assert self._reload is not None
         again = {weight.name: weight.tensor for weight in weights_of(self._reload())}
         found = [again.get(weight.name) for weight in self._weights]
@@ -159,7 +171,8 @@ class ResidentWeights:
                     "put the files back, or stop this engine and load again."
                 )
         self._moved += total_bytes(self._weights)
-        return [tensor for tensor in found if tensor is not None]
+        there = zip(self._weights, found, strict=True)
+        return [(weight, to_home(tensor, weight.tensor.device)) for weight, tensor in there if tensor is not None]
 
     def statistics(self) -> WeightsStatistics:
         return WeightsStatistics(

@@ -59,7 +59,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
     Raises ModelNotFound, ModelRefused, ModelDoesNotFit, MissingDependency or UsageError, each saying what to do.
     """
-    device = choose_device(config.device)
+    device = choose_devices(config)[0]
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
     source = find_source(config)
     configuration = read_configuration(config, source)
@@ -105,6 +105,26 @@ def choose_device(name: str | None) -> torch.device:
             f"There is no device {name}: this machine has {torch.cuda.device_count()} GPUs that torch can use."
         )
     return torch.device("cuda", index)
+
+
+def choose_devices(config: EngineConfig) -> tuple[torch.device, ...]:
+    """Return the devices that the model's layers lie on, in order: those of `devices`, else the one of `device`. Raises
+    UsageError where both are given, or two names are one device."""
+    if config.devices is None:
+        return (choose_device(config.device),)
+    if config.device is not None:
+        raise UsageError("Give --device for one device or --devices for several, not both.")
+    chosen = tuple(choose_device(name.strip()) for name in config.devices.split(","))
+    real = {torch.empty(0, device=device).device for device in chosen}
+    if len(real) < len(chosen) or len(chosen) < 2:
+        raise UsageError(f"--devices {config.devices} names {_counted(real)}; name two different GPUs or more.")
+    if len({device.type for device in chosen}) > 1:
+        raise UsageError(f"--devices {config.devices} names devices of two kinds; name GPUs alone.")
+    return chosen
+
+
+def _counted(real: set[torch.device]) -> str:
+    return f"one device, {next(iter(real))}" if len(real) == 1 else f"{len(real)} devices, one of them twice"
 
 
 def parse_dtype(name: str) -> torch.dtype:

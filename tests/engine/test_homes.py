@@ -1,0 +1,220 @@
+"""Layers on two devices: every pass has the bits of one device, and no tensor strays between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import PatchFrom
+from tests.engine.counting import LayerCount
+from tests.engine.desk import Desk, Outcome, build_desk, tokens
+from tests.engine.persistence.roundtrip import carry
+from tests.engine.plain import generate, plain_of
+from tests.engine.test_exact import NEW, PROMPT, stop_edit_and_go_back
+from tests.families import build
+from tests.homes import DEVICES, HOMES, HomesMeet, two_homes
+
+FAMILIES = ("llama", "gemma3_text", "jamba")
+EACH = 8 << 20  # bytes for weights and pages on each home
+A, B = 17, 42
+CLEAN = (*PROMPT[:5], *tokens(9, seed=2))
+Built = tuple[Desk, LayerCount, Outcome]
+Verb = Callable[[Desk, Path], list[Any]]
+
+
+@pytest.fixture(scope="class")
+def built(request: pytest.FixtureRequest) -> Iterator[Built]:
+    """An engine on two homes, and what one device gives."""
+    family, plain = request.param, generate(plain_of(request.param, torch.float32), PROMPT, NEW)
+    model = build(family)
+    with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
+        desk = build_desk(model, devices=DEVICES, device_memory=EACH)
+        yield desk, LayerCount(model, desk.engine.anatomy.layers), plain
+        desk.close_all()
+
+
+@pytest.fixture(scope="class")
+def pair() -> Iterator[tuple[Desk, Desk]]:
+    """The same model on one device and on two."""
+    models = build("llama", layers=4), build("llama", layers=4)
+    with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
+        yield build_desk(models[0]), build_desk(models[1], devices=DEVICES, device_memory=EACH)
+
+
+@pytest.mark.parametrize("built", FAMILIES, indirect=True)
+class TestExact:
+    def test_an_uninterrupted_run_is_that_of_one_device(self, built: Built) -> None:
+        desk, count, plain = built
+        desk.open()
+        with count.expect(*[NEW] * desk.layers):
+            finished = desk.run(PROMPT, NEW)
+        assert desk.outcome(finished) == plain
+        assert {slab.device for slab in desk.engine.slabs if slab.pages_in_use} == set(HOMES)
+        desk.close_all()
+
+    @pytest.mark.parametrize("step", [pytest.param(0, marks=pytest.mark.slow), 2])
+    def test_a_stop_about_the_crossing_changes_no_bit(self, built: Built, step: int) -> None:
+        desk, count, plain = built
+        crossing = next(layer for layer in range(desk.layers) if desk.engine.forward.home_at(layer) == HOMES[1])
+        for boundary in (crossing - 1, crossing, crossing + 1, desk.layers):
+            stop_edit_and_go_back(desk, count, plain, boundary, step)
+            desk.close_all()
+
+    @pytest.mark.parametrize("tier", ["host", "disk"])
+    def test_a_stop_that_left_and_came_back_goes_on_bit_for_bit(self, built: Built, tier: str) -> None:
+        desk, _, plain = built
+        for layer in (1, desk.layers - 2):
+            desk.open()
+            desk.stop_at(f"resid_post.{layer}", "step == 1")
+            desk.run(PROMPT, NEW)
+            desk.swap_out(tier=tier)
+            desk.settle()
+            assert all(slab.segment_bytes == 0 for slab in desk.engine.slabs)
+            desk.swap_in()
+            assert desk.outcome(desk.resume()) == plain
+            desk.close_all()
+
+    @pytest.mark.parametrize("back", [False, True], ids=["one-to-two", "two-to-one"])
+    def test_a_checkpoint_goes_on_under_another_placement(self, built: Built, back: bool) -> None:
+        desk, _, plain = built
+        single = build_desk(build(desk.engine.model.config.model_type))
+        one, other = (desk, single) if back else (single, desk)
+        for site in ("resid_post.1", f"mlp_out.{desk.layers - 1}"):
+            one.open()
+            one.stop_at(site, "step == 1")
+            one.run(PROMPT, NEW)
+            carry(one, other)
+            assert other.outcome(other.resume()) == plain
+            assert other.session().exactness == "exact"
+            one.close_all()
+            other.close_all()
+
+
+def lens(desk: Desk, folder: Path) -> list[Any]:
+    return list(desk.ask(ask.Lens(session=at(desk, "resid_post.2"), positions=(4,), tokens=(A,))).rows)
+
+
+def attribution(desk: Desk, folder: Path) -> list[Any]:
+    found = desk.ask(ask.Attribute(session=at(desk, "resid_post.1"), tokens=(A, B), heads=True, ahead=True))
+    return [found.logit, *found.contributions]
+
+
+def effect(desk: Desk, folder: Path) -> list[Any]:
+    desk.edit(name=at(desk, "z.3"))
+    return [desk.logits_ahead().effect]
+
+
+def patch(desk: Desk, folder: Path) -> list[Any]:
+    at(desk, "resid_post.0", "b", CLEAN)
+    desk.edit(PatchFrom(session="b", site="resid_post.0"), at(desk, "resid_post.3"), positions=(5,))
+    return [desk.resume(free=True).tokens, desk.logits()]
+
+
+def rule(desk: Desk, folder: Path) -> list[Any]:
+    desk.steer("resid_post.3", name=desk.open())
+    desk.steer("v.0")
+    return [desk.run(PROMPT, NEW).tokens, desk.logits()]
+
+
+def eager_pattern(desk: Desk, folder: Path) -> list[Any]:
+    desk.ask(ask.SetAttention(session=desk.open(), attention="eager"))
+    desk.stop_at("pattern.3")
+    desk.run(PROMPT, NEW)
+    seen = desk.value()
+    desk.edit()
+    return [seen, desk.resume(free=True).tokens, desk.logits()]
+
+
+def sweep(desk: Desk, folder: Path, **fields: Any) -> list[Any]:
+    asked = {"corrupted": PROMPT, "clean": CLEAN, "site": "resid_post", "over": ("layer", "position")}
+    metric = {"metrics": (f"logit({A}) - logit({B})",)}
+    swept = desk.ask(ask.Sweep(session=desk.open(), **{**asked, **metric, **fields}))
+    assert isinstance(swept, told.Swept), swept
+    return [swept.mode, *(to_tensor(measured.values) for measured in swept.measured)]
+
+
+def sweep_of_heads(desk: Desk, folder: Path) -> list[Any]:
+    return sweep(desk, folder, site="z", over=("layer", "head"))
+
+
+def exact_sweep(desk: Desk, folder: Path) -> list[Any]:
+    return sweep(desk, folder, mode="exact")
+
+
+def heads(desk: Desk, folder: Path) -> list[Any]:
+    read = desk.ask(ask.ReadHeads(session=desk.open(), lines=(PROMPT, CLEAN), patterns=True))
+    return [to_tensor(read.scores).nan_to_num(), to_tensor(read.patterns)]
+
+
+def collection(desk: Desk, folder: Path) -> list[Any]:
+    place = {"folder": str(folder), "shard": 0, "first": 0, "last": True, "positions": (-1,), "mode": "exact"}
+    prompts = (tokens(7), tokens(3), tokens(12))
+    kept = desk.ask(ask.Collect(session=desk.open(), prompts=prompts, sites=("resid_post.0", "resid_post.3"), **place))
+    assert isinstance(kept, told.Collected), kept
+    return [Path(kept.path).read_bytes()]
+
+
+def shared_steps(desk: Desk, folder: Path) -> list[Any]:
+    replies: list[Any] = []
+    names = [desk.open(name) for name in "abc"]
+    for length, name in enumerate(names, start=5):
+        run = ask.Run(session=name, tokens=tokens(length), max_new_tokens=4, ignore_eos=True, mode="fast")
+        desk.post(run, replies)
+    desk.settle()
+    return [len(replies), *(desk.session(name).tokens for name in names), *map(desk.logits, names)]
+
+
+def at(desk: Desk, site: str, name: str = "a", prompt: tuple[int, ...] = PROMPT) -> str:
+    """Run a new session to a stop at `site`. Return its name."""
+    desk.stop_at(site, name=desk.open(name))
+    assert isinstance(desk.run(prompt, NEW, name), told.Paused)
+    return name
+
+
+VERBS = (lens, attribution, effect, patch, rule, eager_pattern, sweep, sweep_of_heads, exact_sweep, heads, collection)
+
+
+class TestVerbs:
+    @pytest.mark.parametrize("verb", [*VERBS, shared_steps], ids=lambda verb: verb.__name__)
+    def test_a_verb_finds_on_two_homes_what_it_finds_on_one(
+        self, pair: tuple[Desk, Desk], verb: Verb, tmp_path: Path
+    ) -> None:
+        found = []
+        for number, desk in enumerate(pair):
+            found.append(verb(desk, tmp_path / str(number)))
+            desk.close_all()
+        assert len(found[0]) == len(found[1])
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+# ------------------------------------------------------------------------------------------- what tells homes apart
+
+
+def test_tensors_of_two_homes_do_not_meet() -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
+        one, other = (torch.ones(2, device=home) for home in HOMES)
+        assert (one.device, other.device) == HOMES
+        assert (one + 1).device == HOMES[0]
+        with pytest.raises(HomesMeet):
+            one + other
+        with pytest.raises(HomesMeet):
+            other + torch.ones(2)
+        with pytest.raises(HomesMeet, match="without to_home"):
+            other.to(HOMES[0])
+
+
+def test_a_layer_that_is_not_crossed_to_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode finds the tensor that strays: without the hooks the engine is not built."""
+    monkeypatch.setattr("djinn_jupyter.engine.startup.weight_plan.cross", lambda layers, homes: None)
+    model = build("llama")
+    with two_homes(monkeypatch), pytest.raises(ModelRefused, match="cpu:0, cpu:1"):
+        build_desk(model, devices=DEVICES, device_memory=EACH)
