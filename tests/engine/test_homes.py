@@ -16,6 +16,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
 from tests.engine.counting import LayerCount
 from tests.engine.desk import Desk, Outcome, build_desk, tokens
+from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry
 from tests.engine.plain import generate, plain_of
 from tests.engine.test_exact import NEW, PROMPT, stop_edit_and_go_back
@@ -194,6 +195,24 @@ class TestVerbs:
         assert len(found[0]) == len(found[1])
         for one, other in zip(*found, strict=True):
             assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+    @pytest.mark.parametrize("back", [False, True], ids=["one-to-two", "two-to-one"])
+    def test_a_journal_is_recomputed_under_another_placement(
+        self, pair: tuple[Desk, Desk], back: bool, tmp_path: Path
+    ) -> None:
+        one, other = reversed(pair) if back else pair
+        journal(one, tmp_path / "kept")
+        at(one, "resid_post.2")
+        one.swap_out(tier="disk")
+        one.settle()
+        written(one)
+        assert journal(other, crashed(tmp_path / "kept", tmp_path / "found")) == ("a",)
+        assert other.session().exactness == "recomputed"
+        other.ask(ask.AcceptRecomputed(session="a"))
+        one.swap_in()
+        assert other.outcome(other.resume(free=True)) == one.outcome(one.resume(free=True))
+        forget(one)
+        forget(other)
 
 
 # ------------------------------------------------------------------------------------------- what tells homes apart
