@@ -16,7 +16,7 @@ from tests.engine.desk import desk_of
 from tests.wire import values
 from tests.wire.values import Quality
 
-MOST = 80  # cases of one request and quality in the usual run: edits and sweeps have up to 310
+MOST = 40  # cases of one request and quality in the usual run: edits and sweeps have up to 310
 
 
 @pytest.fixture(scope="module")
