@@ -22,6 +22,8 @@ SHORT = (
     "experiment.num_trials=1",
     "experiment.concurrent_demo.pause_duration_seconds=0.2",
     "experiment.concurrent_demo.idle_seconds=1",
+    "experiment.concurrent_demo.paused_sessions=6",
+    "experiment.concurrent_demo.until_full_sessions=24",
 )
 
 
