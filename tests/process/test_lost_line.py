@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from djinn_jupyter.client.connection import awaiting
+from djinn_jupyter.client.connection.channel import SocketChannel
+from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
@@ -86,6 +90,33 @@ async def test_a_run_goes_on_while_the_line_is_down_and_its_tokens_are_heard_onc
         steps = [event.step for event in heard if isinstance(event, told.TokenSampled)]
         assert steps == list(range(1, 5001))
         assert isinstance(heard[-1], told.SessionFinished)
+
+
+async def test_who_waits_in_a_cell_is_told_that_the_line_is_down_and_that_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(awaiting, "_on_stderr", said.append)
+    monkeypatch.setattr(awaiting, "TOLD_SECONDS", 0.0)
+    thread = IoThread()
+    with served(tcp=True) as house:
+        async with Relay(entry_of(house)) as relay:
+            opening = functools.partial(
+                SocketChannel, thread, relay.entry, holder="kernel-1", user="ada", notebook=None
+            )
+            channel = await asyncio.to_thread(opening)
+            relay.cut()
+            await until(lambda: channel.down_since is not None)
+            asked = asyncio.ensure_future(asyncio.to_thread(lambda: channel.ask(ask.Ping()).result()))
+            await until(lambda: bool(said))
+            assert not asked.done()
+            await relay.mend()
+            assert isinstance(await asked, told.Pong)
+            await asyncio.to_thread(channel.close)
+    thread.stop()
+    down, back = said
+    assert down.startswith(f"The line to {relay.entry.commands.removeprefix('tcp://')} has been down for ")
+    assert back.endswith(" is back.")
 
 
 async def test_a_client_that_missed_more_than_is_kept_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
+from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.transport import Connection, WireBytes
@@ -35,6 +37,11 @@ class Channel(Protocol):
     def wire_bytes(self) -> WireBytes: ...
     @property
     def unkept(self) -> Unkept: ...
+    @property
+    def down_since(self) -> float | None:
+        """When the line to the engine was lost, in seconds since the epoch; None while it is up."""
+        ...
+
     def ask(self, request: Request) -> Future[Reply]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
@@ -78,6 +85,7 @@ class SocketChannel:
         self._holder = holder
         self.unkept = Unkept()
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
+        self._notice = LineNotice(entry.commands.removeprefix("tcp://"), lambda: self.down_since)
 
     @property
     def entry(self) -> Entry:
@@ -99,8 +107,12 @@ class SocketChannel:
     def usable(self) -> bool:
         return self._thread.usable and not self._connection.closed
 
+    @property
+    def down_since(self) -> float | None:
+        return self._connection.down_since
+
     def ask(self, request: Request) -> Future[Reply]:
-        future: Future[Reply] = Future()
+        future = AwaitedReply(self._notice)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
         self._thread.call(lambda: self._connection.post(request, lambda outcome: self._settle(future, outcome)))
         return future
@@ -110,10 +122,14 @@ class SocketChannel:
         settled(future, outcome)
 
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
-        forget = self._thread.wait(self._connection.listen(session, heard))
+        forget = self._thread.wait(self._connection.listen(session, heard), self._notice.look)
         return lambda: self._thread.call(forget)
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
+        while timeout is None:
+            with suppress(Empty):
+                return feed.get(timeout=LOOK_SECONDS)
+            self._notice.look()
         return feed.get(timeout=timeout)
 
     def close(self) -> None:

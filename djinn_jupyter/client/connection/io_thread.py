@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from djinn_jupyter.client.connection.awaiting import awaited
 from djinn_jupyter.errors import EngineUnavailable
 
 Result = TypeVar("Result")
@@ -38,14 +39,15 @@ class IoThread:
         """False in a forked child and after `stop`."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
-    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` in the loop and wait for its result. Do not call it from the loop itself."""
+    def wait(self, work: Coroutine[Any, Any, Result], look: Callable[[], None] = lambda: None) -> Result:
+        """Run `work` in the loop and wait for its result; `look` is called now and then meanwhile. Do not call it from
+        the loop itself."""
         try:
             self._require_usable()
         except EngineUnavailable:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return awaited(asyncio.run_coroutine_threadsafe(work, self._loop), look)
 
     def call(self, work: Callable[[], None]) -> None:
         """Schedule `work` in the loop and return at once."""

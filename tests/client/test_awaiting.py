@@ -1,0 +1,110 @@
+"""A line that is down: who waits hears of it once, in the thread that waits, and can end the waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from djinn_jupyter.client.connection import awaiting
+from djinn_jupyter.client.connection.awaiting import AwaitedReply, LineNotice, awaited
+from djinn_jupyter.client.running import run_until_stop
+from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.wire.replies import Pong, Welcome
+from djinn_jupyter.wire.requests import Pause, Run
+from tests.client.direct import DirectChannel
+from tests.process.fake_engine import DESCRIPTION
+
+WELCOME = Welcome(version="0", model=DESCRIPTION, attached=())
+
+
+class Line:
+    """A line that the test loses and mends."""
+
+    def __init__(self) -> None:
+        self.down_since: float | None = None
+        self.said: list[str] = []
+        self.notice = LineNotice("gpu-box:5556", lambda: self.down_since, self.said.append)
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+def test_a_line_is_told_once_when_it_is_down_and_once_when_it_is_back(line: Line) -> None:
+    line.notice.look()
+    assert line.said == []
+    line.down_since = time.time() - 12.4
+    line.notice.look()
+    line.notice.look()
+    (down,) = line.said
+    assert down.startswith("The line to gpu-box:5556 has been down for 12 s.")
+    line.down_since = None
+    line.notice.look()
+    line.notice.look()
+    assert line.said[1:] == ["The line to gpu-box:5556 is back."]
+
+
+def test_a_line_that_is_back_at_once_is_not_told(line: Line) -> None:
+    line.down_since = time.time()
+    line.notice.look()
+    line.down_since = None
+    line.notice.look()
+    assert line.said == []
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_who_waits_for_a_reply_hears_of_the_line_and_gets_the_reply(line: Line) -> None:
+    reply = AwaitedReply(line.notice)
+    line.down_since = time.time() - 60
+
+    def mended() -> None:
+        while not line.said:
+            time.sleep(0.001)
+        line.down_since = None
+        reply.set_result(Pong())
+
+    mending = threading.Thread(target=mended)
+    mending.start()
+    assert reply.result() == Pong()
+    mending.join()
+    assert [said.rpartition(" ")[2] for said in line.said] == ["waiting.", "back."]
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("error", [UnknownSession("no such session"), TimeoutError("its own")])
+def test_an_error_is_raised_as_it_is(line: Line, error: Exception) -> None:
+    reply: AwaitedReply = AwaitedReply(line.notice)
+    threading.Timer(0.01, lambda: reply.set_exception(error)).start()
+    with pytest.raises(type(error), match=str(error)):
+        reply.result()
+
+
+@pytest.mark.usefixtures("quickly")
+def test_an_interrupt_ends_the_waiting() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        awaited(Future[None](), interrupt)
+
+
+def test_the_first_interrupt_of_a_run_is_raised_while_the_line_is_down() -> None:
+    interrupts = iter([KeyboardInterrupt(), AssertionError("it waited for a reply that cannot come")])
+
+    def interrupted() -> None:
+        raise next(interrupts)
+
+    channel = DirectChannel(WELCOME, lambda request, reply: None, interrupted)
+    channel.down_since = time.time()
+    with pytest.raises(KeyboardInterrupt):
+        run_until_stop(channel, "paris", Run(session="paris", tokens=(1,)), None)
+    assert isinstance(channel.requests[-1], Pause), "the engine hears of it when the line is back"
