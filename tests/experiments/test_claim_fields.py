@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.experiments.claims.results import ARCHITECTURES, FieldSource, NotMeasured, Results
+from djinn_jupyter.experiments.claims.table import CLAIMS
+from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.pressure import experiment as pressure
+from tests.experiments.test_claims import HOLDING, SPAWNED, evicted
 
 
 def test_a_value_is_found_by_its_path_or_the_reason_is(tmp_path: Path) -> None:
@@ -31,3 +39,26 @@ def test_a_value_is_found_by_its_path_or_the_reason_is(tmp_path: Path) -> None:
 
 def test_every_architecture_that_a_claim_computes_with_ships() -> None:
     assert (ARCHITECTURES / "Llama-2-13b-hf.json").is_file()
+
+
+@pytest.mark.parametrize(("number", "missed"), [(16, {"sessions_alive_max": 3}), (17, {"plateau_achieved": False})])
+def test_a_run_of_pressure_that_missed_refutes_and_one_cut_short_does_not(
+    number: int, missed: dict[str, Any], tmp_path: Path
+) -> None:
+    """The file of either says `partial`."""
+    claim, results = next(one for one in CLAIMS if one.number == number), Results(folder=tmp_path)
+    whole = {spelled.rpartition(" ")[2]: HOLDING[number][name][0] for name, spelled in claim.reads.items()}
+    for name in ("pressure", "pressure_again"):
+        (tmp_path / name).mkdir()
+        course = Course(folder=tmp_path / name, log=logging.getLogger("test"))
+        course.write(pressure.FILE, {**whole, "status": "success"})
+    assert claim.judged(results).verdict == "holds"
+    course.write(pressure.FILE, {**whole, **missed, "status": "partial"})
+    assert claim.judged(results).verdict == "refuted"
+    sums: Any = SimpleNamespace(
+        sessions=4, demand=11 * GIB, capacity=10 * GIB, per_session=2 * GIB, capacity_imposed=True
+    )
+    swaps: Any = SimpleNamespace(events=evicted(3.5, 3.9, back=False), latencies=list, first_out=3.5)
+    so_far = {**pressure._so_far(sums, SPAWNED, swaps), "sessions_alive_max": 4}
+    course.write_partial(pressure.FILE, pressure.FIELDS, so_far)
+    assert claim.judged(results).verdict == "undecided"

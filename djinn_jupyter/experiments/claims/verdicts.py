@@ -32,8 +32,6 @@ PLATEAU: Final = 77 / 80  # of the capacity
 FLATLINE: Final = 20_000, 0.8, 10  # MB/s; the share of samples above; seconds
 GIGABYTE: Final = 1e9
 NOT_COMPARED: Final = "agents that hint were not compared with lru: one of the two refused an agent, or did not run"
-ENDED: Final = ("success", "failed", "undecided")
-CUT_SHORT: Final = Judgement(verdict="undecided", value=None, repetitions=0, reason="a run was cut short")
 SIZE, OUT_SECONDS, IN_SECONDS = 1.3 * GIGABYTE, 0.080, 0.050  # of the original's swap
 
 
@@ -140,15 +138,9 @@ def demand(v: V) -> Judgement:
     return arithmetic(abs(total - 92) <= 0.05 * 92, total, f"it is {spell_bytes(int(total * GIB))} and not 92")
 
 
-def cut_short(v: V) -> bool:
-    """True where a run did not come to its end: what it has not reached refutes nothing."""
-    return not all(status in ENDED for status in v["conclusion"])
-
-
 def all_alive(v: V) -> Judgement:
-    """Judge the runs, each of all its sessions."""
-    if cut_short(v):
-        return CUT_SHORT
+    """Judge the runs, each of all its sessions. What a run has not come to refutes nothing: one that was cut short has
+    no outputs."""
     runs = list(run_by_run(v))
     firsts, fits = [first_evicted(run) for run in runs], [fit_on_the_card(run) for run in runs]
     alive = [run["asked"] <= min(run["spawned"], run["alive"]) for run in runs]
@@ -157,6 +149,7 @@ def all_alive(v: V) -> Judgement:
         every(alive, "not all were alive together"),
         every(due, f"{fits[0]} fit, and the first eviction came with session {min(firsts)}"),
         every([cycled(run) for run in runs], "a session that left did not come back"),
+        every(v["equal"], "an output differs from that of the session alone"),
     )
     return found.told_as(min(firsts))
 
@@ -183,8 +176,6 @@ def cycled(run: V) -> bool:
 
 def plateau(v: V) -> Judgement:
     """Judge the runs, each by all samples of its memory."""
-    if cut_short(v):
-        return CUT_SHORT
     runs = list(run_by_run(v))
     peaks = [max(sample[1] for sample in run["samples"]) / run["capacity"] for run in runs]
     flat = [run["plateau"] and run["hertz"] >= 10 for run in runs]
