@@ -33,8 +33,8 @@ def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("demo", {"device": "gpu"}, "'gpu' is no device; did you mean cuda? Write cpu, cuda or cuda:1."),
         ("demo", {"device": "cuda:"}, "'cuda:' is no device"),
         ("demo", {"attention": "eagre"}, "'eagre' is no attention; did you mean eager? Write sdpa or eager."),
-        ("demo", {"listen": "tcp://127.0.0.1:99999"}, "A port is at most 65534 (events have the next one), not 99999."),
-        ("demo", {"listen": "tcp://127.0.0.1:65535"}, "A port is at most 65534"),
+        ("demo", {"listen": "tcp://127.0.0.1:99999"}, "A port is at most 65535, not 99999."),
+        ("demo", {"listen": "tcp://127.0.0.1:65536"}, "A port is at most 65535"),
         ("demo", {"listen": "127.0.0.1:80"}, "'127.0.0.1:80' is no address to listen on; write tcp://127.0.0.1:7777"),
         ("dmeo", {}, "There is no model dmeo; did you mean demo?"),
         ("./nowhere", {}, "There is no folder ./nowhere; give a folder, a hub name (owner/model) or demo."),
@@ -71,6 +71,7 @@ def test_what_cannot_be_meant_is_refused_without_an_engine(
         ("Qwen/Qwen2.5-0.5B", {"device": "cuda:1"}, ("device", "cuda:1")),
         ("gpt2", {"attention": "kernels-community/flash-attn"}, ("attention", "kernels-community/flash-attn")),
         ("HuggingFaceTB/SmolLM2-135M_x.1", {}, ("dtype", None)),
+        ("demo", {"listen": "tcp://127.0.0.1:65535"}, ("model", "demo")),
     ],
 )
 def test_what_may_be_meant_is_the_engines_to_judge(

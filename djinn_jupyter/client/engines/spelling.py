@@ -30,7 +30,7 @@ _SHORT_DTYPES: Final = {
 _DEVICE: Final = re.compile(r"([a-z]+)(:\d+)?")
 _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.ASCII)
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
-LAST_PORT: Final = 2**16 - 2  # of requests; that of events is the next one
+LAST_PORT: Final = 2**16 - 1
 _NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
 
@@ -157,7 +157,7 @@ def _check_listen(listen: str | None) -> None:
     if found is None:
         raise UsageError(f"{listen!r} is no address to listen on; write tcp://127.0.0.1:7777, or :* for any port.")
     if found[2] != "*" and int(found[2]) > LAST_PORT:
-        raise UsageError(f"A port is at most {LAST_PORT} (events have the next one), not {found[2]}.")
+        raise UsageError(f"A port is at most {LAST_PORT}, not {found[2]}.")
 
 
 def _check_model(model: str) -> None:

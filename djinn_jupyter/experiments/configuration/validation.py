@@ -90,7 +90,7 @@ class Server(Section, frozen=True, kw_only=True):
     host: Annotated[Name, Meta(description="The address of this machine that the run's engines listen on.")] = (
         "localhost"
     )
-    port: Annotated[int, Meta(ge=1, le=65534, description="The engine's port; events are on the next one.")] = 5556
+    port: Annotated[int, Meta(ge=1, le=65535, description="The engine's port.")] = 5556
     timeout_seconds: Annotated[Seconds, Meta(description="Longest wait for one answer.")] = 120.0
 
 
