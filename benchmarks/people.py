@@ -12,6 +12,7 @@ import random
 import statistics
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,42 +157,41 @@ def _crowd(
     checks: Checks,
 ) -> Crowd:
     seconds, turns = 5.0 if setting.quick else SECONDS, [Turns() for _ in range(notebooks)]
-    wrong: list[str] = []
-    ready, over = threading.Barrier(notebooks + 1), threading.Event()
+    over, names = threading.Event(), [f"notebook {number}" for number in range(notebooks)]
 
-    def work(number: int) -> None:
-        thinking, one = random.Random(number), turns[number]
-        with notebook(engines[number % len(engines)], f"notebook {number}") as own:
-            ready.wait()
-            sent = own.wire_bytes
-            while not over.wait(min(thinking.expovariate(1 / THINKING), seconds)):
-                which = thinking.randrange(PROMPTS)
-                session = own.session(f"work {number}", fresh=True)
-                if _turn(session, prompts[which], one) != alone[which]:
-                    wrong.append(f"notebook {number}")
-            there = own.wire_bytes
-            own.session(f"work {number}", fresh=True).close()
-            one.wire_bytes = there.sent + there.received - sent.sent - sent.received
+    def work(number: int, own: RemoteEngine) -> bool:
+        """Take turns until it is over; return whether all tokens were those of the prompt alone."""
+        thinking, one, alike = random.Random(number), turns[number], True
+        sent = own.wire_bytes
+        while not over.wait(thinking.expovariate(1 / THINKING)):
+            which = thinking.randrange(PROMPTS)
+            session = own.session(f"work {number}", fresh=True)
+            alike &= _turn(session, prompts[which], one) == alone[which]
+        there = own.wire_bytes
+        own.session(f"work {number}", fresh=True).close()
+        one.wire_bytes = there.sent + there.received - sent.sent - sent.received
+        return alike
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(notebooks)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    pids, begun = [pid_of(engine) for engine in engines], perf_counter()
-    engine_begun, client_begun = _computing(pids), _computing([os.getpid()])
-    sleep(seconds)
-    over.set()
-    for thread in threads:
-        thread.join()
-    checks.same(f"notebooks of {notebooks} that got other tokens than alone", wrong, [])
-    return Crowd(
-        notebooks=notebooks,
-        engines=len(engines),
-        seconds=perf_counter() - begun,
-        engine_seconds=_computing(pids) - engine_begun,
-        client_seconds=_computing([os.getpid()]) - client_begun,
-        turns=turns,
-    )
+    with ExitStack() as stack, ThreadPoolExecutor(notebooks) as pool:
+        owns = [stack.enter_context(notebook(engines[n % len(engines)], name)) for n, name in enumerate(names)]
+        pids, begun = [pid_of(engine) for engine in engines], perf_counter()
+        engine_begun, client_begun = _computing(pids), _computing([os.getpid()])
+        working = [pool.submit(work, number, own) for number, own in enumerate(owns)]
+        try:
+            sleep(seconds)
+        finally:
+            over.set()
+        alike = [one.result() for one in working]
+        wrong = [name for name, same in zip(names, alike, strict=True) if not same]
+        checks.same(f"notebooks of {notebooks} that got other tokens than alone", wrong, [])
+        return Crowd(
+            notebooks=notebooks,
+            engines=len(engines),
+            seconds=perf_counter() - begun,
+            engine_seconds=_computing(pids) - engine_begun,
+            client_seconds=_computing([os.getpid()]) - client_begun,
+            turns=turns,
+        )
 
 
 def _computing(pids: Sequence[int]) -> float:
@@ -277,7 +277,7 @@ def _foretold(notebooks: int, cost: float) -> Figure:
     """Return the least engines on which so many notebooks wait no longer than for two turns alone."""
     engines = 1
     while (load := foretell(notebooks, engines, cost)).response_seconds > 2 * cost:
-        engines += max(1, engines // 50)
+        engines += 1
     return Figure(
         name=f"engines for {notebooks:,} notebooks, foretold, where an answer takes at most twice its time alone",
         unit="engines",

@@ -1,0 +1,77 @@
+"""The notebooks of the benchmark of people: what one of them meets ends it, and what is foretold of more of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import people
+from benchmarks.results import Checks, Disagreement
+from benchmarks.setting import Setting
+from djinn_jupyter.client.connection.transport import WireBytes
+from tests.waiting import SECONDS
+
+ALONE = [[7, 8]] * people.PROMPTS
+Crowding = Callable[[Callable[[], list[int]]], tuple[people.Crowd, Checks]]
+
+
+@pytest.fixture
+def crowd_of(monkeypatch: pytest.MonkeyPatch) -> Crowding:
+    """Three notebooks on no engine; a turn gives what the argument returns. Their time is over once one is at work."""
+    at_work = threading.Event()
+
+    @contextmanager
+    def notebook(engine: Any, name: str) -> Iterator[Any]:
+        session = SimpleNamespace(close=lambda: None)
+        yield SimpleNamespace(wire_bytes=WireBytes(), session=lambda name, fresh: session)
+
+    def crowd(turn: Callable[[], list[int]]) -> tuple[people.Crowd, Checks]:
+        def at_last(session: Any, prompt: list[int], turns: people.Turns) -> list[int]:
+            at_work.set()
+            return turn()
+
+        monkeypatch.setattr(people, "_turn", at_last)
+        setting, checks = Setting(quick=True, threads=1, home=Path("none")), Checks()
+        engine: Any = SimpleNamespace()
+        return people._crowd([engine], 3, ALONE, ALONE, setting, checks), checks
+
+    monkeypatch.setattr(people, "notebook", notebook)
+    monkeypatch.setattr(people, "pid_of", lambda engine: os.getpid())
+    monkeypatch.setattr(people, "sleep", lambda seconds: at_work.wait(SECONDS))
+    monkeypatch.setattr(people, "THINKING", 0.001)
+    return crowd
+
+
+def test_notebooks_that_get_their_tokens_are_counted(crowd_of: Crowding) -> None:
+    crowd, checks = crowd_of(lambda: [7, 8])
+    assert (crowd.notebooks, crowd.engines, len(crowd.turns)) == (3, 1, 3)
+    assert checks.counts == {"notebooks of 3 that got other tokens than alone": 1}
+
+
+def test_other_tokens_in_one_notebook_end_the_benchmark(crowd_of: Crowding) -> None:
+    with pytest.raises(Disagreement, match="other tokens than alone"):
+        crowd_of(lambda: [7, 9])
+
+
+def test_an_error_in_one_notebook_ends_the_benchmark(crowd_of: Crowding) -> None:
+    def fails() -> list[int]:
+        raise RuntimeError("no memory for this session")
+
+    with pytest.raises(RuntimeError, match="no memory for this session"):
+        crowd_of(fails)
+
+
+@pytest.mark.parametrize("cost", [0.01, 0.04, 0.1])
+def test_the_engines_foretold_are_the_fewest(cost: float) -> None:
+    figure = people._foretold(10_000, cost)
+    assert figure.value is not None
+    engines = round(figure.value.median)
+    assert people.foretell(10_000, engines, cost).response_seconds <= 2 * cost
+    assert people.foretell(10_000, engines - 1, cost).response_seconds > 2 * cost
