@@ -13,8 +13,10 @@ import psutil
 import pytest
 import zmq
 from hypothesis import settings
+from jupyter_client.connect import LocalPortCache
 
 from djinn_jupyter.experiments.devices import computed_on
+from tests.ports import port_of_a_kernel
 
 # Short, because the path of an ipc socket may have no more than about a hundred characters.
 HOME = Path(tempfile.mkdtemp(prefix="djt-"))
@@ -31,6 +33,7 @@ zmq.Context.__del__ = lambda self: None  # type: ignore[method-assign]
 # Before anything imports torch. Two workers share two cores; a kernel or engine started by a test inherits this.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+    LocalPortCache.find_available_port = port_of_a_kernel  # type: ignore[method-assign]
 os.environ.update(
     JUPYTER_RUNTIME_DIR=str(HOME / "run"),
     JUPYTER_DATA_DIR=str(HOME / "data"),

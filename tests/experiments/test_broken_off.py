@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.experiments.fields import missing
-from tests.experiments.test_small_profiles import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.processes
 SECONDS = 120

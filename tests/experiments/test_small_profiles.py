@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.validation import flatline_verdict
 from tests.experiments.fields import missing
+from tests.ports import free_port
 
 pytestmark = pytest.mark.processes
-PORTS = range(10_240, 32_768, 2)  # Linux gives out those from 32,768 on, macOS from 49,152
 SHORT = (
     "experiment.num_trials=1",
     "experiment.concurrent_demo.pause_duration_seconds=0.2",
@@ -162,17 +160,3 @@ def test_streaming(tmp_path: Path) -> None:
     for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "deepspeed_zero_inference"):
         assert found["sides"][name]["status"] == "success" or found["sides"][name]["reason"]
     assert not list(tmp_path.glob(".weights-*"))
-
-
-def free_port() -> int:
-    """Return a port that is free together with the next one. Systems give connections and servers without a choice
-    higher ones, so that none takes it before the engine does."""
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as one, socket.socket() as next_one:
-            try:
-                one.bind(("127.0.0.1", port))
-                next_one.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no two ports are free")

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from djinn_jupyter.wire.registry import Entry
+from tests.ports import free_port
 
 PIECE = 1 << 16
 
@@ -15,14 +16,13 @@ class Relay:
     """With `swallows_requests` or `swallows_replies` what is sent that way arrives no more until the line is mended;
     `swallowed` is how many bytes that were."""
 
-    def __init__(self, entry: Entry, *, delay_seconds: float = 0.0) -> None:
+    def __init__(self, entry: Entry) -> None:
         host, _, port = entry.commands.removeprefix("tcp://").rpartition(":")
         self._engine = host, int(port)
-        self._delay_seconds = delay_seconds
         self._entry = entry
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self._port = 0
+        self._port = free_port()
         self.swallows_requests = self.swallows_replies = False
         self.swallowed = 0
 
@@ -35,7 +35,6 @@ class Relay:
         self.swallows_requests = self.swallows_replies = False
         self.swallowed = 0
         self._server = await asyncio.start_server(self._join, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def __aenter__(self) -> Relay:
         await self.mend()
@@ -66,13 +65,10 @@ class Relay:
         await asyncio.gather(self._pass(reader, back, requests=True), self._pass(there, writer, requests=False))
 
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, requests: bool) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while piece := await source.read(PIECE):
                 if self.swallows_requests if requests else self.swallows_replies:
                     self.swallowed += len(piece)
-                elif self._delay_seconds:
-                    loop.call_later(self._delay_seconds, target.write, piece)
                 else:
                     target.write(piece)
         except OSError:
