@@ -79,5 +79,12 @@ def test_every_test_is_run_by_one_stage_and_a_slow_one_by_none() -> None:
         assert len(ran) == ("slow" not in marks), (marks, ran)
 
 
+def test_a_stage_reads_every_file_whose_tests_it_runs() -> None:
+    """`processes` and `alone` are given the files in which the mark stands; but for these the folder of the browser."""
+    others = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    marking = [path for path in others if re.search(r"mark\.(processes|alone)\b", path.read_text())]
+    assert marking == [ROOT / "tests" / "browser" / "conftest.py"]
+
+
 def fits(wants: Expression, marks: set[str]) -> bool:
     return wants.evaluate(lambda name, /, **_: name in marks)

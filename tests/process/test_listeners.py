@@ -15,6 +15,7 @@ from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.process.served import Served, served
+from tests.waiting import until
 
 QUEUED = 50
 PIPE_MESSAGES = 20_000  # more than the two sides' kernel buffers and queues take
@@ -98,7 +99,9 @@ def slow(house: Served) -> Iterator[Slow]:
 def test_a_client_that_does_not_read_loses_events_is_told_so_and_gets_every_reply(house: Served, slow: Slow) -> None:
     slow.ask(ask.Open(session="paris"))
     assert slow.ask(ask.Listen()) == told.Listening()
+    taken = house.service.statistics().requests
     run = slow.send(ask.Run(session="paris", tokens=(1,), max_new_tokens=PIPE_MESSAGES))
+    until(lambda: house.service.statistics().requests > taken, "the run's begin")
     with zmq.Context() as context:
         other = Slow(context, house)
         while house.service.statistics().pending:  # the run goes on although nobody reads of it

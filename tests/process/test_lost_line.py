@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.client.connection import awaiting
+from djinn_jupyter.client.connection import awaiting, transport
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.connection.transport import Connection
@@ -208,7 +208,8 @@ async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_a
         assert [type(request).__name__ for request in taken] == ["Open", "ListSessions", "ListSessions"]
 
 
-async def test_replies_that_have_arrived_are_not_kept() -> None:
+async def test_replies_that_have_arrived_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PING_SECONDS", 2 * PATIENCE_SECONDS)  # no Ping but the one of the test
     async with afar() as (house, _, connection):
         for _ in range(3):
             await connection.ask(ask.ListSessions())

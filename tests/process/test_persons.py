@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from djinn_jupyter.wire.registry import Entry, encode_entry
 from djinn_jupyter.wire.replies import Event, Opened, Pong, Sessions
 from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Run
 from tests.process.served import Served, served
+from tests.waiting import SECONDS
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -52,8 +54,9 @@ async def opened(house: Served, key: str, holder: str = "kernel-1") -> Connectio
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(SECONDS):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
 async def test_a_person_is_known_by_the_key_whatever_hello_says(house: Served) -> None:
@@ -104,11 +107,15 @@ async def test_who_is_not_admitted_is_refused_in_one_sentence(house: Served, key
     assert house.service.statistics().requests == requests
 
 
-async def test_where_no_one_listens_it_is_said(house: Served) -> None:
+async def test_where_no_one_listens_it_is_said(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(host: str, *of: object, **more: object) -> None:  # where no server of names answers it takes longer
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
     listens = entry_of(house, "anna")
     house.service.stop()
     with pytest.raises(EngineUnavailable, match=r"Nothing listens at 127.0.0.1:\d+ \(connection refused\)"):
         await Connection.open(listens, holder="kernel-1", user="root")
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     nowhere = msgspec.structs.replace(listens, commands="tcp://no-such-host.invalid:5556")
     with pytest.raises(EngineUnavailable, match="no machine of that name"):
         await Connection.open(nowhere, holder="kernel-1", user="root")
