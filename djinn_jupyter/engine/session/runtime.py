@@ -62,7 +62,7 @@ class Space(Protocol):
         """Send the stops beyond those that the session keeps in memory to the disk."""
 
 
-class GivingWay(Protocol):
+class OtherJobs(Protocol):
     """The jobs besides the one that runs a pass."""
 
     def asked(self) -> bool:
@@ -79,7 +79,7 @@ class Runtime:
     description: ModelDescription
     space: Space
     counters: Counters
-    giving_way: GivingWay  # to other jobs
+    giving_way: OtherJobs
     publish: Callable[[Event], None]
     sharing: SharedPasses
 
