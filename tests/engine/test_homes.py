@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
+from djinn_jupyter.engine.model.hooks import crossing
+from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.engine.wavefront.columns import Columns
+from djinn_jupyter.engine.wavefront.wavefront import CallSize
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -163,6 +171,29 @@ def collection(desk: Desk, folder: Path) -> list[Any]:
     return [Path(kept.path).read_bytes()]
 
 
+def fast_collection(desk: Desk, folder: Path) -> list[Any]:
+    place = {"folder": str(folder), "shard": 0, "first": 0, "last": True, "positions": (-1, 0), "mode": "fast"}
+    sites = ("embed", "z.0", "resid_post.0", "resid_post.1", "mlp_out.3", "resid_post.3")
+    prompts = (tokens(7), tokens(3), tokens(12))
+    kept = desk.ask(ask.Collect(session=desk.open(), prompts=prompts, sites=sites, **place))
+    assert (kept.mode, kept.notes) == ("fast", ())
+    return [Path(kept.path).read_bytes()]
+
+
+def fast_losses(desk: Desk, folder: Path) -> list[Any]:
+    scored = desk.ask(ask.Score(session=desk.open(), prompts=(PROMPT, CLEAN, tokens(9)), mode="fast"))
+    assert (scored.mode, scored.notes) == ("fast", ())
+    return [to_tensor(scored.values)]
+
+
+def paths(desk: Desk, folder: Path) -> list[Any]:
+    found = []
+    for site, receivers in (("z", ("mlp_in.3",)), ("resid_pre", ("resid_pre.3", "v.3")), ("mlp_out", ("logits",))):
+        found += sweep(desk, folder, site=site, over=("layer",), receivers=receivers)
+        assert "fast" in found[-2:]
+    return found
+
+
 def shared_steps(desk: Desk, folder: Path) -> list[Any]:
     replies: list[Any] = []
     names = [desk.open(name) for name in "abc"]
@@ -170,6 +201,7 @@ def shared_steps(desk: Desk, folder: Path) -> list[Any]:
         run = ask.Run(session=name, tokens=tokens(length), max_new_tokens=4, ignore_eos=True, mode="fast")
         desk.post(run, replies)
     desk.settle()
+    assert all(reply.shared for reply in replies)
     return [len(replies), *(desk.session(name).tokens for name in names), *map(desk.logits, names)]
 
 
@@ -180,11 +212,16 @@ def at(desk: Desk, site: str, name: str = "a", prompt: tuple[int, ...] = PROMPT)
     return name
 
 
-VERBS = (lens, attribution, effect, patch, rule, eager_pattern, sweep, sweep_of_heads, exact_sweep, heads, collection)
+VERBS = (lens, attribution, effect, patch, rule, eager_pattern, sweep, sweep_of_heads, exact_sweep, paths, heads)
+VERBS += (collection, fast_collection, fast_losses, shared_steps)
 
 
 class TestVerbs:
-    @pytest.mark.parametrize("verb", [*VERBS, shared_steps], ids=lambda verb: verb.__name__)
+    @pytest.fixture(autouse=True)
+    def calls_of_one_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(CallSize, "note", lambda *call: None)  # a slow machine would share calls among fewer lines
+
+    @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
     def test_a_verb_finds_on_two_homes_what_it_finds_on_one(
         self, pair: tuple[Desk, Desk], verb: Verb, tmp_path: Path
     ) -> None:
@@ -202,7 +239,13 @@ class TestVerbs:
     ) -> None:
         one, other = reversed(pair) if back else pair
         journal(one, tmp_path / "kept")
-        at(one, "resid_post.2")
+        one.stop_at("resid_post.2", "step == 1", name=one.open())
+        for site in ("mlp_out.3", "resid_pre.3", "z.0"):
+            one.stop_at(site, "step == 0")
+        one.run(PROMPT, NEW)
+        for _ in range(3):  # the first pass has an edit at each, in its recomputing too
+            one.edit()
+            one.resume()
         one.swap_out(tier="disk")
         one.settle()
         written(one)
@@ -213,6 +256,36 @@ class TestVerbs:
         assert other.outcome(other.resume(free=True)) == one.outcome(one.resume(free=True))
         forget(one)
         forget(other)
+
+
+def test_the_mask_of_shared_steps_is_where_the_model_makes_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first page group may lie on any device: that of full attention, where most layers have windows."""
+    layer = LayerGeometry(cache_layer=0, kind="full", kv_heads=1, key_dim=2, value_dim=2, dtype=torch.float32)
+    with two_homes(monkeypatch):
+        geometry: Any = SimpleNamespace(groups=(GroupGeometry.lay_out([replace(layer, device=HOMES[1])], 16),))
+        mask = Columns(geometry, [2, 1], 4, HOMES[0]).mask()
+        assert mask is not None
+        assert mask.device == HOMES[0]
+
+
+class Left(nn.Module):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        raise Leave
+
+
+def test_a_pass_after_one_that_was_left_has_the_first_device_as_its_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(crossing, "make_current", current.append)
+    layers = [nn.Identity(), Left()]
+    with two_homes(monkeypatch):
+        crossing.cross(layers, HOMES)
+        hidden = torch.ones(1, device=HOMES[0])
+        with pytest.raises(Leave):
+            layers[1](layers[0](hidden))
+        layers[0](hidden)
+    assert current == [HOMES[0], HOMES[1], HOMES[0]]
 
 
 # ------------------------------------------------------------------------------------------- what tells homes apart

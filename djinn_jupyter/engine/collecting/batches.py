@@ -26,6 +26,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.engine.wavefront.filling import filled
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.sections import Sections
@@ -65,17 +66,17 @@ class WantedRows:
 
     def take(self, tap: Tap, raw: Tensor) -> Tensor:
         """Return the rows [R, ...] of a value in the pass of the batch, as `tap.read` gives them. Raises NotBatched."""
-        layout = tap.layout
+        layout, lines, positions = tap.layout, to_home(self.lines, raw.device), to_home(self.positions, raw.device)
         if not isinstance(layout, PositionLayout):
             raise NotBatched(f"{tap.site} has no axis of positions")
         if layout.batch is None:
             if raw.shape[layout.position] != self.prompts * self.length:
                 raise NotBatched(f"{tap.site} has no row for each token")
-            return tap.read(raw.index_select(layout.position, self.lines * self.length + self.positions))
+            return tap.read(raw.index_select(layout.position, lines * self.length + positions))
         axes = (layout.batch, layout.position)
         if (raw.shape[axes[0]], raw.shape[axes[1]]) != (self.prompts, self.length):
             raise NotBatched(f"{tap.site} has no row for each token")
-        rows = raw.movedim(axes, (0, 1))[self.lines, self.positions]
+        rows = raw.movedim(axes, (0, 1))[lines, positions]
         return tap.read(rows[None].movedim((0, 1), axes))
 
 

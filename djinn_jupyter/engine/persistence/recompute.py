@@ -26,6 +26,7 @@ from djinn_jupyter.engine.session.rewind import boundary_tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import StorageFailed
 
 
@@ -78,7 +79,8 @@ class _Recomputing:
             entry = passes.entry
             tap = entry.tap or boundary_tap(self.runtime, entry.boundary)
             target = Target(tap=tap, step=frame.step)
-            overrides = tuple(replace(i, raw=i.raw.to(self.runtime.forward.device)) for i in entry.overrides)
+            homes = self.runtime.forward.home_of
+            overrides = tuple(replace(i, raw=to_home(i.raw, homes(i.tap))) for i in entry.overrides)
             reached = yield from self._enter(replace(frame, overrides=overrides), self._plan(halts=(target,)))
             frame = _halted(reached).frame
         yield from self._enter(frame, self._plan(rules=passes.rules))

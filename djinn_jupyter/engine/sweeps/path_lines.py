@@ -27,6 +27,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.sweeps.lines import RunLine
 from djinn_jupyter.engine.sweeps.receivers import Receiver, Receivers, place_of, reaches
 from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
 from djinn_jupyter.engine.wavefront.wavefront import CallSize, JoiningLine
@@ -51,6 +52,10 @@ class _UnderWay:
 
     hidden: dict[int, Tensor] = field(default_factory=dict)
     met: defaultdict[int, dict[Site, Tensor]] = field(default_factory=lambda: defaultdict(dict))
+
+    def bring(self, home: torch.device) -> None:
+        """Move the hidden states to `home`, the device of the next layer."""
+        self.hidden = {number: to_home(rows, home) for number, rows in self.hidden.items()}
 
     def rows(self, paths: Sequence[Path]) -> Tensor:
         return torch.cat([self.hidden[path.number] for path in paths])
@@ -119,6 +124,7 @@ class PathLines:
                 if path.sender.boundary == layer:
                     sent.hidden[path.number] = path.raw
                     gone.append(path)
+            sent.bring(self.forward.home_at(layer))
             self._note_boundary(layer, gone, sent)
             if layer > self.receivers.last_layer:
                 return
@@ -196,6 +202,7 @@ class PathLines:
 
     def _receive(self, paths: Sequence[Path], after: _UnderWay) -> Iterator[None]:
         for layer in range(self.receivers.first, self.receivers.last_layer + 2):
+            after.bring(self.forward.home_at(layer))
             for one in self.receivers.each:
                 if one.tap.boundary == layer:
                     after.hidden.update(

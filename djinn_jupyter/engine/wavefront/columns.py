@@ -34,11 +34,12 @@ def _capacity(lengths: Sequence[int]) -> int:
 
 
 class Columns:
-    """The keys and values of lines; `end` is the column of the next ones. Columns that no line has been given are not
-    written: zeros in them, for 32 lines, take as long as a layer."""
+    """The keys and values of lines, on the devices of their layers; the model makes masks on `device`. `end` is the
+    column of the next ones. Columns that no line has been given are not written: zeros in them, for 32 lines, take as
+    long as a layer."""
 
     def __init__(self, geometry: CacheGeometry, lengths: Sequence[int], capacity: int, device: torch.device) -> None:
-        self.end, self.capacity = max(lengths), capacity
+        self.end, self.capacity, self.device = max(lengths), capacity, device
         self.first = [self.end - length for length in lengths]  # the column of each line's first position
         self.runs: list[list[Pair]] = [
             [_unwritten(run, len(lengths), capacity, group.device or device) for run in group.runs]
@@ -73,9 +74,8 @@ class Columns:
         """Return which columns each line has, with the next one, [B, C]; None where all have all."""
         if not any(self.first):
             return None
-        keys = next(iter(self.of_layer.values()))[0]
-        columns = torch.arange(self.end + 1, device=keys.device)
-        return (columns >= torch.tensor(self.first, device=keys.device)[:, None]).to(torch.long)
+        columns = torch.arange(self.end + 1, device=self.device)
+        return (columns >= torch.tensor(self.first, device=self.device)[:, None]).to(torch.long)
 
     def put(self, line: int, cache: PagedCache, count: int = 1) -> None:
         """Append the line's newest `count` rows to its cache, whose pages have room for them."""

@@ -54,14 +54,24 @@ class Crossing:
 
 
 def cross(layers: Sequence[nn.Module], homes: Sequence[torch.device]) -> None:
-    """Install the hooks on layers of which each lies on the device in `homes`, in order."""
+    """Install the hooks on layers of which each lies on the device in `homes`, in order. Each makes its own device the
+    current one, also the first's: a pass that was left elsewhere has not done so."""
     first, crossings = homes[0], {home: Crossing(home) for home in homes}
     for index, (layer, home) in enumerate(zip(layers, homes, strict=True)):
-        if home != first:
+        if home == first:
+            layer.register_forward_pre_hook(_on(first))
+        else:
             begins = homes[index - 1] != home
             layer.register_forward_pre_hook(_entering(crossings[home], begins), with_kwargs=True)
     if homes[-1] != first:
         layers[-1].register_forward_hook(_leaving(crossings[first]))
+
+
+def _on(home: torch.device) -> Any:
+    def enter(layer: nn.Module, args: Any) -> None:
+        make_current(home)
+
+    return enter
 
 
 def _entering(crossing: Crossing, begins: bool) -> Any:
