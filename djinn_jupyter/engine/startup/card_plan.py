@@ -41,11 +41,12 @@ def plan_cards(sizes: WeightSizes, allowed: Sequence[tuple[torch.device, int]]) 
     devices = [device for device, _ in allowed]
     if len(sizes.layers) < len(devices):
         raise ModelDoesNotFit(f"{len(devices)} devices were named for {len(sizes.layers)} layers; name fewer.")
-    low, high = 0.0, float(sizes.total) / min(room for _, room in allowed) + 1
+    rooms = [max(1, room) for _, room in allowed]  # a device without room is refused below
+    low, high = 0.0, float(sizes.total) / min(rooms) + 1
     for _ in range(STEPS):
         share = (low + high) / 2
-        low, high = (low, share) if _filled(sizes, allowed, share) else (share, high)
-    counts = _filled(sizes, allowed, high)
+        low, high = (low, share) if _filled(sizes, rooms, share) else (share, high)
+    counts = _filled(sizes, rooms, high)
     assert counts is not None, "at the highest share the first device holds all"
     homes = tuple(device for device, count in zip(devices, counts, strict=True) for _ in range(count))
     held = dict.fromkeys(devices, 0)
@@ -62,13 +63,13 @@ def plan_cards(sizes: WeightSizes, allowed: Sequence[tuple[torch.device, int]]) 
     return CardPlan(homes=homes, free=free)
 
 
-def _filled(sizes: WeightSizes, allowed: Sequence[tuple[torch.device, int]], share: float) -> list[int] | None:
+def _filled(sizes: WeightSizes, rooms: Sequence[int], share: float) -> list[int] | None:
     """Return the layers of each device where none is filled beyond `share`, as many as go on each but one at least for
     every later one; None where that does not hold all."""
     counts, at, layers = list[int](), 0, sizes.layers
-    for number, (_, room) in enumerate(allowed):
+    for number, room in enumerate(rooms):
         left, begin = share * room - (0 if number else sizes.rest), at
-        last = len(layers) - (len(allowed) - 1 - number)
+        last = len(layers) - (len(rooms) - 1 - number)
         while at < last and layers[at] <= left:
             left, at = left - layers[at], at + 1
         if at == begin:

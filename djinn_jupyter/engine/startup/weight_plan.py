@@ -131,7 +131,12 @@ def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, relo
             "one with --device."
         )
     tell(plan.line())
-    spread(loaded.model, stack.layers, plan.homes)
+    try:
+        spread(loaded.model, stack.layers, plan.homes)
+    except torch.OutOfMemoryError as error:
+        raise ModelDoesNotFit(
+            f"{loaded.name} does not fit on {config.devices}: {str(error).splitlines()[0]} Name more devices."
+        ) from error
     cross(stack.layers, plan.homes)
     weights = ResidentWeights(loaded.model, loaded.device, reload)
     return Settled(identity=identity, weights=weights, page_bytes=min(plan.free.values()), cards=plan)

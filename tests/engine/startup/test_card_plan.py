@@ -15,6 +15,7 @@ from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.budgets import Budgets
 from djinn_jupyter.engine.memory.weights.placement import WeightSizes
 from djinn_jupyter.engine.model.loading.load import choose_devices
+from djinn_jupyter.engine.startup import card_plan
 from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.engine.startup.card_plan import plan_cards, spread
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, SlabFull, UsageError
@@ -67,6 +68,18 @@ def test_weights_that_fill_a_card_are_refused_with_what_to_do() -> None:
         plan_cards(sizes(*[60] * 4), [(CARDS[0], 100), (CARDS[1], 100)])
     with pytest.raises(ModelDoesNotFit, match="3 devices were named for 2 layers"):
         plan_cards(sizes(1, 1), [(card, 100) for card in CARDS])
+    with pytest.raises(ModelDoesNotFit, match="on cuda:1, of 0 B there"):
+        plan_cards(sizes(10, 10), [(CARDS[0], 100), (CARDS[1], 0)])
+
+
+def test_weights_that_a_card_refuses_are_told_in_a_sentence() -> None:
+    def refuse(tensor: torch.Tensor, home: torch.device) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+
+    with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
+        monkeypatch.setattr(card_plan, "to_home", refuse)
+        with pytest.raises(ModelDoesNotFit, match="does not fit on cpu:0,cpu:1: CUDA out of memory"):
+            build_desk(build("llama"), devices=DEVICES, device_memory=64 << 20)
 
 
 @pytest.mark.parametrize(
