@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.flat import raw_bytes
 from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
@@ -31,12 +30,13 @@ class ProcessFootprint:
     runtime: int | None
     weights: int | None
 
-    def reading(self, usage: Usage, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> ProcessMemory:
-        accounted = self._accounted(weights, budget, tiers)
+    def reading(self, usage: Usage, weights: WeightsStatistics, taken: int, tiers: Tiers) -> ProcessMemory:
+        """Return the parts; `taken` are the bytes that sessions hold on all devices."""
+        accounted = self._accounted(weights, taken, tiers)
         beyond = None
         if usage.anonymous_bytes is not None and self.runtime is not None:
             beyond = max(0, usage.anonymous_bytes - self.runtime - accounted)
-        reserved, taken = usage.reserved_bytes, budget.statistics().bytes_taken
+        reserved = usage.reserved_bytes
         return ProcessMemory(
             anonymous_bytes=usage.anonymous_bytes,
             mapped_bytes=usage.mapped_bytes,
@@ -46,14 +46,13 @@ class ProcessFootprint:
             device_beyond_bytes=None if reserved is None else max(0, reserved - weights.bytes_on_device - taken),
         )
 
-    def _accounted(self, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> int:
+    def _accounted(self, weights: WeightsStatistics, taken: int, tiers: Tiers) -> int:
         """Return the accounted bytes in main memory that are not mapped from a file."""
         in_tiers = tiers.host_bytes
         held = weights.bytes_held_on_host or 0
         if self.device.type != "cpu":
             return in_tiers + held
         streamed = weights.residency != "resident"
-        taken = budget.statistics().bytes_taken
         return in_tiers + taken + held + (weights.bytes_on_device if streamed else self.weights or 0)
 
 

@@ -150,12 +150,12 @@ class StatePublisher:
         used = tuple(self._sessions[one.name].last_used for one in described)
         return EngineReading(statistics=self._statistics(), described=described, used=used)
 
-    def _process(self, weights: WeightsStatistics) -> ProcessMemory:
+    def _process(self, weights: WeightsStatistics, taken: int) -> ProcessMemory:
         assert self._footprint is not None
-        return self._footprint.reading(self._outside, weights, self._budget, self._tiers)
+        return self._footprint.reading(self._outside, weights, taken, self._tiers)
 
     def _statistics(self) -> EngineStatistics:
-        weights = self._weights.statistics()
+        weights, budget = self._weights.statistics(), self._budget.statistics()
         return EngineStatistics(
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._counters.started,
@@ -182,6 +182,6 @@ class StatePublisher:
             recovered_recomputed=self._counters.recovered_recomputed,
             layers_replayed=self._counters.layers_replayed,
             graphs_postponed=self._counters.graphs_postponed,
-            budget=self._budget.statistics(),
-            process=None if self._footprint is None else self._process(weights),
+            budget=budget,
+            process=None if self._footprint is None else self._process(weights, budget.bytes_taken),
         )

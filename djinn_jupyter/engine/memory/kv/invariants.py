@@ -23,7 +23,7 @@ def check_invariants(
     """Raise InvariantError unless each page's reference count is the number of tables that hold it, and the bytes
     agree.
 
-    `caches` must be all that exist, frames' and checkpoints' included; `slabs` all of one budget; `storages` all items
+    `caches` must be all that exist, frames' and checkpoints' included; `slabs` all of one engine; `storages` all items
     that `tiers` keep beside pages.
     """
     held: dict[Slab, Counter[int]] = {slab: Counter() for slab in slabs}

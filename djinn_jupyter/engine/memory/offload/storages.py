@@ -215,9 +215,9 @@ class StorageTable:
     def purge(self) -> int:
         """Discard freed storages and their copies. Return the bytes that they had on the device."""
         self.untidy = False
-        before = self.bytes_held
-        for identity in [
-            identity for identity, storage in self._storages.items() if storage.expired and not storage.moving
-        ]:
-            self._storages.pop(identity).discard()
-        return before - self.bytes_held
+        freed = 0
+        for storage in [one for one in self._storages.values() if one.expired and not one.moving]:
+            freed += storage.counted
+            del self._storages[storage.identity]
+            storage.discard()
+        return freed
