@@ -85,7 +85,7 @@ def reading_of(at: float, statistics: EngineStatistics, sessions: tuple[SessionD
         empty=max(0, sum(slab.bytes_allocated for slab in statistics.slabs) - in_pages),
         host=tiers.get("host", 0),
         disk=tiers.get("disk", 0),
-        budget=weights + max((slab.bytes_limit for slab in statistics.slabs), default=0),
+        budget=weights + _limit(statistics),
         process=statistics.process_bytes,
         in_use=statistics.device_bytes_in_use,
         total=statistics.device_bytes_total,
@@ -95,6 +95,13 @@ def reading_of(at: float, statistics: EngineStatistics, sessions: tuple[SessionD
         runtime=None if statistics.process is None else statistics.process.runtime_bytes,
         beyond=None if statistics.process is None else statistics.process.beyond_bytes,
     )
+
+
+def _limit(statistics: EngineStatistics) -> int:
+    """Return the most bytes that sessions may hold, on all devices together."""
+    if statistics.budget is not None:
+        return statistics.budget.bytes_limit
+    return max((slab.bytes_limit for slab in statistics.slabs), default=0)
 
 
 def _beside_pages(statistics: EngineStatistics) -> int:

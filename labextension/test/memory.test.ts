@@ -63,6 +63,11 @@ test('a reading sorts the bytes: what holds keys and values, what is allocated a
   expect([host, disk]).toEqual([70, 0]);
 });
 
+test('the budget of several devices is what all of them hold together', () => {
+  const both = { ...STATISTICS.budget!, bytes_limit: 4000 };
+  expect(readingOf({ ...STATISTICS, slabs: [SLAB, SLAB], budget: both }, 5).budget).toBe(5000);
+});
+
 test('weights that sleep are not on the device', () => {
   const weights = { residency: 'asleep', bytes_total: 1000, bytes_on_device: 0 };
   expect(

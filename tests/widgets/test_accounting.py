@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.widgets import views
-from djinn_jupyter.wire.holdings import ProcessMemory
+from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
 from tests.widgets import cards, samples
 
 CARDS = cards.all_cards()
@@ -103,6 +103,14 @@ def test_what_of_the_process_is_not_accounted_for_stands_beside_the_rest() -> No
     assert "of it, not accounted for" in memory.html
     unmeasured = views.memory_view("demo", [reading_of(0.0, samples.statistics(process=None), ())], ())
     assert "beyond" not in unmeasured.plain + unmeasured.html
+
+
+def test_the_budget_of_several_devices_is_what_all_of_them_hold_together() -> None:
+    one = samples.statistics()
+    both = BudgetStatistics(bytes_limit=2 * one.slabs[0].bytes_limit, bytes_taken=0, bytes_overdrawn=0, holdings=())
+    told = msgspec.structs.replace(one, slabs=2 * one.slabs, budget=both)
+    found, before = (reading_of(0.0, statistics, ()).budget for statistics in (told, one))
+    assert found - before == one.slabs[0].bytes_limit
 
 
 def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:

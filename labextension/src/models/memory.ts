@@ -48,7 +48,7 @@ export function readingOf(statistics: EngineStatistics, at: number): Reading {
       free: Math.max(0, allocated - pages),
       others: statistics.other_bytes ?? 0
     },
-    budget: limits.length ? weightBytes + Math.max(...limits) : null,
+    budget: limits.length ? weightBytes + (budget?.bytes_limit ?? Math.max(...limits)) : null,
     host: tier('host'),
     disk: tier('disk')
   };
