@@ -229,6 +229,16 @@ async def test_a_client_that_says_goodbye_is_forgotten() -> None:
         assert not house.clients.listeners.of("ada@paris")
 
 
+async def test_each_line_has_a_routing_id_that_no_other_can_guess() -> None:
+    async with afar() as (house, relay, _):
+        (client,) = house.service._lines._clients.values()
+        first = client.peer
+        relay.cut()
+        await relay.mend()
+        await until(lambda: client.peer != first)
+        assert len(first) == len(client.peer) > 16
+
+
 async def test_who_is_revoked_while_the_line_is_down_does_not_come_back() -> None:
     async with afar() as (house, relay, connection):
         relay.cut()
@@ -281,6 +291,30 @@ def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection()
     assert [lines.take(name, number) for number in (1, 3, 3, 2, 4)] == [True, True, False, False, True]
     lines.sweep(lambda known: known == name)
     assert len(lines) == 1
+
+
+def test_a_client_whose_connection_is_anothers_now_is_spoken_to_nowhere() -> None:
+    lines = Lines()
+    name = lines.greet(b"1", "secret")
+    lines.lose(b"1")
+    assert (lines.client_on(b"1"), lines.peer_of(name)) == (b"1", lines_module.NOWHERE)
+    other = lines.greet(b"1", "other")
+    assert lines.greet(b"2", "secret") == name
+    assert (lines.client_on(b"1"), lines.peer_of(name)) == (other, b"2")
+    assert lines.greet(b"2", "other") == other
+    lines.forget(name)
+    assert (lines.client_on(b"2"), lines.client_on(b"1")) == (other, b"1")
+
+
+def test_a_reply_that_is_kept_twice_is_counted_once() -> None:
+    lines = Lines()
+    name = lines.greet(b"1", "secret")
+    for size in (3, 5):
+        lines.remember(name, 7, [b"x" * size])
+    (client,) = lines._clients.values()
+    assert client.reply_bytes == 5
+    lines.confirm(name, 7)
+    assert client.reply_bytes == 0
 
 
 def test_replies_are_let_go_when_a_client_was_not_heard_for_long() -> None:

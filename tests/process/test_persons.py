@@ -10,19 +10,25 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
+from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.engine.process.admission import Admission
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError
+from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import KeyFolder
 from djinn_jupyter.wire.registry import Entry, encode_entry
-from djinn_jupyter.wire.replies import Event, Opened, Pong, Sessions
-from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Run
+from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, Sessions, Welcome
+from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Request, Run
 from tests.process.served import Served, served
 from tests.waiting import SECONDS
+from tests.waiting import until as waited
 
+ROUTING_ID = b"the same"
 pytestmark = pytest.mark.usefixtures("runtime")
 
 
@@ -147,6 +153,74 @@ async def test_one_who_is_revoked_is_refused_at_once_and_hears_no_more(house: Se
     assert isinstance(await again.ask(Open(session="main", join=True)), Opened)
     for one in (anna, bert, again):
         await one.close()
+
+
+def test_one_who_is_not_admitted_is_not_taken_for_the_engines_own_user(keys: KeyFolder) -> None:
+    admission = Admission(keys.admitted())
+    admission.note(b"1", keys.own("eve").public)
+    assert not admission.admits(b"1")
+    with pytest.raises(KeyRefused, match="does not admit this key any more"):
+        admission.person(b"1")
+    admission.note(b"1", None)  # over the private folder
+    assert admission.person(b"1") is None
+
+
+def test_a_routing_id_that_another_had_is_no_way_to_their_replies(house: Served) -> None:
+    """Anna's line is lost, bert connects under the routing id that it had, and anna comes back."""
+    opens, greets = (2, Open(session="main")), protocol.hello(holder="kernel-1", user="root", token="of anna")
+    with zmq.Context() as context:
+        welcomed, opened = under_one_routing_id(context, house, "anna", (1, greets), opens)
+        (refused,) = under_one_routing_id(context, house, "bert", opens)
+        back, again = under_one_routing_id(context, house, "anna", (3, greets), opens)
+    assert (type(welcomed), type(back)) == (Welcome, Welcome)
+    assert isinstance(refused, Failed)
+    assert "say Hello first" in refused.message
+    assert isinstance(opened, Opened)
+    assert again == opened
+    assert list(house.engine.sessions) == ["anna@main"]
+
+
+def test_what_a_client_without_a_token_waits_for_is_not_sent_to_one_who_has_its_routing_id(house: Served) -> None:
+    greets, opens = protocol.hello(holder="kernel-1", user="root"), Open(session="main")
+    runs = Run(session="main", tokens=(1,), max_new_tokens=10_000_000)
+    with zmq.Context() as context:
+        under_one_routing_id(context, house, "anna", (1, greets), (2, opens), (3, runs), (4, Ping()), unanswered=3)
+        assert (ROUTING_ID, 3) in house.service._pending
+        (refused,) = under_one_routing_id(context, house, "bert", (5, Ping()))
+    assert isinstance(refused, Failed)
+    assert house.service._pending == set()
+    assert not house.clients.knows(ROUTING_ID)
+
+
+def under_one_routing_id(
+    context: zmq.Context[zmq.Socket[bytes]],
+    house: Served,
+    key: str,
+    *asked: tuple[int, Request],
+    unanswered: int | None = None,
+) -> list[Reply]:
+    """Return the replies to requests on a new connection, which is closed then. Its routing id is free once the service
+    has noticed that the connection before is closed: until then zmq reads nothing of it."""
+    numbers = [number for number, _ in asked if number != unanswered]
+    milliseconds = 100
+
+    def replies() -> list[Reply]:
+        nonlocal milliseconds
+        milliseconds *= 2
+        with context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.ROUTING_ID, ROUTING_ID)
+            socket.setsockopt(zmq.LINGER, 0)
+            set_keys(socket, entry_of(house, key))
+            socket.connect(entry_of(house, key).commands)
+            for number, request in asked:
+                socket.send_multipart(codec.encode(number, request))
+            found: dict[int, Reply] = {}
+            while not found.keys() >= set(numbers) and socket.poll(milliseconds):
+                envelope = codec.decode_reply(socket.recv_multipart())
+                found[envelope.id] = envelope.body
+            return [found[number] for number in numbers] if found.keys() >= set(numbers) else []
+
+    return waited(replies, "the routing id is free")
 
 
 async def test_of_clients_that_have_gone_no_key_is_remembered(house: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Final
 
@@ -43,6 +44,7 @@ class SocketLine:
 def _connected(context: zmq.Context[zmq.Socket[bytes]], entry: Entry, again: int) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.ROUTING_ID, b"djinn" + secrets.token_bytes(16))  # what the engine draws can be guessed
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, again)

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_core.paths import jupyter_data_dir
+from zmq.utils import z85
 
+from djinn_jupyter.errors import KeyRefused
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import FOLDER, Admitted, Draw, KeyFolder, KeyPair, PublicKey
 from djinn_jupyter.wire.replies import Failed
 
+DOMAIN: Final = "djinn"  # of zmq's authentication
 REFUSED: Final = Failed(
     code="KeyRefused",
     message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`).",
@@ -36,6 +39,16 @@ class Door:
         return cls(address=address, pair=keys.server(host_name(), draw), admitted=keys.admitted())
 
 
+class Doorkeeper:
+    """Answers the handshakes of a door: whether a key is admitted now."""
+
+    def __init__(self, door: Door) -> None:
+        self._admitted = door.admitted
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return domain == DOMAIN and self._admitted.name_of(z85.decode(key)) is not None
+
+
 class Admission:
     """The persons behind the clients of a service. A client without a key came over the private folder and is the
     engine's own user."""
@@ -56,12 +69,22 @@ class Admission:
         return self._keys.get(peer, b"")
 
     def person(self, peer: bytes) -> str | None:
-        """Return the person behind a client; None for the engine's own user, and for one who is not admitted."""
+        """Return the person behind a client, None for the engine's own user. Raises KeyRefused for one who is not
+        admitted."""
         key = self._keys.get(peer)
-        return None if key is None or self._admitted is None else self._admitted.name_of(key)
+        if key is None:
+            return None
+        name = self._admitted.name_of(key) if self._admitted else None
+        if name is None:
+            raise KeyRefused(REFUSED.message)
+        return name
 
     def admits(self, peer: bytes) -> bool:
-        return peer not in self._keys or self.person(peer) is not None
+        try:
+            self.person(peer)
+        except KeyRefused:
+            return False
+        return True
 
     def turned_away(self) -> list[bytes]:
         """Return the clients that are not admitted any more."""

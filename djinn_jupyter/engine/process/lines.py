@@ -38,6 +38,7 @@ from djinn_jupyter.wire.requests import (
 
 MOST_REPLIES: Final = 1000
 MOST_BYTES: Final = 64 * 2**20
+NOWHERE: Final = b""  # no connection has this routing id
 KEPT_SECONDS: Final = 600.0
 """After which the replies to a client that is not heard any more are let go."""
 NOT_KEPT: Final = Failed(
@@ -61,6 +62,8 @@ class _KeptClient:
     reply_bytes: int = 0
 
     def keep(self, number: int, frames: list[codec.WireFrame]) -> None:
+        if number in self.replies:
+            self.let_go(number)
         self.replies[number] = frames
         self.reply_bytes += _bytes_of(frames)
         while len(self.replies) > MOST_REPLIES or self.reply_bytes > MOST_BYTES:
@@ -82,6 +85,7 @@ class Lines:
 
     def greet(self, peer: bytes, token: str, key: bytes = b"") -> bytes:
         """Return the client that says Hello on a connection; from here on it is spoken to there."""
+        self.lose(peer)
         if not token:
             return peer
         name = b"client " + token.encode() + b" " + key
@@ -90,6 +94,12 @@ class Lines:
         client.peer, client.heard_at = peer, self._clock()
         self._on[peer] = name
         return name
+
+    def lose(self, peer: bytes) -> None:
+        """Speak to no client on a connection any more; the one that was there may come back on another."""
+        name = self._on.pop(peer, None)
+        if name is not None:
+            self._clients[name].peer = NOWHERE
 
     def client_on(self, peer: bytes) -> bytes:
         """Return the client that is spoken to on a connection."""

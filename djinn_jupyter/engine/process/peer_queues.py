@@ -1,5 +1,5 @@
-"""The queues of messages to the clients of a ROUTER, each in order. What a client does not read takes a bounded room:
-its replies wait here, as many as it asked for; its events are dropped, and it is told so before the next one.
+"""The queues of messages to the clients of a ROUTER, each in order. All replies to a client that does not read wait for
+it; its events are dropped beyond a bound, and it is told so before the next one.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class PeerQueues:
         elif MISSED not in self._behind[peer]:
             self._behind[peer].append(MISSED)
         self.events_dropped += 1
+
+    def forget(self, peer: bytes) -> None:
+        """Drop what waits under a routing id."""
+        self._behind.pop(peer, None)
 
     def go_on(self) -> Iterable[bytes]:
         """Send what waits, as far as there is room. Return the clients that have gone, whose messages are dropped."""

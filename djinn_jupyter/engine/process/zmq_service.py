@@ -20,14 +20,14 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from djinn_jupyter.engine.process.admission import REFUSED, Admission, Door
+from djinn_jupyter.engine.process.admission import DOMAIN, REFUSED, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, MISSED, PeerQueues
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
-from djinn_jupyter.errors import EngineError, UsageError, WireError
+from djinn_jupyter.errors import EngineError, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Event, Failed, Reply
@@ -43,7 +43,6 @@ BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to rea
 COMPLAINT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
-DOMAIN = "djinn"
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
 
 
@@ -51,16 +50,6 @@ def draw() -> tuple[bytes, bytes]:
     """Draw a CURVE pair: public and secret, 32 bytes each."""
     public, secret = zmq.curve_keypair()
     return z85.decode(public), z85.decode(secret)
-
-
-class _Doorkeeper:
-    """Answers the handshakes of a door: whether a key is admitted now."""
-
-    def __init__(self, door: Door) -> None:
-        self._admitted = door.admitted
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return domain == DOMAIN and self._admitted.name_of(z85.decode(key)) is not None
 
 
 class Service:
@@ -181,25 +170,29 @@ class Service:
                 peer, frames = self._read_message()
             except zmq.Again:
                 return
-            if self._admission.admits(peer):
-                self._accept(peer, frames)
-            else:
+            try:
+                person = self._admission.person(peer)
+            except KeyRefused:
                 self._turn_away(peer, frames)
+            else:
+                self._accept(peer, frames, person)
 
     def _read_message(self) -> tuple[bytes, list[codec.WireFrame]]:
         """Return the next message and whose it is. Of one with too many frames the rest is dropped, one by one: so many
         are kept that it is refused. Raises zmq.Again."""
         sender = self._router.recv(zmq.NOBLOCK, copy=False)
-        peer = sender.bytes
-        self._admission.note(peer, _key_of(sender))
+        peer, key = sender.bytes, _key_of(sender)
         frames: list[codec.WireFrame] = []
         while self._router.rcvmore:
             frame = self._router.recv(copy=False)
             if len(frames) <= codec.MAX_FRAMES:
                 frames.append(frame.buffer)
+        if self._admission.key(peer) != (key or b""):
+            self._part(peer)
+        self._admission.note(peer, key)
         return peer, frames
 
-    def _accept(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
+    def _accept(self, peer: bytes, frames: list[codec.WireFrame], person: str | None) -> None:
         client = self._lines.client_on(peer)
         try:
             envelope = codec.decode_request(frames)
@@ -212,8 +205,8 @@ class Service:
         if isinstance(envelope.body, Hello):
             client = self._greet(peer, envelope.body)
         elif not self._lines.take(client, envelope.id):
-            return self._answer_again(client, envelope)
-        self._hand_on(client, envelope)
+            return self._answer_again(client, envelope, person)
+        self._hand_on(client, envelope, person)
 
     def _greet(self, peer: bytes, hello: Hello) -> bytes:
         """Return the client that speaks on this connection from now on. A token is that of one key alone."""
@@ -229,23 +222,22 @@ class Service:
             if seen is not None:
                 self._send_event(client, codec.encode_event(number, seen))
 
-    def _answer_again(self, client: bytes, envelope: codec.Envelope[Request]) -> None:
+    def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         """Answer a request that came before: when it is done, or now with the reply that it got."""
         if (client, envelope.id) in self._pending:
             return
         frames = self._lines.reply_again(client, envelope)
         if frames is None:
-            self._hand_on(client, envelope)
+            self._hand_on(client, envelope, person)
         else:
             self._send(client, frames)
 
-    def _hand_on(self, client: bytes, envelope: codec.Envelope[Request]) -> None:
+    def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         key, request = (client, envelope.id), envelope.body
         if key in self._pending or key in self._given_up:
             return self._refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
         self._requests += 1
         self._pending.add(key)
-        person = self._admission.person(self._lines.peer_of(client))
         self._clients.receive(client, request, self._answer_to(client, envelope.id), person)
         if isinstance(request, Ping):
             self._lines.confirm(client, request.answered)
@@ -269,13 +261,28 @@ class Service:
         """Refuse what these clients wait for, and send them no more."""
         for client in clients:
             self._clients.dismiss(client)
-            given_up = {key for key in self._pending if key[0] == client}
-            self._pending -= given_up
-            self._given_up |= given_up
-            for _, number in sorted(given_up):
+            for number in self._give_up(client):
                 self._send_reply(client, number, REFUSED)
             self._admission.forget(self._lines.peer_of(client))
             self._lines.forget(client)
+
+    def _give_up(self, client: bytes) -> list[int]:
+        """Send no answer of the engine to what this client waits for. Return the numbers of these requests."""
+        given_up = {key for key in self._pending if key[0] == client}
+        self._pending -= given_up
+        self._given_up |= given_up
+        return sorted(number for _, number in given_up)
+
+    def _part(self, peer: bytes) -> None:
+        """Send nothing more to the client that had this routing id: its connection is lost, and the id is another
+        person's now. One that outlives its line may come back on another."""
+        self._queues.forget(peer)
+        client = self._lines.client_on(peer)
+        if self._lines.outlives(client):
+            self._lines.lose(peer)
+        else:
+            self._clients.dismiss(client)
+            self._give_up(client)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
@@ -377,7 +384,7 @@ class Service:
     def _guard(self, door: Door) -> ThreadAuthenticator:
         authenticator = ThreadAuthenticator(self._context)
         authenticator.start()
-        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=_Doorkeeper(door))
+        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=Doorkeeper(door))
         return authenticator
 
 
