@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.client.connection import awaiting, transport
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
+from djinn_jupyter.client.connection.line import SocketLine
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
@@ -237,6 +241,23 @@ async def test_each_line_has_a_routing_id_that_no_other_can_guess() -> None:
         await relay.mend()
         await until(lambda: client.peer != first)
         assert len(first) == len(client.peer) > 16
+
+
+async def test_a_line_that_cannot_be_opened_just_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [zmq.ZMQError(errno.EMFILE), OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+    def made(*given: Any, **named: Any) -> SocketLine:
+        if refusals:
+            raise refusals.pop()
+        return SocketLine(*given, **named)
+
+    async with afar() as (_, relay, connection):
+        monkeypatch.setattr(transport, "SocketLine", made)
+        relay.cut()
+        await relay.mend()
+        await until(lambda: not refusals)
+        listed = await asyncio.wait_for(connection.ask(ask.ListSessions()), PATIENCE_SECONDS)
+        assert isinstance(listed, told.Sessions)
 
 
 async def test_who_is_revoked_while_the_line_is_down_does_not_come_back() -> None:

@@ -289,11 +289,17 @@ class Connection:
         if not is_alive(self.entry):
             raise EngineUnavailable(self._ended_sentence)
         self._line.close()
-        self._line = SocketLine(self._context, self.entry, self._take, patient=True)
+        try:
+            self._line = SocketLine(self._context, self.entry, self._take, patient=True)
+        except (OSError, zmq.ZMQError) as error:  # for want of descriptors, perhaps
+            log.info("No line to %s can be opened: %s", self.entry.commands, error)
+            return False
         answer, number = self._greet()
         lost = asyncio.ensure_future(self._line.handshake.over.wait())
-        await asyncio.wait((answer, lost), timeout=GREETING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        lost.cancel()
+        try:
+            await asyncio.wait((answer, lost), timeout=GREETING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
         self._pending.pop(number, None)
         if self._line.handshake.refused:
             raise self._line.handshake.failure() or EngineUnavailable(f"{self._named} closed the connection.")
