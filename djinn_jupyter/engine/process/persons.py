@@ -23,6 +23,11 @@ from djinn_jupyter.wire.texts import in_quotes
 
 OF_THE_ENGINE: Final = (ask.Shutdown, ask.Sleep, ask.Wake)
 OPENING: Final = (ask.Open, ask.Fork, ask.RestoreCheckpoint)
+NOT_KEPT: Final = (
+    "What this did is in memory alone, because the journal cannot be written just now. It is tried again; an engine "
+    "that dies before that loses it."
+)
+"""In place of the engine's own sentence, which names sessions of others."""
 
 
 def require_unowned(request: Request) -> None:
@@ -58,6 +63,8 @@ class Person:
     def hears(self, reply: Reply) -> Reply:
         """Return the reply with these names as the person has them, and of others' no more than that a session exists
         and how large it is."""
+        if reply.not_kept is not None:
+            reply = msgspec.structs.replace(reply, not_kept=NOT_KEPT)
         match reply:
             case Failed():
                 return msgspec.structs.replace(reply, message=reply.message.replace(of_person(self.name, ""), ""))

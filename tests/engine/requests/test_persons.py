@@ -10,13 +10,23 @@ import msgspec
 import pytest
 
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.persons import Person
+from djinn_jupyter.engine.process.persons import NOT_KEPT, Person
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.naming import respelled
-from djinn_jupyter.wire.replies import Checkpoints, Failed, Finished, Opened, Paused, Sessions, Tree, Welcome
+from djinn_jupyter.wire.replies import (
+    Checkpoints,
+    Departed,
+    Failed,
+    Finished,
+    Opened,
+    Paused,
+    Sessions,
+    Tree,
+    Welcome,
+)
 from tests.engine.cases import KINDS
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.wire import values
@@ -133,6 +143,14 @@ def test_of_others_a_list_has_owner_and_size_alone(house: House) -> None:
     assert [*tree.branches, *kept.checkpoints] == []
     assert len(house.ask("bert", ask.ReadTree()).branches) == 2
     assert sorted(one.name for one in house.ask("bert", ask.ListCheckpoints()).checkpoints) == sorted([GUESSED, UNSAID])
+
+
+def test_what_the_journal_does_not_have_is_told_without_names() -> None:
+    told = Departed(not_kept=f"The journal does not have the latest of sessions 'anna@main', 'bert@{UNSAID}'.")
+    heard = Person("anna").hears(told)
+    assert heard.not_kept == NOT_KEPT
+    assert not _says(heard, UNSAID.encode())
+    assert Person("anna").hears(Departed()) == Departed()
 
 
 @pytest.mark.parametrize(
