@@ -17,6 +17,7 @@ import math
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -208,17 +209,19 @@ class Admitted:
 
     def __init__(self, folder: KeyFolder, path: Path) -> None:
         self._folder, self._path = folder, path
+        self._lock = threading.Lock()  # handshakes are answered beside messages; an older look may not come last
         self._stamp: int | None = None
         self._again = math.inf
         self._names: Mapping[PublicKey, str] = {}
 
     def name_of(self, public: PublicKey) -> str | None:
         """Return the name of the person with that key; None for one who is not admitted, or not any more."""
-        stamp = self._settled_stamp()
-        if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
-            self._names, whole = self._folder.read_allowed()
-            self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
-        return self._names.get(public)
+        with self._lock:
+            stamp = self._settled_stamp()
+            if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
+                self._names, whole = self._folder.read_allowed()
+                self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
+            return self._names.get(public)
 
     def _settled_stamp(self) -> int | None:
         """Return when the folder changed; None so soon after a change that another could have the same time."""
