@@ -27,6 +27,7 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, encode_entry
 from tests.process.kernels import Kernel
+from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
 
@@ -111,8 +112,9 @@ def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> N
     assert new.entry is not None
     assert new.entry.pid != engine.entry.pid
     assert new.session("paris").run([1], max_new_tokens=1).tokens == (1,)
+    folder = Path(engine.entry.commands.removeprefix("ipc://")).parent
+    until(lambda: running_engines() == (new.entry,) and not folder.exists(), "the look that clears away what it left")
     assert len(list(registry_folder().glob(f"*{ENTRY_SUFFIX}"))) == 1
-    assert not Path(engine.entry.commands.removeprefix("ipc://")).parent.exists()
 
 
 def test_why_it_did_not_start_is_raised_as_it_was_meant() -> None:

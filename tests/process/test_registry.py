@@ -15,7 +15,7 @@ import pytest
 
 from djinn_jupyter.client.engines.registry import is_alive, registry_folder, require_own_sockets, running_engines
 from djinn_jupyter.engine.process import registration as registration_module
-from djinn_jupyter.engine.process.registration import Registration, SocketFolder
+from djinn_jupyter.engine.process.registration import HeldLock, Registration, SocketFolder
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.host import process_mark
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, SOCKET_FOLDER_PREFIX, Entry
@@ -84,6 +84,18 @@ def test_what_a_dead_engine_left_is_cleared_away(entry: Entry, folder: Path) -> 
     assert running_engines() == ()
     assert not path.exists()
     assert not list(registry_folder().iterdir())
+    assert not folder.exists()
+
+
+def test_what_a_process_that_is_ending_still_holds_is_cleared_away_by_a_later_look(entry: Entry, folder: Path) -> None:
+    path = _write(_dead(entry, folder))
+    ending = HeldLock(os.open(folder, os.O_RDONLY))
+    assert running_engines() == ()
+    assert path.exists()
+    assert (folder / "commands").exists()
+    ending.let_go()
+    assert running_engines() == ()
+    assert not path.exists()
     assert not folder.exists()
 
 

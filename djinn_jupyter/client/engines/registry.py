@@ -101,27 +101,34 @@ def require_own_sockets(entry: Entry) -> None:
 
 
 def clear_away(path: Path, entry: Entry) -> None:
-    """Remove the files of a dead engine of this host: its entry, its life file and the sockets it names, no others."""
+    """Remove the files of a dead engine of this host: the sockets it names, its entry and its life file, no others.
+    While a process holds the folder of the sockets all stay for the next look: the locks of a killed engine are freed
+    one after the other."""
+    folder = entry.socket_folder()
+    if (
+        folder is not None
+        and Path(folder).name.startswith(SOCKET_FOLDER_PREFIX)
+        and not _remove_sockets(Path(folder), {Path(entry.commands).name})
+    ):
+        return
     with suppress(PermissionError):  # the folder may be read-only
         path.unlink(missing_ok=True)
         path.with_name(entry.file_stem() + LIFE_SUFFIX).unlink(missing_ok=True)
-    folder = entry.socket_folder()
-    if folder is not None and Path(folder).name.startswith(SOCKET_FOLDER_PREFIX):
-        _remove_sockets(Path(folder), {Path(entry.commands).name})
 
 
-def _remove_sockets(folder: Path, names: set[str]) -> None:
-    """Remove the sockets and their folder if the folder is ours and no living engine holds it. Files other than these
-    sockets stay, and so does the folder then."""
+def _remove_sockets(folder: Path, names: set[str]) -> bool:
+    """Remove the sockets and their folder if the folder is ours. Files other than these sockets stay, and so does the
+    folder then. Return False, and remove nothing, while a living process holds the folder."""
     with suppress(OSError, UsageError):
         require_own_folder(folder, "")
         if _is_held(folder):
-            return
+            return False
         for name in names:
             if stat.S_ISSOCK((folder / name).lstat().st_mode):
                 (folder / name).unlink()
     with suppress(OSError):
         folder.rmdir()
+    return True
 
 
 def _is_held(path: Path) -> bool:
