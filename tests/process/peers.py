@@ -46,12 +46,14 @@ class Peer:
         return self._number
 
     def receive(self, milliseconds: int = PATIENCE_MILLISECONDS) -> bool:
-        """Read the next message; return False where none came in that time."""
-        if not self._socket.poll(milliseconds):
-            return False
-        told = codec.decode_reply(self._socket.recv_multipart())
-        self.replies[told.id].append(told.body)
-        return True
+        """Read the next reply, and the events before it; return False where none came in that time."""
+        while self._socket.poll(milliseconds):
+            frames = self._socket.recv_multipart()
+            if not codec.is_event(frames):
+                told = codec.decode_reply(frames)
+                self.replies[told.id].append(told.body)
+                return True
+        return False
 
     def ask(self, request: ask.Request) -> Any:
         return self.reply_to(self.send(request))
