@@ -173,7 +173,8 @@ class KeyFolder:
     def names(self, kind: str) -> tuple[str, ...]:
         """Return the names of the keys of one folder, sorted."""
         found = (path.name for path in (self._path / kind).glob("*"))
-        return tuple(sorted(name for name in found if not name.endswith(_PART)))
+        spelled = _PLACE if kind == "trusted" else _NAME
+        return tuple(sorted(name for name in found if spelled.fullmatch(name) and not name.endswith(_PART)))
 
     def admitted(self) -> Admitted:
         """Return the persons admitted at each moment."""

@@ -55,6 +55,7 @@ def entry_for(commands: str, listens: str | None = None) -> Entry:
 def served(
     *,
     tcp: bool = False,
+    host: str = "127.0.0.1",
     message_bytes: int = 2**20,
     messages_queued: int = MESSAGES_QUEUED,
     silence_seconds: float = 20.0,
@@ -65,7 +66,7 @@ def served(
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
     clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds, admits_persons=tcp)
-    door = Door.at("tcp://127.0.0.1:*", draw) if tcp else None
+    door = Door.at(f"tcp://{host}:*", draw) if tcp else None
     service = Service(
         clients,
         outbox,

@@ -16,7 +16,7 @@ from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.engine.process.admission import Admission
+from djinn_jupyter.engine.process.admission import Admission, require_free
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.host import host_name
@@ -250,3 +250,29 @@ async def test_no_key_is_in_an_entry_an_error_or_a_log(
         for spelled in (pair.secret.hex(), repr(pair.secret)[2:-1], own.z85.encode(pair.secret).decode()):
             assert spelled not in everything
     assert host_name() in everything
+
+
+def test_an_address_in_use_is_one_sentence_before_a_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on tcp://127.0.0.1:{port} .*: give another address with"):
+            require_free(f"tcp://127.0.0.1:{port}")
+    for address in (f"tcp://127.0.0.1:{port}", "tcp://127.0.0.1:*", "tcp://127.0.0.1:0"):
+        require_free(address)
+
+
+def _speaks_six() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _speaks_six(), reason="this machine has no IPv6")
+async def test_a_person_comes_by_an_address_of_version_six(keys: KeyFolder) -> None:
+    keys.trust("[::1]", own.of_engines_here().public)
+    with served(tcp=True, host="[::1]") as house:
+        anna = await opened(house, "anna")
+        assert isinstance(await anna.ask(Ping()), Pong)
+        await anna.close()

@@ -114,3 +114,13 @@ def test_another_key_for_a_trusted_host_is_refused(keys: KeyFolder) -> None:
     assert keys.trusted("nowhere") is None
     with pytest.raises(UsageError, match="is no host"):
         keys.trust("../x", first)
+
+
+def test_what_another_program_leaves_in_a_folder_of_keys_is_no_key(keys: KeyFolder) -> None:
+    keys.draw_own("anna", drawn)
+    keys.allow(keys.own("anna").public, "anna")
+    for kind in ("own", "allowed"):
+        (keys._path / kind / ".DS_Store").write_bytes(b"\0")
+        assert keys.names(kind) == ("anna",)
+    assert keys.own().public == keys.own("anna").public
+    assert keys.read_allowed() == ({keys.own("anna").public: "anna"}, True)

@@ -60,6 +60,7 @@ def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
     dealer.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
     dealer.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
     dealer.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+    dealer.setsockopt(zmq.IPV6, 1)
 
 
 class Handshake:

@@ -3,6 +3,7 @@ message on, and hears no more. Knows no sockets."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final
 from jupyter_core.paths import jupyter_data_dir
 from zmq.utils import z85
 
-from djinn_jupyter.errors import KeyRefused
+from djinn_jupyter.errors import KeyRefused, UsageError
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import FOLDER, Admitted, Draw, KeyFolder, KeyPair, PublicKey
 from djinn_jupyter.wire.replies import Failed
@@ -47,6 +48,23 @@ class Doorkeeper:
 
     def callback(self, domain: str, key: bytes) -> bool:
         return domain == DOMAIN and self._admitted.name_of(z85.decode(key)) is not None
+
+
+def require_free(address: str) -> None:
+    """Raise UsageError where nothing can listen on `tcp://HOST:PORT` now; port `*` or 0 is any that is free."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            host.strip("[]"), 0 if port == "*" else int(port), type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(where)
+    except OSError as error:
+        raise UsageError(
+            f"The engine cannot listen on {address} ({(error.strerror or str(error)).lower()}): give another address "
+            "with --listen, or leave it out."
+        ) from None
 
 
 class Admission:

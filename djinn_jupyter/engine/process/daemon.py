@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.process.admission import Door
+from djinn_jupyter.engine.process.admission import Door, require_free
 from djinn_jupyter.engine.process.clients import ClientTable, Served
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
@@ -103,6 +103,8 @@ class Daemon:
     def run(self) -> EngineBroken | None:
         """Serve until the engine ends. Return None after an orderly end, the error where the engine is broken. Raises
         the errors of the engine's start."""
+        if self._daemon.listen:
+            require_free(self._daemon.listen)  # before the model is loaded
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox

@@ -379,6 +379,7 @@ class Service:
         socket.setsockopt(zmq.CURVE_SECRETKEY, door.pair.secret)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, door.pair.public)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        socket.setsockopt(zmq.IPV6, int("[" in door.address))  # else zmq spells the address otherwise
         return self._bind(socket, door.address)
 
     def _guard(self, door: Door) -> ThreadAuthenticator:
