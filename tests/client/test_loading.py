@@ -90,7 +90,7 @@ def test_so_is_an_abbreviation_of_both_names(typed: str) -> None:
 def test_an_abbreviation_of_two_options_is_of_neither(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli_parser().parse_args(["start", "demo", "--dev", "cpu"])
-    assert "--dev could match --device, --device-memory" in capsys.readouterr().err
+    assert "--dev could match --device, --devices, --device-memory" in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:

@@ -132,7 +132,7 @@ def test_a_prompt_that_found_no_room_is_no_part_of_the_line_and_can_be_run_again
     assert tuple(desk.session().tokens[: len(line + more)]) == line + more
 
 
-def _full(*_: object) -> None:
+def _full(*_: object, **__: object) -> None:
     raise SlabFull("no room")
 
 

@@ -95,6 +95,7 @@ def failures(desk: Desk) -> list[str]:
         curve=Curve([]),
         runs=tuple(made),
         rates=(1.0,),
+        waited=after.waited_seconds - before.waited_seconds,
     )
     bar = Bar(
         required=0.0,

@@ -70,9 +70,9 @@ def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> Non
 
     held: list[Any] = []
 
-    def enter(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any) -> Any:
+    def enter(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any, **how: Any) -> Any:
         held.clear()
-        done = run(self, frame, plan, cache, saved_states, admit)
+        done = run(self, frame, plan, cache, saved_states, admit, **how)
         if not held:
             return done
         cache.rewind(frame.committed)
@@ -121,11 +121,11 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
     """An error on the way, caught, and the whole pass once more: the right bits, and too many layers."""
     enter = Forward.enter
 
-    def again(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any) -> Any:
+    def again(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any, **how: Any) -> Any:
         if frame.hidden is None:
-            return enter(self, frame, plan, cache, saved_states, admit)
+            return enter(self, frame, plan, cache, saved_states, admit, **how)
         later = {n: places for n, places in plan.boundaries.items() if n > frame.boundary}
-        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, saved_states, admit)
+        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, saved_states, admit, **how)
 
     monkeypatch.setattr(Forward, "enter", again)
     said = whitebox(inside, *NOT_STEERED)
@@ -156,14 +156,14 @@ def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> 
     inside.desk()
     enter = Forward.enter
 
-    def reached(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any) -> Any:
+    def reached(self: Any, frame: Any, plan: Any, cache: Any, saved_states: Any, admit: Any, **how: Any) -> Any:
         standing = [s for s in inside.desk().engine.sessions.values() if s.state == "paused"]
         if standing and frame.hidden is None:
             with pytest.MonkeyPatch.context() as patch:
                 run = self.model.model.layers[2].mlp.forward
                 patch.setattr(self.model.model.layers[2].mlp, "forward", lambda hidden: 0.5 * run(hidden))
-                return enter(self, frame, plan, cache, saved_states, admit)
-        return enter(self, frame, plan, cache, saved_states, admit)
+                return enter(self, frame, plan, cache, saved_states, admit, **how)
+        return enter(self, frame, plan, cache, saved_states, admit, **how)
 
     monkeypatch.setattr(Forward, "enter", reached)
     ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
@@ -185,8 +185,8 @@ def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
         assert (ran.status, "There is no earlier stop to go back to" in ran.said) == (1, True)
     enter = Forward.enter
 
-    def writes(self: Any, frame: Any, *others: Any) -> Any:
-        done = enter(self, frame, *others)
+    def writes(self: Any, frame: Any, *others: Any, **how: Any) -> Any:
+        done = enter(self, frame, *others, **how)
         if frame.hidden is not None:
             frame.hidden.mul_(-1)
         return done

@@ -174,7 +174,7 @@ def test_an_interrupt_leaves_the_session_stopped_and_says_where(
         raise KeyboardInterrupt
 
     notebook.cell("%djinn_break 4")
-    monkeypatch.setattr("djinn_jupyter.client.running._follow", break_in)
+    monkeypatch.setattr("djinn_jupyter.client.connection.following.Following.events", break_in)
     line = notebook.fails("%djinn_run The capital of France is")
     assert line == "Interrupted. Session paris is stopped at resid_post.4, step 0; %djinn_resume goes on."
     assert "Paused at" in notebook.html()

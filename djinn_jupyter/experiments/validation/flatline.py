@@ -162,6 +162,7 @@ def _flow(
         runs=tuple(runs.tokens),
         rates=tuple(runs.rates),
         without_core=runs.without_core,
+        waited=waited,
     )
 
 

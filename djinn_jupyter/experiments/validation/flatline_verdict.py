@@ -52,6 +52,7 @@ class Flow:
     runs: tuple[tuple[int, ...], ...]  # the new tokens of each run of the one prompt
     rates: tuple[float, ...]  # tokens a second of each run
     without_core: float | None = 0.0  # seconds for which the engine's threads had no core
+    waited: float = 0.0  # seconds of passes in which a copy was waited for, whichever it was
 
     @property
     def seconds(self) -> float:
@@ -64,10 +65,11 @@ class Flow:
     def together(self, *, waits: bool) -> float:
         """Return the share of the time in which copying and computing could overlap and did; 0 where they take turns.
         With `waits` a copy also counts where computing did not wait for it: one by another thread may be over before
-        the next layer has begun."""
+        the next layer has begun. What passes waited for copies, wherever they did, is not beside computing."""
         copying = sum(copy.seconds for copy in self.copies)
         possible = min(copying, self.computing)
         beside = sum(max(copy.overlapped_seconds, _not_waited_for(copy) if waits else 0.0) for copy in self.copies)
+        beside = min(beside, max(0.0, copying - self.waited))
         return beside / possible if possible > 0 else 0.0
 
 

@@ -17,7 +17,8 @@ from tests.streams import CUDA
 @pytest.fixture
 def accounting(monkeypatch: pytest.MonkeyPatch) -> Accounting:
     monkeypatch.setattr(Accounting, "check", lambda self: None)  # the accounting is of the host, and sound
-    parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "storage_table": SimpleNamespace(device=CUDA)}
+    storages = SimpleNamespace(devices=(CUDA,))
+    parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "storage_table": storages}
     return Accounting(**parts, of_no_session=list, faults=Faults())
 
 
