@@ -229,10 +229,10 @@ def test_7_a_layer_that_adds_in_place_writes_into_no_frame(out: pytest.MonkeyPat
         assert told(desk, story) == plain, site
     enter = Forward.enter
 
-    def uncloned(self: Forward, frame: Any, *rest: Any) -> Any:
+    def uncloned(self: Forward, frame: Any, *rest: Any, **how: Any) -> Any:
         hidden = None if frame.hidden is None else frame.hidden.as_subclass(Uncloned)
         object.__setattr__(frame, "hidden", hidden)
-        return enter(self, frame, *rest)
+        return enter(self, frame, *rest, **how)
 
     def story_3(desk: Desk) -> Outcome:
         stop_and_go_on("resid_post.3", "step == 1")(desk)

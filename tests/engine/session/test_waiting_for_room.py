@@ -18,10 +18,10 @@ def test_a_rule_and_a_breakpoint_set_while_a_run_waits_hold_in_its_next_pass(
     waits, forward = [True], llama.engine.runtime.forward
     enter = forward.enter
 
-    def full(frame: Any, *given: Any) -> Any:
+    def full(frame: Any, *given: Any, **how: Any) -> Any:
         if frame.step == 2 and waits:
             raise SlabFull("no room")
-        return enter(frame, *given)
+        return enter(frame, *given, **how)
 
     monkeypatch.setattr(forward, "enter", full)
     monkeypatch.setattr(llama.engine.runtime.space, "wait_for", lambda *given: lambda: bool(waits))
@@ -30,6 +30,7 @@ def test_a_rule_and_a_breakpoint_set_while_a_run_waits_hold_in_its_next_pass(
     llama.post(ask.Run(session="a", tokens=tokens(5), max_new_tokens=4, ignore_eos=True), replies)
     while len(llama.session().tokens) < 7:
         llama.engine.tick()
+        assert not replies
     for _ in range(4):
         llama.engine.tick()
     llama.steer("resid_post.3")
