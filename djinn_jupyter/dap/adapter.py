@@ -79,12 +79,11 @@ class Adapter:
             self.step(LOOK_SECONDS)
 
     def step(self, seconds: float) -> None:
-        """Do the next queued work, waiting at most `seconds`; without any, settle late moves and check the engine."""
-        work = self.queue.take(min([seconds, *self.execution.waits()]))
+        """Do the next queued work, waiting at most `seconds`; without any, check the engine."""
+        work = self.queue.take(seconds)
         if work is not None:
             self._do(work)
             return
-        self.execution.settle_late()
         self._see_engine()
 
     def _do(self, work: Callable[[], None]) -> None:

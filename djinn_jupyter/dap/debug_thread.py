@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Paused, Stop
+from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.dap.breakpoints import BreakpointRecord
 from djinn_jupyter.dap.protocol import Request
 from djinn_jupyter.dap.values import StoppedValues
@@ -19,14 +19,10 @@ MoveName = Literal["run", "continue", "step", "back"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ThreadMove:
-    """A move requested here that is not over yet. `request` is None once it is answered; `ended` is set by the event
-    that ends the move, `outcome` by its reply: the move is over when both are set."""
+    """A move requested here that has no reply yet. `request` is None once it is answered."""
 
     name: MoveName
     request: Request | None = None
-    ended: bool = False
-    outcome: Stop | None = None
-    deadline: float | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

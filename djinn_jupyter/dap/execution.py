@@ -3,8 +3,7 @@ event reports its end."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from djinn_jupyter.client.session import RemoteSession
@@ -25,7 +24,6 @@ ACCEPTED: Final[dict[str, dict[str, Any]]] = {
     "continue": {"allThreadsContinued": False},
     "evaluate": {"result": "", "variablesReference": 0},
 }
-LAST_EVENT_SECONDS = 2.0  # reply and events travel on two sockets
 
 
 class Execution:
@@ -93,32 +91,13 @@ class Execution:
         if request is not None:
             self._client.respond(request, ACCEPTED.get(request.command))
 
-    def end(self, thread: DebugThread, move: ThreadMove) -> None:
-        """Note that the event which ends a move has come; its reply may be on its way."""
-        move.ended = True
-        if move.outcome is not None:
-            self._settle(thread, move)
-
-    def waits(self) -> Iterator[float]:
-        """Yield the seconds until each replied move counts as over without its last event."""
-        for thread in self._debuggee.threads.values():
-            if thread.move is not None and thread.move.deadline is not None:
-                yield max(0.0, thread.move.deadline - time.monotonic())
-
-    def settle_late(self) -> None:
-        for thread in self._debuggee.threads.values():
-            move = thread.move
-            if move is not None and move.deadline is not None and move.deadline <= time.monotonic():
-                self._settle(thread, move)
-
     def _replied(self, thread: DebugThread, move: ThreadMove, outcome: Stop | DjinnError) -> None:
+        """Report the end of a move. The events of a move come before its reply, so all of them are handled."""
         if isinstance(outcome, DjinnError):
             self._failed(thread, move, outcome)
             return
         self.accept(thread, move)
-        move.outcome, move.deadline = outcome, time.monotonic() + LAST_EVENT_SECONDS
-        if move.ended:
-            self._settle(thread, move)
+        self._settle(thread, move, outcome)
 
     def _failed(self, thread: DebugThread, move: ThreadMove, error: DjinnError) -> None:
         """Report a failed move: refused before it began, the session keeps its stop; failed later, its run is over."""
@@ -128,10 +107,8 @@ class Execution:
         else:
             self._reports.failed(thread, str(error))
 
-    def _settle(self, thread: DebugThread, move: ThreadMove) -> None:
+    def _settle(self, thread: DebugThread, move: ThreadMove, outcome: Stop) -> None:
         thread.move = None
-        outcome = move.outcome
-        assert outcome is not None
         if isinstance(outcome, Finished):
             self._reports.finished(thread, outcome)
         elif move.name in ("run", "continue") and thread.breakpoint_record.passes_by(outcome):

@@ -14,6 +14,7 @@ from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.debug_thread import DebugThread
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.replies import EventsMissed, SessionRunning
 
 
 def named(stop: StopIdentity) -> dict[str, Any]:
@@ -153,3 +154,37 @@ def test_fields_that_were_read_before_an_edit_are_refused(desk: Desk) -> None:
     desk.adapter.reports.edited_elsewhere(desk.thread, desk.session.stop.reply.stop)
     reply = desk.ask("variables", variablesReference=lens[0]["variablesReference"])
     assert "were read before the stop was edited" in reply["message"]
+
+
+def test_a_move_is_over_with_its_reply_where_no_event_told_of_its_end(desk: Desk) -> None:
+    del desk.said[:]
+    assert desk.ask("next", threadId=1)["success"]
+    assert [one.get("event") for one in desk.said] == [None, "stopped"]
+    assert desk.said[1]["body"]["djinnStop"] == named(desk.session.stop.reply.stop)
+
+
+def test_a_stop_whose_event_was_missed_is_shown(desk: Desk) -> None:
+    desk.session.step()  # a notebook's
+    desk.adapter.events.hear(SessionRunning(session=desk.session.name))
+    assert desk.thread.state == "running"
+    del desk.said[:]
+    desk.adapter.events.hear(EventsMissed(session=""))
+    assert [one["event"] for one in desk.said] == ["stopped"]
+    assert desk.said[0]["body"]["djinnStop"] == named(desk.session.stop.reply.stop)
+    desk.adapter.events.hear(EventsMissed(session=""))
+    assert len(desk.said) == 1
+
+
+def test_the_end_of_a_run_whose_event_was_missed_is_told(desk: Desk) -> None:
+    desk.session.resume(free=True)
+    del desk.said[:]
+    desk.adapter.events.hear(EventsMissed(session=""))
+    assert desk.thread.state == "idle"
+    assert desk.said[0]["body"]["output"] == "\nThe run of shown is over.\n"
+
+
+def test_a_session_that_was_closed_while_events_were_missed_is_ended(desk: Desk) -> None:
+    desk.session.close()
+    del desk.said[:]
+    desk.adapter.events.hear(EventsMissed(session=""))
+    assert [one["event"] for one in desk.said] == ["terminated"]
