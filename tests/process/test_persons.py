@@ -185,10 +185,10 @@ def test_what_a_client_without_a_token_waits_for_is_not_sent_to_one_who_has_its_
     runs = Run(session="main", tokens=(1,), max_new_tokens=10_000_000)
     with zmq.Context() as context:
         under_one_routing_id(context, house, "anna", (1, greets), (2, opens), (3, runs), (4, Ping()), unanswered=3)
-        assert (ROUTING_ID, 3) in house.service._pending
+        assert (ROUTING_ID, 3) in house.service._sender.pending
         (refused,) = under_one_routing_id(context, house, "bert", (5, Ping()))
     assert isinstance(refused, Failed)
-    assert house.service._pending == set()
+    assert house.service._sender.pending == set()
     assert not house.clients.knows(ROUTING_ID)
 
 

@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from itertools import filterfalse
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -24,13 +23,14 @@ from djinn_jupyter.engine.process.admission import DOMAIN, REFUSED, Admission, D
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
-from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, MISSED, PeerQueues
+from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
+from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import EngineError, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.replies import Event, Failed, Reply
+from djinn_jupyter.wire.replies import Failed, Reply
 from djinn_jupyter.wire.requests import Hello, Ping, Request
 
 log = logging.getLogger(__name__)
@@ -83,25 +83,24 @@ class Service:
         self._router = self._socket(zmq.ROUTER, message_bytes)
         self._lines = Lines()
         self._queues = PeerQueues(self._router, messages_queued)
+        self._sender = Sender(clients, self._admission, self._lines, self._queues)
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
         self._stopping = threading.Event()
-        self._pending: set[tuple[bytes, int]] = set()
-        self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
-        self._requests = self._replies = self._refused = self._dropped = self._unroutable = self._events = 0
+        self._requests = self._refused = self._dropped = 0
         self._complained = 0.0
 
     def statistics(self) -> ServiceStatistics:
         return ServiceStatistics(
             requests=self._requests,
-            replies=self._replies,
+            replies=self._sender.replies,
             refused=self._refused,
             dropped=self._dropped,
-            unroutable=self._unroutable,
-            events=self._events,
+            unroutable=self._sender.unroutable,
+            events=self._sender.events,
             events_dropped=self._queues.events_dropped,
-            pending=len(self._pending),
+            pending=len(self._sender.pending),
             clients=self._clients.attached,
         )
 
@@ -114,8 +113,7 @@ class Service:
         self._outbox.wake()
         if self._thread.ident is not None:
             self._thread.join()
-        for peer, number in sorted(self._pending):
-            self._send_reply(peer, number, last)
+        self._sender.end(last)
         self._router.close(linger=1000)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -138,7 +136,7 @@ class Service:
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
-                    self._dismiss(*map(self._lines.client_on, self._admission.turned_away()))
+                    self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
                     self._clients.sweep()
                     self._admission.keep_only(lambda peer: self._clients.knows(self._lines.client_on(peer)))
                     self._lines.sweep(self._clients.knows)
@@ -188,7 +186,7 @@ class Service:
             if len(frames) <= codec.MAX_FRAMES:
                 frames.append(frame.buffer)
         if self._admission.key(peer) != (key or b""):
-            self._part(peer)
+            self._sender.part(peer)
         self._admission.note(peer, key)
         return peer, frames
 
@@ -212,153 +210,57 @@ class Service:
         """Return the client that speaks on this connection from now on. A token is that of one key alone."""
         return self._lines.greet(peer, hello.token, self._admission.key(peer))
 
-    def _catch_up(self, client: bytes, heard: int) -> None:
-        """Send a client that is back on another line the events that it missed."""
-        missed = self._clients.listeners.events.after(heard)
-        if missed is None:
-            self._send_event(client, MISSED)
-        for number, event in missed or ():
-            seen = self._clients.seen(client, event)
-            if seen is not None:
-                self._send_event(client, codec.encode_event(number, seen))
-
     def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         """Answer a request that came before: when it is done, or now with the reply that it got."""
-        if (client, envelope.id) in self._pending:
+        if (client, envelope.id) in self._sender.pending:
             return
         frames = self._lines.reply_again(client, envelope)
         if frames is None:
             self._hand_on(client, envelope, person)
         else:
-            self._send(client, frames)
+            self._sender.send_frames(client, frames)
 
     def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
-        key, request = (client, envelope.id), envelope.body
-        if key in self._pending or key in self._given_up:
+        request = envelope.body
+        if self._sender.expects(client, envelope.id):
             return self._refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
         self._requests += 1
-        self._pending.add(key)
+        self._sender.pending.add((client, envelope.id))
         self._clients.receive(client, request, self._answer_to(client, envelope.id), person)
         if isinstance(request, Ping):
             self._lines.confirm(client, request.answered)
         if isinstance(request, Hello) and request.heard is not None:
-            self._catch_up(client, request.heard)
+            self._sender.catch_up(client, request.heard)
 
     def _turn_away(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
         """Refuse the message of a person who was revoked since the handshake."""
-        self._dismiss(self._lines.client_on(peer))
+        self._sender.dismiss(self._lines.client_on(peer))
         number = codec.read_number(frames)
-        if number is None or (peer, number) in self._pending:
+        if number is None or (peer, number) in self._sender.pending:
             self._dropped += 1
         else:
             self._refused += 1
-            self._send_reply(peer, number, REFUSED)
-
-    def _admits(self, client: bytes) -> bool:
-        return self._admission.admits(self._lines.peer_of(client))
-
-    def _dismiss(self, *clients: bytes) -> None:
-        """Refuse what these clients wait for, and send them no more."""
-        for client in clients:
-            self._clients.dismiss(client)
-            for number in self._give_up(client):
-                self._send_reply(client, number, REFUSED)
-            self._admission.forget(self._lines.peer_of(client))
-            self._lines.forget(client)
-
-    def _give_up(self, client: bytes) -> list[int]:
-        """Send no answer of the engine to what this client waits for. Return the numbers of these requests."""
-        given_up = {key for key in self._pending if key[0] == client}
-        self._pending -= given_up
-        self._given_up |= given_up
-        return sorted(number for _, number in given_up)
-
-    def _part(self, peer: bytes) -> None:
-        """Send nothing more to the client that had this routing id: its connection is lost, and the id is another
-        person's now. One that outlives its line may come back on another."""
-        self._queues.forget(peer)
-        client = self._lines.client_on(peer)
-        if self._lines.outlives(client):
-            self._lines.lose(peer)
-        else:
-            self._clients.dismiss(client)
-            self._give_up(client)
+            self._sender.send_reply(peer, number, REFUSED)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
 
     def _refuse(self, client: bytes, number: int | None, error: WireError | UsageError | EngineError) -> None:
-        if number is None or (client, number) in self._pending:
+        if number is None or (client, number) in self._sender.pending:
             self._dropped += 1
             if time.monotonic() - self._complained > COMPLAINT_SECONDS:
                 self._complained = time.monotonic()
                 log.warning("Dropped a message, %d so far: %s", self._dropped, error)
             return
         self._refused += 1
-        self._send_reply(client, number, Failed(code=error.code, message=str(error)))
+        self._sender.send_reply(client, number, Failed(code=error.code, message=str(error)))
 
     def _send_waiting(self, *, woken: bool) -> None:
-        for gone in self._queues.go_on():
-            self._gone(self._lines.client_on(gone))
+        self._sender.go_on()
         for outgoing in self._outbox.take(woken=woken):
             with self._faults.during("the service sent a reply or an event"):
-                if isinstance(outgoing, Outgoing):
-                    self._send_pending(outgoing)
-                else:
-                    self._publish(outgoing)
+                self._sender.send(outgoing)
         self._outbox.note_sent()
-
-    def _send_pending(self, outgoing: Outgoing) -> None:
-        key = (outgoing.peer, outgoing.number)
-        if not self._admits(outgoing.peer):
-            self._dismiss(outgoing.peer)
-        if key in self._given_up:
-            self._given_up.discard(key)
-            return
-        if key not in self._pending:
-            log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
-            return
-        self._pending.discard(key)
-        self._send_reply(outgoing.peer, outgoing.number, outgoing.reply)
-        if not self._clients.knows(outgoing.peer):
-            self._lines.forget(outgoing.peer)  # it has said Goodbye
-
-    def _send_reply(self, client: bytes, number: int, reply: Reply) -> None:
-        frames = codec.encode_reply(number, reply)
-        self._lines.remember(client, number, frames)
-        self._send(client, frames)
-
-    def _send(self, client: bytes, frames: list[codec.WireFrame]) -> None:
-        try:
-            self._queues.send_reply(self._lines.peer_of(client), frames)
-        except zmq.ZMQError as error:
-            self._unroutable += 1
-            log.info("A reply found its asker gone: %s", error)
-        else:
-            self._replies += 1
-
-    def _publish(self, event: Event) -> None:
-        self._dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
-        self._events += 1
-        listening = self._clients.listeners_of(event.session)
-        if not listening:
-            return
-        number, frames = self._clients.listeners.events.add(event)
-        for person, clients in listening.items():
-            heard = codec.encode_event(number, person.event(event)) if person else frames
-            for client in clients:
-                self._send_event(client, heard)
-
-    def _send_event(self, client: bytes, frames: list[bytes]) -> None:
-        try:
-            self._queues.send_event(self._lines.peer_of(client), frames)
-        except zmq.ZMQError:
-            self._gone(client)
-
-    def _gone(self, client: bytes) -> None:
-        """Forget the listening of a client that has gone, unless it may come back."""
-        if not self._lines.outlives(client):
-            self._clients.listeners.forget(client)
 
     def _socket(self, kind: int, message_bytes: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

@@ -1,0 +1,143 @@
+"""What a service sends: to each request its one reply, and events to the clients that hear them. Knows which requests
+wait for their reply; decides nothing. Called from the thread of the service.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import filterfalse
+
+import zmq
+
+from djinn_jupyter.engine.process.admission import REFUSED, Admission
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.lines import Lines
+from djinn_jupyter.engine.process.outbox import Outgoing
+from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.replies import Event, Failed, Reply
+
+log = logging.getLogger(__name__)
+
+
+class Sender:
+    """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `unroutable` and
+    `events` count what `ServiceStatistics` says."""
+
+    def __init__(self, clients: ClientTable, admission: Admission, lines: Lines, queues: PeerQueues) -> None:
+        self._clients, self._admission, self._lines, self._queues = clients, admission, lines, queues
+        self.pending: set[tuple[bytes, int]] = set()
+        self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
+        self.replies = self.unroutable = self.events = 0
+
+    def expects(self, client: bytes, number: int) -> bool:
+        """Return whether the engine is still to answer this request."""
+        return (client, number) in self.pending or (client, number) in self._given_up
+
+    def go_on(self) -> None:
+        """Send what waits for room."""
+        for gone in self._queues.go_on():
+            self._gone(self._lines.client_on(gone))
+
+    def send(self, outgoing: Outgoing | Event) -> None:
+        if isinstance(outgoing, Outgoing):
+            self._send_pending(outgoing)
+        else:
+            self._publish(outgoing)
+
+    def send_reply(self, client: bytes, number: int, reply: Reply) -> None:
+        frames = codec.encode_reply(number, reply)
+        self._lines.remember(client, number, frames)
+        self.send_frames(client, frames)
+
+    def send_frames(self, client: bytes, frames: list[codec.WireFrame]) -> None:
+        try:
+            self._queues.send_reply(self._lines.peer_of(client), frames)
+        except zmq.ZMQError as error:
+            self.unroutable += 1
+            log.info("A reply found its asker gone: %s", error)
+        else:
+            self.replies += 1
+
+    def catch_up(self, client: bytes, heard: int) -> None:
+        """Send a client that is back on another line the events that it missed."""
+        missed = self._clients.listeners.events.after(heard)
+        if missed is None:
+            self._send_event(client, MISSED)
+        for number, event in missed or ():
+            seen = self._clients.seen(client, event)
+            if seen is not None:
+                self._send_event(client, codec.encode_event(number, seen))
+
+    def dismiss(self, *clients: bytes) -> None:
+        """Refuse what these clients wait for, and send them no more."""
+        for client in clients:
+            self._clients.dismiss(client)
+            for number in self._give_up(client):
+                self.send_reply(client, number, REFUSED)
+            self._admission.forget(self._lines.peer_of(client))
+            self._lines.forget(client)
+
+    def part(self, peer: bytes) -> None:
+        """Send nothing more to the client that had this routing id: its connection is lost, and the id is another
+        person's now. One that outlives its line may come back on another."""
+        self._queues.forget(peer)
+        client = self._lines.client_on(peer)
+        if self._lines.outlives(client):
+            self._lines.lose(peer)
+        else:
+            self._clients.dismiss(client)
+            self._give_up(client)
+
+    def end(self, last: Failed) -> None:
+        """Answer what is pending."""
+        for client, number in sorted(self.pending):
+            self.send_reply(client, number, last)
+
+    def _send_pending(self, outgoing: Outgoing) -> None:
+        key = (outgoing.peer, outgoing.number)
+        if not self._admits(outgoing.peer):
+            self.dismiss(outgoing.peer)
+        if key in self._given_up:
+            self._given_up.discard(key)
+            return
+        if key not in self.pending:
+            log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
+            return
+        self.pending.discard(key)
+        self.send_reply(outgoing.peer, outgoing.number, outgoing.reply)
+        if not self._clients.knows(outgoing.peer):
+            self._lines.forget(outgoing.peer)  # it has said Goodbye
+
+    def _publish(self, event: Event) -> None:
+        self.dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
+        self.events += 1
+        listening = self._clients.listeners_of(event.session)
+        if not listening:
+            return
+        number, frames = self._clients.listeners.events.add(event)
+        for person, clients in listening.items():
+            heard = codec.encode_event(number, person.event(event)) if person else frames
+            for client in clients:
+                self._send_event(client, heard)
+
+    def _send_event(self, client: bytes, frames: list[bytes]) -> None:
+        try:
+            self._queues.send_event(self._lines.peer_of(client), frames)
+        except zmq.ZMQError:
+            self._gone(client)
+
+    def _gone(self, client: bytes) -> None:
+        """Forget the listening of a client that has gone, unless it may come back."""
+        if not self._lines.outlives(client):
+            self._clients.listeners.forget(client)
+
+    def _give_up(self, client: bytes) -> list[int]:
+        """Send no answer of the engine to what this client waits for. Return the numbers of these requests."""
+        given_up = {key for key in self.pending if key[0] == client}
+        self.pending -= given_up
+        self._given_up |= given_up
+        return sorted(number for _, number in given_up)
+
+    def _admits(self, client: bytes) -> bool:
+        return self._admission.admits(self._lines.peer_of(client))
