@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -13,28 +15,45 @@ from djinn_jupyter.engine.persistence.image import GroupRows
 from djinn_jupyter.errors import CheckpointRefused
 
 Pair = tuple[Tensor, Tensor]
+Place = tuple[int, int | None, int]
+"""A layer, the window of its group, and in how many groups of that window it was before."""
 OTHERWISE = "Its keys and values have other layers or shapes than this model."
 
 
 def rows_in_groups(given: Sequence[GroupRows], groups: Sequence[GroupGeometry]) -> tuple[Rows, ...]:
     """Return the rows of an image by the page groups of this engine. Raises CheckpointRefused where the layers are not
     the same."""
-    layers = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
-    if [(one.layers, one.window) for one in given] == layers:
+    own = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
+    if [(one.layers, one.window) for one in given] == own:
         return tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
-    held = {(layer, one.window): (one, pair) for one in given for layer, pair in _by_layer(one)}
-    wanted = {(layer.cache_layer, group.window) for group in groups for layer in group.layers}
-    once = sum(len(one.layers) for one in given) == len(held) == sum(len(group.layers) for group in groups)
-    if not once or set(held) != wanted:
+    pairs = [(one, pair) for one in given for pair in _pairs(one)]
+    held = dict(zip(_places([(one.layers, one.window) for one in given]), pairs, strict=True))
+    wanted = _places(own)
+    if set(held) != set(wanted):
         raise CheckpointRefused(OTHERWISE)
-    return tuple(_group([held[layer.cache_layer, group.window] for layer in group.layers], group) for group in groups)
+    found = iter([held[place] for place in wanted])
+    return tuple(_group(list(islice(found, len(group.layers))), group) for group in groups)
 
 
-def _by_layer(given: GroupRows) -> Iterator[tuple[int, Pair]]:
+def _places(groups: Sequence[tuple[Sequence[int], int | None]]) -> list[Place]:
+    """Return the place of each layer of each group, in order. A layer with an indexer is also in the group of its keys,
+    and in that of their positions: these come in one order under every placement."""
+    before: Counter[tuple[int, int | None]] = Counter()
+    places = []
+    for layer, window in ((layer, window) for layers, window in groups for layer in layers):
+        places.append((layer, window, before[layer, window]))
+        before[layer, window] += 1
+    return places
+
+
+def _pairs(given: GroupRows) -> list[Pair]:
+    """Return the keys and values of each layer of a group. Raises CheckpointRefused where it has not as many layers or
+    positions as it says."""
     pairs = [(keys, values) for run in given.runs for keys, values in zip(run.keys, run.values, strict=True)]
-    if len(pairs) != len(given.layers):
+    count = given.end - given.first
+    if len(pairs) != len(given.layers) or any(rows.shape[1] != count for pair in pairs for rows in pair):
         raise CheckpointRefused(OTHERWISE)
-    return zip(given.layers, pairs, strict=True)
+    return pairs
 
 
 def _group(held: Sequence[tuple[GroupRows, Pair]], group: GroupGeometry) -> Rows:
