@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 
 from benchmarks.replay.predict import predict
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.experiments.agents import prediction
+from djinn_jupyter.experiments.agents import experiment, prediction
 from djinn_jupyter.experiments.agents.concurrency import CrowdCounts
 from djinn_jupyter.experiments.agents.crowd import CrowdRecord
 from djinn_jupyter.experiments.agents.experiment import CrowdsMeasured, judge
@@ -27,7 +29,7 @@ from djinn_jupyter.experiments.agents.script import AgentScript, pauses_of, reco
 from djinn_jupyter.experiments.agents.ways import WAYS, by_engine
 from djinn_jupyter.experiments.configuration.agents import WAY_NAMES, AgentsFile
 from djinn_jupyter.experiments.configuration.reading import read
-from djinn_jupyter.experiments.course import begin
+from djinn_jupyter.experiments.course import Course, begin
 from djinn_jupyter.experiments.link import Link
 
 SMALL = read("agents_small.yaml", AgentsFile)
@@ -189,6 +191,43 @@ def test_a_way_that_refused_agents_is_not_compared() -> None:
     cut = [(0, crowd([lived(script, turns=2, milliseconds=1.0) for script in drawn]))]
     found = comparisons({"lru": lru, "hinted": quick, "never": cut}, 4, 100)
     assert [(entry["way"], entry["first_token"]["p50"]["value"]) for entry in found] == [("hinted", 0.1)]
+
+
+def test_the_intervals_of_a_way_are_drawn_when_it_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not with every partial file: of six repetitions of 50 and 80 agents they took twenty minutes."""
+    file = msgspec.structs.replace(SMALL, repetitions=2)
+    drawn, written = list[str](), list[dict[str, Any]]()
+    engine: Any = SimpleNamespace(description=SimpleNamespace(device="cpu", vocab_size=1000))
+    sums: Any = SimpleNamespace(exceeds=True, sentences=list, demand=GIB, capacity=GIB)
+
+    def together(course: Any, engine: Any, way: Any, agents: Any, file: Any) -> CrowdRecord:
+        return crowd([lived(script) for script in agents])
+
+    def alone(course: Any, engine: Any, way: Any, agents: Any, file: Any) -> list[AgentRecord]:
+        return [lived(script) for script in agents]
+
+    def row_of(way: str, count: int, *readings: Any) -> dict[str, Any]:
+        drawn.append(way)
+        return {"way": way, "agents": count}
+
+    def compared(crowds: Any, count: int, resamples: int) -> list[dict[str, Any]]:
+        drawn.append("comparisons")
+        return [{"agents": count, "repetitions": len(crowds.get("lru", ()))}]
+
+    monkeypatch.setattr(experiment, "engine_for", lambda *asked, **options: nullcontext(engine))
+    link = Link(copies={"in": [(1, 1.0)], "out": [(1, 1.0)]})
+    for name in ("foretold", "shape_of", "_require", "vllm_beside", "_prediction"):
+        monkeypatch.setattr(experiment, name, lambda *given: None)
+    monkeypatch.setattr(experiment, "measured_link", lambda *given: link)
+    monkeypatch.setattr(experiment, "_arithmetic", lambda *given: sums)
+    for double in (together, alone, row_of):
+        monkeypatch.setattr(experiment, double.__name__, double)
+    monkeypatch.setattr(experiment, "comparisons", compared)
+    monkeypatch.setattr(Course, "write_partial", lambda self, file, names, fields: written.append(fields))
+    assert experiment.run(begin(tmp_path, "run.log", terminal=False), file) == []
+    parts = len(file.agents.counts)
+    assert drawn == [*(way for way in WAY_NAMES for _ in range(parts)), *["comparisons"] * parts] * 2
+    assert written[-1]["comparisons"] == [{"agents": count, "repetitions": 2} for count in file.agents.counts]
 
 
 def test_moves_are_counted_by_their_cause() -> None:

@@ -31,10 +31,14 @@ Part = tuple[int, int]  # repetition, number of agents
 
 @dataclass(slots=True)
 class CrowdsMeasured:
-    """The readings: each agent alone by repetition, and the crowd of each part by way."""
+    """The readings: each agent alone by repetition, and the crowd of each part by way. The rows of a way have all its
+    crowds, and the comparisons those of whole repetitions: intervals of many agents take too long for every partial
+    file."""
 
     alone: dict[int, list[AgentRecord]] = field(default_factory=dict)
     crowds: dict[str, dict[Part, CrowdRecord]] = field(default_factory=dict)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    compared: list[dict[str, Any]] = field(default_factory=list)
     sums: Arithmetic | None = None
     device: str = ""
 
@@ -67,6 +71,8 @@ def run(course: Course, file: AgentsFile) -> list[str]:
                 for way in ways:
                     _measure(course, engine, file, way, repetition, found)
                     course.write_partial(FILE, FIELDS, _fields(course, file, found))
+        _compare(file, found)
+        course.write_partial(FILE, FIELDS, _fields(course, file, found))
     assert found.sums is not None
     link = measured_link(course, found.device)
     failures = judge(file, found) + link.failures(found.copies)
@@ -121,22 +127,28 @@ def _measure(
         found.crowds.setdefault(way.name, {})[repetition, count] = crowd
         served = sum(agent.whole for agent in crowd.agents)
         course.tell(f"{way.name}: {served} of {count} agents served in {crowd.seconds:.1f} s")
+    found.rows[way.name] = [
+        row_of(way.name, count, found.of(way.name, count), found.alone, file.resamples) for count in file.agents.counts
+    ]
+
+
+def _compare(file: AgentsFile, found: CrowdsMeasured) -> None:
+    found.compared = [
+        entry
+        for count in file.agents.counts
+        for entry in comparisons({way: found.of(way, count) for way in found.crowds}, count, file.resamples)
+    ]
 
 
 def _fields(course: Course, file: AgentsFile, found: CrowdsMeasured) -> dict[str, Any]:
     assert found.sums is not None
-    rows = [
-        row_of(way, count, found.of(way, count), found.alone, file.resamples)
-        for way in found.crowds
-        for count in file.agents.counts
-    ]
     return {
         "timestamp": now(),
         "model": course.setup.named(file.model.name),
         "arithmetic": found.sums.sentences(),
         "demand_gb": found.sums.demand / GIB,
         "capacity_gb": found.sums.capacity / GIB,
-        "ways": rows,
+        "ways": [row for rows in found.rows.values() for row in rows],
         "agents": [
             entry
             for way in found.crowds
@@ -144,11 +156,7 @@ def _fields(course: Course, file: AgentsFile, found: CrowdsMeasured) -> dict[str
             for count in file.agents.counts
             for entry in agents_of(way, count, found.of(way, count), found.alone)
         ],
-        "comparisons": [
-            entry
-            for count in file.agents.counts
-            for entry in comparisons({way: found.of(way, count) for way in found.crowds}, count, file.resamples)
-        ],
+        "comparisons": found.compared,
     }
 
 

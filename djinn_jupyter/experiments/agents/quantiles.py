@@ -48,14 +48,8 @@ class BootstrapInterval:
 
 def of_agents(crowds: Sequence[Crowd], resamples: int, seed: int = 0) -> dict[str, dict[str, float]]:
     """Return p50, p90 and p99 over all agents' turns, each with its interval."""
-    found = {}
-    for percent in PERCENTS:
-
-        def reading(chosen: Chosen, at: int = percent) -> float:
-            return percentile(_pooled(crowds, chosen), at)
-
-        found[f"p{percent}"] = _interval(crowds, reading, resamples, seed).fields()
-    return found
+    intervals = _intervals(crowds, lambda chosen: _percentiles(crowds, chosen), resamples, seed)
+    return {name: interval.fields() for name, interval in intervals.items()}
 
 
 def ratios_of(
@@ -63,28 +57,30 @@ def ratios_of(
 ) -> dict[str, dict[str, Any]]:
     """Return the ratios of two ways' percentiles; agent k of one is agent k of the other, and both are resampled
     together. `lower` is the verdict that the first way's is the lower one: undecided of fewer than six repetitions."""
-    found = {}
-    for percent in PERCENTS:
 
-        def ratio(chosen: Chosen, at: int = percent) -> float:
-            return percentile(_pooled(over, chosen), at) / percentile(_pooled(under, chosen), at)
+    def read(chosen: Chosen) -> list[float]:
+        return [a / b for a, b in zip(_percentiles(over, chosen), _percentiles(under, chosen), strict=True)]
 
-        interval = _interval(over, ratio, resamples, seed)
-        enough = len(over) >= LEAST_REPETITIONS
-        found[f"p{percent}"] = {**interval.fields(), "lower": interval.below(1.0) if enough else "undecided"}
-    return found
+    enough = len(over) >= LEAST_REPETITIONS
+    return {
+        name: {**interval.fields(), "lower": interval.below(1.0) if enough else "undecided"}
+        for name, interval in _intervals(over, read, resamples, seed).items()
+    }
 
 
-def _interval(
-    crowds: Sequence[Crowd], reading: Callable[[Chosen], float], resamples: int, seed: int
-) -> BootstrapInterval:
-    draw = Random(seed)
-    drawn = sorted(reading(_resampled(crowds, draw)) for _ in range(resamples))
-    outside = 50 * (1 - CONFIDENCE)
-    whole = [(number, agent) for number, crowd in enumerate(crowds) for agent in range(len(crowd))]
-    return BootstrapInterval(
-        value=reading(whole), low=percentile(drawn, outside), high=percentile(drawn, 100 - outside)
-    )
+def _intervals(
+    crowds: Sequence[Crowd], read: Callable[[Chosen], list[float]], resamples: int, seed: int
+) -> dict[str, BootstrapInterval]:
+    """Return the interval of each percentile that `read` gives, all of them from the same resamples."""
+    draw, outside = Random(seed), 50 * (1 - CONFIDENCE)
+    drawn = zip(*(read(_resampled(crowds, draw)) for _ in range(resamples)), strict=True)
+    whole = read([(number, agent) for number, crowd in enumerate(crowds) for agent in range(len(crowd))])
+    return {
+        f"p{percent}": BootstrapInterval(
+            value=value, low=percentile(column, outside), high=percentile(column, 100 - outside)
+        )
+        for percent, value, column in zip(PERCENTS, whole, drawn, strict=True)
+    }
 
 
 def _resampled(crowds: Sequence[Crowd], draw: Random) -> list[tuple[int, int]]:
@@ -97,5 +93,6 @@ def _resampled(crowds: Sequence[Crowd], draw: Random) -> list[tuple[int, int]]:
     ]
 
 
-def _pooled(crowds: Sequence[Crowd], chosen: Chosen) -> list[float]:
-    return [reading for number, agent in chosen for reading in crowds[number][agent]]
+def _percentiles(crowds: Sequence[Crowd], chosen: Chosen) -> list[float]:
+    pooled = sorted(reading for number, agent in chosen for reading in crowds[number][agent])
+    return [percentile(pooled, percent) for percent in PERCENTS]
