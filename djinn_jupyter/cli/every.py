@@ -33,14 +33,15 @@ class PlannedRun:
     refused: bool = False
 
 
-WITHOUT_STOPS: Final = (
+PAUSE_ALONE: Final = (
     "experiment.breakpoints.enabled=false",
     "validation.require_output_equivalence=false",
     "experiment.activation_steering.enabled=false",
     "validation.require_steering_effect=false",
+    "experiment.concurrent_demo.until_full_gb=null",
 )
 AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
-    PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in WITHOUT_STOPS for w in ("--set", s))),
+    PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in PAUSE_ALONE for w in ("--set", s))),
     PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
     PlannedRun(name="pressure_again", offer="pressure"),
     PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "2"), refused=True),

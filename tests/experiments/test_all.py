@@ -118,6 +118,15 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(
     assert [folder.name for folder, _ in ran] == ALL
 
 
+def test_the_second_run_of_whitebox_has_the_pause_alone(ran: Ran, tmp_path: Path) -> None:
+    everything(tmp_path)
+    first, again = ([file for folder, file in ran if folder.name == name] for name in ("whitebox", "whitebox_again"))
+    parts = [(file.experiment.breakpoints.enabled, file.experiment.concurrent_demo) for file in (*first, *again)]
+    assert [enabled for enabled, _ in parts] == [True, False]
+    assert [pause.enabled for _, pause in parts] == [True, True]
+    assert [pause.until_full_gb is None for _, pause in parts] == [False, True]
+
+
 def test_a_run_that_is_named_runs_again(ran: Ran, tmp_path: Path) -> None:
     for _ in range(2):
         everything(tmp_path, "--only", "whitebox")
