@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
 from djinn_jupyter.engine.model.hooks import crossing
 from djinn_jupyter.engine.model.hooks.gates import Leave
@@ -286,6 +287,14 @@ def test_a_pass_after_one_that_was_left_has_the_first_device_as_its_current_one(
             layers[1](layers[0](hidden))
         layers[0](hidden)
     assert current == [HOMES[0], HOMES[1], HOMES[0]]
+
+
+def test_a_value_of_the_other_home_is_patched_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_homes(monkeypatch):
+        source, part = (torch.full((1, 4), value, device=home) for value, home in zip((1.5, 0.0), HOMES, strict=True))
+        after = edit_kinds.compute(part, PatchFrom(session="b", site="resid_post.0"), source=source)
+        assert after.device == HOMES[1]
+        assert after.tolist() == [[1.5] * 4]
 
 
 # ------------------------------------------------------------------------------------------- what tells homes apart

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import (
@@ -212,7 +213,7 @@ def _patched(part: Tensor, edit: PatchFrom, source: Tensor | None = None) -> Ten
             f"patch_from: the source has shape {list(source.shape)}, the selected part {list(part.shape)}; "
             "name as many positions there as here."
         )
-    return source.to(device=part.device, dtype=part.dtype)
+    return to_home(source, part.device).to(part.dtype)
 
 
 # --- the same for every kind -----------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""What a service sends: to each request its one reply, and events to the clients that hear them. Knows which requests
-wait for their reply; decides nothing. Called from the thread of the service.
+"""The sending of a service: to each request its one reply, and events to the clients that hear them. Knows which
+requests wait for their reply; decides nothing. Called from the thread of the service.
 """
 
 from __future__ import annotations
