@@ -16,7 +16,9 @@ from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
 from djinn_jupyter.engine.model.hooks import crossing
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.sweeps import path_lines
 from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.engine.wavefront.wavefront import CallSize
 from djinn_jupyter.errors import ModelRefused
@@ -257,6 +259,28 @@ class TestVerbs:
         assert other.outcome(other.resume(free=True)) == one.outcome(one.resume(free=True))
         forget(one)
         forget(other)
+
+
+@pytest.mark.parametrize(
+    ("module", "verb", "homes"),
+    [
+        (wavefront, sweep, {HOMES[1]}),
+        (path_lines, paths, {*HOMES}),
+    ],  # of a sweep: the keys and values of the last layer
+    ids=["sweep", "paths"],
+)
+def test_a_layer_is_waited_for_where_it_runs(
+    pair: tuple[Desk, Desk],
+    module: Any,
+    verb: Verb,
+    homes: set[torch.device],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: set[torch.device] = set()
+    monkeypatch.setattr(module, "require_alive", waited.add)
+    verb(pair[1], tmp_path)
+    assert waited == homes
 
 
 def test_the_mask_of_shared_steps_is_where_the_model_makes_masks(monkeypatch: pytest.MonkeyPatch) -> None:

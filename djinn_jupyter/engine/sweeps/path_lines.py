@@ -254,7 +254,7 @@ class PathLines:
         begun = clock()
         with self.forward.weights.passing(), catch([*wanted, *(put or {})], meet):
             after = self._calls.call(layer, rows_BSD)
-        require_alive(self.forward.device)  # a call on a GPU returns before it is done
+        require_alive(after.device)  # a call on a GPU returns before it is done
         self.size.note(rows_BSD.shape[0] * rows_BSD.shape[1], clock() - begun)
         return after
 

@@ -243,7 +243,7 @@ class Wavefront:
     def _called(self, layer: int, portions: Sequence[Portion]) -> Generator[None, None, list[Tensor]]:
         self.layers_run += 1
         if self.packing is None or not self.packing.in_sections:
-            return self._timed(portions, lambda: self._through(layer, portions))
+            return self._timed(layer, portions, lambda: self._through(layer, portions))
         return (yield from self._in_sections(self.packing, layer, portions))
 
     def _in_sections(
@@ -260,8 +260,8 @@ class Wavefront:
                 return found
             yield
 
-    def _timed(self, portions: Sequence[Portion], call: Callable[[], list[Any]]) -> list[Any]:
-        device = self.forward.device
+    def _timed(self, layer: int, portions: Sequence[Portion], call: Callable[[], list[Any]]) -> list[Any]:
+        device = self.forward.home_at(layer)
         clock = perf_counter if device.type != "cpu" else thread_time  # others' work is not this call's
         begun = clock()
         with self.forward.weights.passing():
@@ -287,7 +287,7 @@ class Wavefront:
         tail, last = self._calls_from(len(self.tokens) - 1), list[Portion]()
         while waiting:
             some, waiting = self._next(waiting)
-            caught = self._timed(some, partial(self._keys_and_values, layer, some))
+            caught = self._timed(layer, some, partial(self._keys_and_values, layer, some))
             for one, (keys, values) in zip(some, caught, strict=True):
                 before = keys[:, :, :-1].clone(), values[:, :, :-1].clone()  # of a call that has queries too
                 last.append(replace(one, calls=tail, rows_BnD=one.rows_BnD[:, -1:], before=before))
