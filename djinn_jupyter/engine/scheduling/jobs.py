@@ -31,6 +31,11 @@ class Job:
         self.blocked = next(self.steps)
 
     @property
+    def person(self) -> str:
+        """The user whose turn its slices are: the one who asked, else its session's owner."""
+        return self.session.owner if self.for_request is None else self.for_request.holder.user
+
+    @property
     def waits(self) -> bool:
         return self.blocked is not None and self.blocked()
 

@@ -1,12 +1,12 @@
 """The rotation of jobs, a slice each. A job is a generator that yields between two layers or two tokens.
 
-Running sessions alternate by decode steps; a prefill yields at every layer and never holds them up.
+Running sessions alternate by decode steps; a prefill yields at every layer and never holds them up. People have equal
+turns, however many sessions each of them runs.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
+from djinn_jupyter.engine.scheduling.fair_turns import FairTurns
 from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.lockstep import Lockstep
 from djinn_jupyter.engine.session.session import Session
@@ -17,7 +17,7 @@ class Scheduler:
     `waiting` of them have nothing to do until another thread is done."""
 
     def __init__(self, lockstep: Lockstep | None = None) -> None:
-        self._jobs: deque[Job] = deque()
+        self._jobs = FairTurns()
         self.lockstep = lockstep
         self.waiting = 0
 
@@ -33,12 +33,9 @@ class Scheduler:
         return sum(job.kind == "run" for job in self._jobs)
 
     def add(self, job: Job) -> None:
-        """Add a job: a look, which is short, before the runs."""
+        """Add a job: a look, which is short, before its person's runs."""
         job.session.begin_work(job.kind)
-        if job.kind == "look":
-            self._jobs.appendleft(job)
-        else:
-            self._jobs.append(job)
+        self._jobs.add(job)
 
     def begin_wait(self) -> None:
         """Note that a job has nothing to do until another thread is done."""
@@ -57,20 +54,14 @@ class Scheduler:
     def next(self) -> Job | None:
         """Return the job whose turn it is and move it to the end of the rotation. None when there is none, or all
         wait."""
-        if self.lockstep is not None:
-            ready = [job for job in self._jobs if not job.waits]
-            if not ready:
-                return None
-            chosen = self.lockstep.choose(ready)
-            self._jobs.remove(chosen)
-            self._jobs.append(chosen)
-            return chosen
-        for _ in range(len(self._jobs)):
-            job = self._jobs[0]
-            self._jobs.rotate(-1)
-            if not job.waits:
-                return job
-        return None
+        ready = self._jobs.ready()
+        if self.lockstep is None:
+            chosen = next(ready, None)
+        else:
+            chosen = self.lockstep.choose(jobs) if (jobs := list(ready)) else None
+        if chosen is not None:
+            self._jobs.take(chosen)
+        return chosen
 
     def remove(self, job: Job) -> None:
         self._jobs.remove(job)

@@ -131,6 +131,23 @@ def test_decode_steps_alternate(desk: Desk) -> None:
     assert desk.outcome(ends[0][0], "a") == desk.outcome(ends[1][0], "b") == plain(new=8)
 
 
+def test_people_have_equal_turns_however_many_sessions_each_runs(desk: Desk) -> None:
+    """Four runs of one person, and one of another, who has as many tokens as they have together."""
+    other, replies = Holder(name="there", user="bert"), list[Any]()
+    desk.engine.ask(ask.Open(session="of bert"), other)
+    for name in ("c", "d"):
+        desk.open(name)
+    ends = [start(desk, name, new=30) for name in "abcd"]
+    desk.events.clear()
+    run = ask.Run(session="of bert", tokens=PROMPT, max_new_tokens=30, ignore_eos=True)
+    desk.engine.submit(run, other, replies.append)
+    until(desk, replies)
+    told = [event.session for event in desk.events if isinstance(event, TokenSampled)]
+    assert told.count("of bert") == 30
+    assert 0 < len(told) - 30 <= 31
+    until(desk, *ends)
+
+
 def test_a_session_whose_work_fails_as_it_is_ended_is_closed_all_the_same(desk: Desk) -> None:
     def steps() -> Iterator[None]:
         try:
