@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from djinn_jupyter.cli.arguments import duration, moment
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.engines.keys import draw_own, key_folder, of_engines_here
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire.host import host_name
-from djinn_jupyter.wire.keys import read_public, spell_public
+from djinn_jupyter.wire.keys import Permit, PublicKey, read_public, spell_public
 
 
 def add_to(commands: Commands) -> None:
@@ -19,6 +22,9 @@ def add_to(commands: Commands) -> None:
     allow = verbs.add_parser("allow", help="admit a person to your engines on this machine")
     allow.add_argument("public", help="the key that `djinn key new` printed there")
     allow.add_argument("--as", dest="person", required=True, metavar="NAME", help="the name of that person here")
+    end = allow.add_mutually_exclusive_group()
+    end.add_argument("--until", type=moment, metavar="TIME", help="until then alone, such as 2026-12-01T12:00Z")
+    end.add_argument("--for", type=duration, dest="seconds", metavar="TIME", help="for so long alone, such as 8h")
     allow.set_defaults(command=_allow)
     revoke = verbs.add_parser("revoke", help="admit a person no more, from now on")
     revoke.add_argument("person", metavar="NAME")
@@ -38,9 +44,14 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _allow(options: argparse.Namespace) -> int:
-    key_folder().allow(read_public(options.public), options.person)
+    keys = key_folder()
+    until = options.until if options.seconds is None else keys.now() + options.seconds
+    if until is not None and until <= keys.now():
+        raise UsageError(f"{spell_moment(until)} has passed: give a moment that is to come, or --for 8h.")
+    keys.allow(read_public(options.public), options.person, until)
     here = spell_public(of_engines_here().public)
-    print(f"{options.person} is admitted. On the machine of {options.person}:\n  djinn key trust {host_name()} {here}")
+    trust = f"djinn key trust {host_name()} {here}"
+    print(f"{options.person} is admitted{_until(until)}. On the machine of {options.person}:\n  {trust}")
     return 0
 
 
@@ -59,11 +70,21 @@ def _trust(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     keys = key_folder()
     own = [f"{name}  {spell_public(keys.own(name).public)}" for name in keys.names("own")]
-    admitted = [f"{name}  {spell_public(public)}" for public, name in keys.allowed().items()]
+    admitted = [_admitted(public, permit, keys.now()) for public, permit in keys.permits().items()]
     trusted = [f"{place}  {_trusted(place)}" for place in keys.names("trusted")]
     for title, lines in (("Your keys", own), ("Admitted here", admitted), ("Trusted engines", trusted)):
         print(f"{title}:", *(lines or ["none"]), sep="\n  ")
     return 0
+
+
+def _admitted(public: PublicKey, permit: Permit, now: float) -> str:
+    ended = ", which has passed" if permit.ended(now) else ""
+    by_hub = ", by the hub" if permit.lent else ""
+    return f"{permit.person}  {spell_public(public)}{_until(permit.until)}{ended}{by_hub}"
+
+
+def _until(end: float | None) -> str:
+    return "" if end is None else f" until {spell_moment(end)}"
 
 
 def _trusted(place: str) -> str:

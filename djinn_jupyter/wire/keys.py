@@ -3,7 +3,9 @@ public key.
 
     own/NAME         this user's own pairs, by which other machines know them; mode 0600
     server/HOST      the pair of this user's engines on a machine; mode 0600
-    allowed/NAME     the public key of a person whom this user's engines admit
+    allowed/NAME     the public key of a person whom this user's engines admit, and until when, if it has an end
+    allowed/NAME+ID  the same, admitted by a service for as long as it renews it; a person may have several of these
+    hub/HOST         this user's own pair on that machine, by which a hub's service has it admitted; mode 0600
     trusted/HOST     the public key of the engines of another machine, as in ssh's known_hosts
 
 Secrets are read from their file when a connection is made, and are nowhere else: in no entry, message, log or repr.
@@ -12,6 +14,7 @@ Secrets are read from their file when a connection is made, and are nowhere else
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
 import math
 import os
@@ -28,20 +31,24 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.moments import read_moment, spell_moment
 from djinn_jupyter.wire.own import make_own_folder, read_own
 
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "djinn/keys"  # of the folder of Jupyter's user data
 _PART: Final = ".part"
+_UNTIL: Final = " until "  # in a file of `allowed`, between a key and its end
 PREFIX: Final = "djinn-"
 _PUBLIC: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ADMITTED: Final = re.compile(rf"{_NAME.pattern}(\+[0-9a-f]{{16}})?")
 _PLACE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,254}")
 _SETTLED_NANOSECONDS: Final = 1_000_000_000  # the clock of a file system may stand still for some of them
 AGAIN_SECONDS: Final = 1.0
 PublicKey = bytes
 Draw = Callable[[], tuple[bytes, bytes]]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,18 @@ class KeyPair:
 
     public: PublicKey
     secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """The admission of a key."""
+
+    person: str
+    until: float | None = None  # seconds since the epoch; None has no end
+    lent: bool = False  # by a service, which renews it
+
+    def ended(self, now: float) -> bool:
+        return self.until is not None and self.until <= now
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +104,11 @@ def require_person_name(name: str) -> str:
 
 
 class KeyFolder:
-    """The folder of keys of this user. Every file appears whole, and none is written over; reading makes nothing."""
+    """The folder of keys of this user. Every file appears whole, and none is written over but by the same key with
+    another end; reading makes nothing. `now` is the time in seconds since the epoch."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, now: Clock = time.time) -> None:
+        self._path, self.now = path, now
 
     def draw_own(self, name: str, draw: Draw) -> KeyPair:
         """Draw a pair of one's own. UsageError where there is one of that name."""
@@ -106,50 +126,73 @@ class KeyFolder:
 
     def server(self, host: str, draw: Draw) -> KeyPair:
         """Return the pair of this user's engines on this machine, drawn when it is first asked for."""
-        path = self._file("server", host)
-        if not path.exists():
-            try:
-                return self._draw(path, draw)
-            except UsageError:
-                if not path.exists():  # else another process has drawn it just now
-                    raise
-        return self._read_pair(path, host)
+        return self._drawn_once(self._file("server", host), draw)
 
-    def allow(self, public: PublicKey, name: str) -> None:
-        """Admit a person. UsageError where the name has another key, or the key another name."""
-        known = self.allowed()
-        if known.get(public, name) != name:
-            raise UsageError(f"This key is admitted already, as {known[public]}: `djinn key revoke {known[public]}`.")
-        if name in known.values() and public not in known:
+    def for_hub(self, host: str, draw: Draw) -> tuple[KeyPair, Path]:
+        """Return one's own pair on this machine for a hub's service, drawn when it is first asked for, and its file."""
+        path = self._file("hub", host)
+        return self._drawn_once(path, draw), path
+
+    def allow(self, public: PublicKey, name: str, until: float | None = None) -> None:
+        """Admit a person, until a moment in seconds since the epoch or without an end, also where the key is admitted
+        with another one. UsageError where the name has another key, or the key another name."""
+        path = self._file("allowed", require_person_name(name))
+        known = self._not_ended()
+        self._require_free(public, name, known)
+        if any(one.person == name for key, one in known.items() if key != public or one.lent):
             raise UsageError(f"{name} has another key: `djinn key revoke {name}` first, or take another name.")
-        if public not in known:
-            _write(self._file("allowed", require_person_name(name)), spell_public(public).encode())
+        _write(path, _admission(public, until), anew=True)
+
+    def lend(self, public: PublicKey, name: str, until: float) -> None:
+        """Admit a person by one more key, until a moment in seconds since the epoch, or admit that key for longer.
+        UsageError where the name was admitted by `allow`, or the key under another name."""
+        path = self._lent_file(public, require_person_name(name))
+        known = self._not_ended()
+        self._require_free(public, name, known)
+        if any(one.person == name and not one.lent for one in known.values()):
+            raise UsageError(f"{name} is admitted here by a key of their own: the engine's user can revoke it.")
+        _write(path, _admission(public, until), anew=True)
+
+    def take_back(self, public: PublicKey, name: str) -> None:
+        """End what `lend` admitted."""
+        self._lent_file(public, name).unlink(missing_ok=True)
+
+    def clear_ended(self) -> None:
+        """Remove the files of what was lent and has ended."""
+        for public, permit in self.permits().items():
+            if permit.lent and permit.ended(self.now()):
+                self.take_back(public, permit.person)
 
     def revoke(self, name: str) -> None:
-        """Admit a person no more, from now on. UsageError where there is none of that name."""
-        try:
-            self._file("allowed", require_person_name(name)).unlink()
-        except FileNotFoundError:
-            raise UsageError(f"No {name} is admitted; `djinn key list` has those who are.") from None
+        """Admit a person no more by any key, from now on. UsageError where there is none of that name."""
+        require_person_name(name)
+        files = [self._file("allowed", one) for one in self.names("allowed") if one.partition("+")[0] == name]
+        for file in files:
+            file.unlink(missing_ok=True)
+        if not files:
+            raise UsageError(f"No {name} is admitted; `djinn key list` has those who are.")
 
     def allowed(self) -> dict[PublicKey, str]:
-        """Return the persons whom this user's engines admit, by their public keys. A file that cannot be read or
-        trusted admits no one, which is logged."""
-        return self.read_allowed()[0]
+        """Return the persons whom this user's engines admit now, by their public keys."""
+        return {public: permit.person for public, permit in self._not_ended().items()}
 
-    def read_allowed(self) -> tuple[dict[PublicKey, str], bool]:
-        """Return what `allowed` does, and whether all files could be read."""
-        found: dict[PublicKey, str] = {}
+    def permits(self) -> dict[PublicKey, Permit]:
+        """Return all admissions, also those that have ended. A file that cannot be read or trusted admits no one, which
+        is logged."""
+        return self.read_permits()[0]
+
+    def read_permits(self) -> tuple[dict[PublicKey, Permit], bool]:
+        """Return what `permits` does, and whether all files could be read."""
+        found: dict[PublicKey, Permit] = {}
         whole = True
         for name in self.names("allowed"):
             try:
-                public = self._read("allowed", name)
+                read = self._read_permit(name)
             except (UsageError, ValueError) as error:
                 log.warning("The key of %s admits no one: %s", name, error)
                 whole = False
                 continue
-            if public is not None:
-                found[public] = name
+            found |= {key: one for key, one in read.items() if key not in found or _end(one) > _end(found[key])}
         return found, whole
 
     def trust(self, place: str, public: PublicKey) -> None:
@@ -173,7 +216,7 @@ class KeyFolder:
     def names(self, kind: str) -> tuple[str, ...]:
         """Return the names of the keys of one folder, sorted."""
         found = (path.name for path in (self._path / kind).glob("*"))
-        spelled = _PLACE if kind == "trusted" else _NAME
+        spelled = {"trusted": _PLACE, "allowed": _ADMITTED}.get(kind, _NAME)
         return tuple(sorted(name for name in found if spelled.fullmatch(name) and not name.endswith(_PART)))
 
     def admitted(self) -> Admitted:
@@ -187,6 +230,36 @@ class KeyFolder:
         public, secret = draw()
         _write(path, msgspec.json.encode(_Kept(public=public, secret=secret)))
         return KeyPair(public=public, secret=secret)
+
+    def _drawn_once(self, path: Path, draw: Draw) -> KeyPair:
+        if not path.exists():
+            try:
+                return self._draw(path, draw)
+            except UsageError:
+                if not path.exists():  # else another process has drawn it just now
+                    raise
+        return self._read_pair(path, path.name)
+
+    def _not_ended(self) -> dict[PublicKey, Permit]:
+        return {public: permit for public, permit in self.permits().items() if not permit.ended(self.now())}
+
+    def _lent_file(self, public: PublicKey, name: str) -> Path:
+        return self._file("allowed", f"{name}+{hashlib.sha256(public).hexdigest()[:16]}")
+
+    def _require_free(self, public: PublicKey, name: str, known: Mapping[PublicKey, Permit]) -> None:
+        other = known[public].person if public in known else name
+        if other != name:
+            raise UsageError(f"This key is admitted already, as {other}: `djinn key revoke {other}`.")
+
+    def _read_permit(self, name: str) -> dict[PublicKey, Permit]:
+        """Return the admission that a file has, by its key; none where it is gone."""
+        try:
+            spelled, _, until = read_own(self._file("allowed", name)).decode().partition(_UNTIL)
+        except FileNotFoundError:
+            return {}
+        person, plus, _ = name.partition("+")
+        permit = Permit(person=person, until=read_moment(until) if until else None, lent=bool(plus))
+        return {read_public(spelled): permit}
 
     def _read_pair(self, path: Path, name: str) -> KeyPair:
         try:
@@ -213,16 +286,21 @@ class Admitted:
         self._lock = threading.Lock()  # handshakes are answered beside messages; an older look may not come last
         self._stamp: int | None = None
         self._again = math.inf
-        self._names: Mapping[PublicKey, str] = {}
+        self._permits: Mapping[PublicKey, Permit] = {}
 
     def name_of(self, public: PublicKey) -> str | None:
         """Return the name of the person with that key; None for one who is not admitted, or not any more."""
+        permit = self.permit(public)
+        return None if permit is None or permit.ended(self._folder.now()) else permit.person
+
+    def permit(self, public: PublicKey) -> Permit | None:
+        """Return the admission of a key, which may have ended; None where there is none."""
         with self._lock:
             stamp = self._settled_stamp()
             if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
-                self._names, whole = self._folder.read_allowed()
+                self._permits, whole = self._folder.read_permits()
                 self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
-            return self._names.get(public)
+            return self._permits.get(public)
 
     def _settled_stamp(self) -> int | None:
         """Return when the folder changed; None so soon after a change that another could have the same time."""
@@ -233,14 +311,26 @@ class Admitted:
         return changed if abs(time.time_ns() - changed) > _SETTLED_NANOSECONDS else None
 
 
-def _write(path: Path, text: bytes) -> None:
-    """Write a new file of mode 0600, whole or not at all. UsageError where there is one."""
+def _end(permit: Permit) -> float:
+    return math.inf if permit.until is None else permit.until
+
+
+def _admission(public: PublicKey, until: float | None) -> bytes:
+    """Return the text of a file of `allowed`."""
+    return f"{spell_public(public)}{_UNTIL + spell_moment(until) if until is not None else ''}".encode()
+
+
+def _write(path: Path, text: bytes, *, anew: bool = False) -> None:
+    """Write a file of mode 0600, whole or not at all. UsageError where there is one and it is not written anew."""
     for folder in (path.parent.parent, path.parent):
         make_own_folder(folder, "set JUPYTER_DATA_DIR to a folder of your own")
     with _aside(path) as aside:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(text)
+        if anew:
+            os.replace(aside, path)
+            return
         try:
             os.link(aside, path)
         except FileExistsError:

@@ -18,6 +18,7 @@ from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process.admission import Admission, require_free
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError
+from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import KeyFolder
@@ -152,6 +153,27 @@ async def test_one_who_is_revoked_is_refused_at_once_and_hears_no_more(house: Se
     again = await opened(house, "anna")
     assert isinstance(await again.ask(Open(session="main", join=True)), Opened)
     for one in (anna, bert, again):
+        await one.close()
+
+
+async def test_one_whose_time_has_passed_is_refused_in_the_middle_of_a_run(house: Served, keys: KeyFolder) -> None:
+    keys.allow(keys.own("anna").public, "anna", end := keys.now() + 3600)
+    anna, bert = await opened(house, "anna"), await opened(house, "bert")
+    heard: list[Event] = []
+    await anna.listen("main", heard.append)
+    await anna.ask(Open(session="main"))
+    running = asyncio.ensure_future(anna.ask(Run(session="main", tokens=(1,), max_new_tokens=10_000_000)))
+    await until(lambda: bool(heard))
+    house.service._admission._admitted._folder.now = lambda: end  # type: ignore[union-attr]
+    ended = f"This key was admitted until {spell_moment(end)}: ask the engine's user"
+    with pytest.raises(KeyRefused, match=ended):
+        await running
+    with pytest.raises(KeyRefused, match=ended):
+        await anna.ask(Ping())
+    with pytest.raises(KeyRefused, match="does not admit your key"):
+        await opened(house, "anna")
+    assert await bert.ask(Ping()) == Pong()
+    for one in (anna, bert):
         await one.close()
 
 

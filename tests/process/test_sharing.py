@@ -1,9 +1,11 @@
-"""docs/sharing.md as two persons follow it, each with a home folder of their own: every command in its order."""
+"""docs/sharing.md as two persons follow it, each with a home folder of their own: every command in its order. The
+engine is started as docs/djinn.service does."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,11 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = re.findall(r"^\$ djinn (.*)$", (ROOT / "docs" / "sharing.md").read_text(), re.MULTILINE)
 KEY = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 LISTENS = re.compile(r"listens on tcp://(127\.0\.0\.1:\d+)\. Admitted: anna\.")
+UNIT = [
+    tuple(line.split("=", 1))
+    for line in (ROOT / "docs" / "djinn.service").read_text().splitlines()
+    if line and line[0] not in "#["
+]
 SECONDS = 120.0
 SIDES = {"new": "laptop", "trust": "laptop", "allow": "box", "revoke": "box"}
 
@@ -49,9 +56,9 @@ print(made.hexdigest(), len(heard), [one.owner for one in engine.sessions()].cou
 class Side:
     """A machine, as far as a home folder makes one."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **more: str) -> None:
         home.mkdir()
-        folders = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "RUNTIME", "CONFIG")}
+        folders = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "RUNTIME", "CONFIG")} | more
         self.environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT), **folders}
         self.home = home
         self.started: list[subprocess.Popen[str]] = []
@@ -71,7 +78,7 @@ class Side:
 
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[dict[str, Side]]:
-    found = {name: Side(tmp_path / name) for name in ("laptop", "box")}
+    found = {"laptop": Side(tmp_path / "laptop"), "box": Side(tmp_path / "box", **_environment(tmp_path / "box"))}
     yield found
     for process in (*found["laptop"].started, *found["box"].started):
         if process.poll() is None:
@@ -84,9 +91,10 @@ def sides(tmp_path: Path) -> Iterator[dict[str, Side]]:
 def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side]) -> None:
     laptop, box = sides["laptop"], sides["box"]
     assert [words.split()[0] if words.startswith("serve") else words.split()[1] for words in COMMANDS] == [
-        "new", "allow", "serve", "trust", "revoke"
+        "new", "allow", "serve", "trust", "allow", "revoke"
     ]  # fmt: skip
-    new, allow, serve, trust, revoke = COMMANDS
+    new, allow, serve, trust, allow_for_a_day, revoke = COMMANDS
+    assert dict(UNIT)["ExecStart"] == f"/opt/djinn/bin/djinn {serve}"
     drawn = laptop.djinn(new)
     public = KEY.findall(drawn)[0]
     assert allow in drawn.replace(public, KEY.findall(allow)[0])
@@ -107,11 +115,31 @@ def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side]) -> 
     assert (int(heard) > 0, sessions) == (True, "2")
     assert "serves demo" in laptop.says("-c", WORK.replace('load("demo"', 'load("gpt2"'), at)
     _no_secret_is_told(sides, served, drawn + admitted + trusted + line)
+    assert re.match(r"anna is admitted until 20[0-9T:-]+Z\. ", box.djinn(KEY.sub(public, allow_for_a_day)))
     assert "is not admitted any more" in box.djinn(revoke)
     assert "does not admit your key" in laptop.says("-c", WORK, at)
     served.send_signal(signal.SIGINT)
     assert "The engine has ended" in served.communicate(timeout=SECONDS)[0]
     assert "Nothing listens at" in laptop.says("-c", WORK, at)
+
+
+def _environment(box: Path) -> dict[str, str]:
+    """Return the environment that the unit gives its engine, with the folders of the system beneath `box`."""
+    words = " ".join(value for name, value in UNIT if name == "Environment").split()
+    given = dict(
+        word.replace("%S/djinn", str(box)).replace("%t/djinn", str(box / "runtime")).split("=") for word in words
+    )
+    assert given.keys() == {"HOME", "JUPYTER_RUNTIME_DIR", "TMPDIR"}
+    return given
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_has_no_complaint_about_the_unit(tmp_path: Path) -> None:
+    unit, installed = tmp_path / "djinn.service", shutil.which("true")
+    text = (ROOT / "docs" / "djinn.service").read_text()
+    unit.write_text(text.replace("/opt/djinn/bin/djinn", str(installed)))
+    verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+    assert (verified.returncode, verified.stderr) == (0, "")
 
 
 def _no_secret_is_told(sides: dict[str, Side], served: subprocess.Popen[str], said: str) -> None:
@@ -124,7 +152,7 @@ def _no_secret_is_told(sides: dict[str, Side], served: subprocess.Popen[str], sa
         for kind in ("own", "server")
         for path in (side.home / "data" / "djinn" / "keys" / kind).glob("*")
     ]
-    assert len(secrets) == 2
+    assert len(secrets) == 2, secrets
     told = [said]
     for process in psutil.process_iter():
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.keys import KeyFolder, read_public, spell_public
+from djinn_jupyter.wire.keys import KeyFolder, Permit, read_public, spell_public
 
 
 def drawn() -> tuple[bytes, bytes]:
@@ -88,6 +89,73 @@ def test_a_person_has_one_key_and_a_key_one_person(keys: KeyFolder) -> None:
         keys.revoke("bert")
 
 
+def test_an_admission_ends_by_itself_with_no_change_of_the_folder(keys: KeyFolder) -> None:
+    public, now = os.urandom(32), 1_000_000.0
+    keys.now = lambda: now
+    admitted = keys.admitted()
+    keys.allow(public, "anna", 1_000_060.0)
+    assert admitted.name_of(public) == "anna"
+    assert keys.allowed() == {public: "anna"}
+    now = 1_000_059.9
+    assert admitted.name_of(public) == "anna"
+    now = 1_000_060.0
+    assert admitted.name_of(public) is None
+    assert keys.allowed() == {}
+    assert admitted.permit(public) == Permit(person="anna", until=1_000_060.0)
+    keys.allow(public, "anna", 1_000_090.0)
+    assert admitted.name_of(public) == "anna"
+    keys.allow(public, "anna")
+    now = math.inf
+    assert admitted.name_of(public) == "anna"
+
+
+def test_a_name_whose_key_has_ended_is_free_and_so_is_the_key(keys: KeyFolder) -> None:
+    one, other = os.urandom(32), os.urandom(32)
+    keys.allow(one, "anna", keys.now() - 1)
+    keys.allow(one, "aaron")
+    keys.allow(one, "aaron", keys.now() - 1)
+    keys.allow(one, "zoe")
+    assert keys.allowed() == {one: "zoe"}
+    keys.allow(other, "anna")
+    assert keys.allowed() == {one: "zoe", other: "anna"}
+
+
+def test_a_service_lends_a_person_several_keys_and_takes_each_back(keys: KeyFolder) -> None:
+    one, other, of_bert = (os.urandom(32) for _ in range(3))
+    for public, person in ((one, "anna"), (other, "anna"), (of_bert, "bert")):
+        keys.lend(public, person, keys.now() + 60)
+    assert keys.allowed() == {one: "anna", other: "anna", of_bert: "bert"}
+    assert all(permit.lent for permit in keys.permits().values())
+    with pytest.raises(UsageError, match="admitted already, as anna"):
+        keys.lend(one, "bert", keys.now() + 60)
+    with pytest.raises(UsageError, match="anna has another key"):
+        keys.allow(os.urandom(32), "anna")
+    keys.take_back(one, "anna")
+    assert keys.allowed() == {other: "anna", of_bert: "bert"}
+    keys.revoke("anna")
+    assert keys.allowed() == {of_bert: "bert"}
+    keys.allow(one, "anna")
+    with pytest.raises(UsageError, match="anna is admitted here by a key of their own"):
+        keys.lend(other, "anna", keys.now() + 60)
+
+
+def test_of_what_was_lent_no_file_stays_after_its_end(keys: KeyFolder) -> None:
+    ended, goes_on, allowed = (os.urandom(32) for _ in range(3))
+    keys.lend(ended, "anna", keys.now() - 1)
+    keys.lend(goes_on, "anna", keys.now() + 60)
+    keys.allow(allowed, "bert", keys.now() - 1)
+    keys.clear_ended()
+    assert set(keys.permits()) == {goes_on, allowed}
+
+
+@pytest.mark.parametrize("until", ["", "soon", "2026", "2026-13-01T00:00Z", "99999-01-01"])
+def test_an_end_that_cannot_be_read_admits_no_one(keys: KeyFolder, until: str) -> None:
+    public = os.urandom(32)
+    keys.allow(public, "anna")
+    (keys._path / "allowed" / "anna").write_text(f"{spell_public(public)} until {until or 'x'}")
+    assert keys.read_permits() == ({}, False)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "anna@home", "a\n"])
 def test_what_names_no_person_makes_no_file(keys: KeyFolder, name: str) -> None:
     with pytest.raises(UsageError, match="names no person"):
@@ -123,4 +191,4 @@ def test_what_another_program_leaves_in_a_folder_of_keys_is_no_key(keys: KeyFold
         (keys._path / kind / ".DS_Store").write_bytes(b"\0")
         assert keys.names(kind) == ("anna",)
     assert keys.own().public == keys.own("anna").public
-    assert keys.read_allowed() == ({keys.own("anna").public: "anna"}, True)
+    assert keys.read_permits() == ({keys.own("anna").public: Permit(person="anna")}, True)

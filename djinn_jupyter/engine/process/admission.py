@@ -13,6 +13,7 @@ from jupyter_core.paths import jupyter_data_dir
 from zmq.utils import z85
 
 from djinn_jupyter.errors import KeyRefused, UsageError
+from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import FOLDER, Admitted, Draw, KeyFolder, KeyPair, PublicKey
 from djinn_jupyter.wire.replies import Failed
@@ -20,7 +21,13 @@ from djinn_jupyter.wire.replies import Failed
 DOMAIN: Final = "djinn"  # of zmq's authentication
 REFUSED: Final = Failed(
     code="KeyRefused",
-    message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`).",
+    message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`); "
+    "in a JupyterHub, load again.",
+)
+
+_ENDED: Final = (
+    "This key was admitted until {until}: ask the engine's user, who can admit it again (`djinn key allow`); in a "
+    "JupyterHub, load again."
 )
 
 
@@ -94,8 +101,15 @@ class Admission:
             return None
         name = self._admitted.name_of(key) if self._admitted else None
         if name is None:
-            raise KeyRefused(REFUSED.message)
+            raise KeyRefused(self.refusal(peer).message)
         return name
+
+    def refusal(self, peer: bytes) -> Failed:
+        """Return what is said to a client that is not admitted any more."""
+        permit = self._admitted.permit(self.key(peer)) if self._admitted else None
+        if permit is None or permit.until is None:
+            return REFUSED
+        return Failed(code="KeyRefused", message=_ENDED.format(until=spell_moment(permit.until)))
 
     def admits(self, peer: bytes) -> bool:
         try:

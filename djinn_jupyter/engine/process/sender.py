@@ -9,7 +9,7 @@ from itertools import filterfalse
 
 import zmq
 
-from djinn_jupyter.engine.process.admission import REFUSED, Admission
+from djinn_jupyter.engine.process.admission import Admission
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outgoing
@@ -73,8 +73,9 @@ class Sender:
         """Refuse what these clients wait for, and send them no more."""
         for client in clients:
             self._clients.dismiss(client)
+            refusal = self._admission.refusal(self._lines.peer_of(client))
             for number in self._give_up(client):
-                self.send_reply(client, number, REFUSED)
+                self.send_reply(client, number, refusal)
             self._admission.forget(self._lines.peer_of(client))
             self._lines.forget(client)
 

@@ -19,7 +19,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from djinn_jupyter.engine.process.admission import DOMAIN, REFUSED, Admission, Door, Doorkeeper
+from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
@@ -170,8 +170,8 @@ class Service:
                 return
             try:
                 person = self._admission.person(peer)
-            except KeyRefused:
-                self._turn_away(peer, frames)
+            except KeyRefused as refused:
+                self._turn_away(peer, frames, refused)
             else:
                 self._accept(peer, frames, person)
 
@@ -232,15 +232,15 @@ class Service:
         if isinstance(request, Hello) and request.heard is not None:
             self._sender.catch_up(client, request.heard)
 
-    def _turn_away(self, peer: bytes, frames: list[codec.WireFrame]) -> None:
-        """Refuse the message of a person who was revoked since the handshake."""
+    def _turn_away(self, peer: bytes, frames: list[codec.WireFrame], refused: KeyRefused) -> None:
+        """Refuse the message of a person whose admission ended since the handshake."""
         self._sender.dismiss(self._lines.client_on(peer))
         number = codec.read_number(frames)
         if number is None or (peer, number) in self._sender.pending:
             self._dropped += 1
         else:
             self._refused += 1
-            self._sender.send_reply(peer, number, REFUSED)
+            self._sender.send_reply(peer, number, Failed(code=refused.code, message=str(refused)))
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
