@@ -60,6 +60,12 @@ def _folder(variable: str) -> str:
     return variable.removeprefix("JUPYTER_").removesuffix("_DIR").lower()
 
 
+def pids_of(engine: RemoteEngine) -> list[int]:
+    """Return the processes of a run on our side: this one, and the engine's."""
+    assert engine.entry is not None
+    return [os.getpid(), engine.entry.pid]
+
+
 def prompt_of(engine: RemoteEngine, length: int, seed: int) -> list[int]:
     """Return `length` random token ids of the engine's vocabulary."""
     return random_tokens(length, engine.description.vocab_size, seed)

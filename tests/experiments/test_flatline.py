@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.amounts import MIB
-from djinn_jupyter.experiments import cores
 from djinn_jupyter.experiments.baselines.offload import HostCopier, Sample
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
 from djinn_jupyter.experiments.course import Unmeasured
 from djinn_jupyter.experiments.memory import Curve, MemorySample
 from djinn_jupyter.experiments.validation import flatline_verdict as verdict
-from djinn_jupyter.experiments.validation.beside import HandStreamed, added
+from djinn_jupyter.experiments.validation.beside import HandStreamed
 from djinn_jupyter.experiments.validation.windows import MovedBytes, TimeSpan, sustained, window_rates
 from djinn_jupyter.wire.nouns import LayerCopy
 
@@ -378,17 +376,3 @@ def test_a_wait_for_a_copy_is_noted_with_it_unless_it_was_over() -> None:
     late.done = lambda: False  # type: ignore[method-assign]
     copier.wait(late)
     assert late.result().stalled > 0
-
-
-# --- cores -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_kernel_says_how_long_threads_had_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "PROCESSES", tmp_path)
-    for thread, text in enumerate(("9 2000000000 7\n", "9 500000000 7\n", "")):
-        place = tmp_path / "17" / "task" / str(thread)
-        place.mkdir(parents=True)
-        (place / "schedstat").write_text(text)
-    assert cores.seconds_without_core([17]) == 2.5
-    assert cores.seconds_without_core([18]) is None
-    assert (added(1.0, 2.0, 2.5), added(1.0, 2.0, 1.9), added(1.0, None, 2.0)) == (1.5, 1.0, None)

@@ -129,6 +129,18 @@ def engine_asked(settings: list[str], patch: Patch, folder: Path) -> Any:
     return came.value.args
 
 
+def cores(settings: list[str], patch: Patch, folder: Path) -> Any:
+    """Return whether the cores are asked for before our side's turns."""
+    engine = SimpleNamespace(entry=SimpleNamespace(pid=1))
+    patch.setattr(ring, "engine_for", lambda course, source, **options: nullcontext(engine))
+    patch.setattr(ring.RingSide, "_learn", lambda side, engine: None)
+    patch.setattr(ring, "cores_first", lambda pids, *, asked: _raising(asked=asked))
+    side = ring.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
+    with pytest.raises(Came) as came, side.opened():
+        pass
+    return came.value.args
+
+
 def folders(settings: list[str], patch: Patch, folder: Path) -> Any:
     seen: list[str] = []
     patch.setattr(experiment, "run", lambda course, file: seen.append(course.folder.name) or [])
@@ -155,6 +167,7 @@ CHANGES: dict[str, list[tuple[str, Seen]]] = {
     "repeat": [("3", turns)],
     "samples": [("3", samples)],
     "least_of_both": [("0.8", bar)],
+    "cores_first": [("false", cores)],
     "skip_offloads": [("true", turns)],
     "output_dir": [("{folder}/other", folders)],
 }

@@ -160,6 +160,21 @@ def beside(settings: list[str], patch: Patch, folder: Path) -> Any:
     return flatline.run(course(folder), asked, asked.pcie_flatline)["streaming_baselines"] == {"somebody": 1}
 
 
+def cores(settings: list[str], patch: Patch, folder: Path) -> Any:
+    """Return whether the cores are asked for before the rounds."""
+    engine: Any = SimpleNamespace(
+        wake=lambda: SimpleNamespace(weights=SimpleNamespace(residency="streamed")),
+        session=lambda *asked, **more: SimpleNamespace(run=lambda *asked, **more: None),
+        entry=SimpleNamespace(pid=1),
+    )
+    wanted = file(settings).pcie_flatline
+    patch.setattr(flatline, "arrived", lambda *asked: ())
+    patch.setattr(flatline, "cores_first", lambda pids, *, asked: raising(Opened(asked))())
+    with pytest.raises(Opened) as came:
+        flatline._flow(course(folder), engine, wanted, 1.0, None, "a model")
+    return came.value.args
+
+
 def attempts(settings: list[str], patch: Patch, folder: Path) -> Any:
     patch.setattr(sleep, "RETRY_SECONDS", 0.0)
     night, agent = sleep.Night(), SimpleNamespace(run=raising(SlabFull("no room")))
@@ -251,10 +266,11 @@ CHANGES = {
     f"{FLAT}.random_weights.divide_widths": Change("7", started(FLAT)),
     f"{FLAT}.random_weights.layers": Change("9", started(FLAT)),
     f"{FLAT}.ring_buffer_gb": Change("0.1", started(FLAT)),
-    f"{FLAT}.vram_limit_gb": Change("0.21", started(FLAT)),
+    f"{FLAT}.vram_limit_gb": Change("0.46", started(FLAT)),
     f"{FLAT}.sample_duration_seconds": Change("6", long_enough),
     f"{FLAT}.min_sustained_bandwidth_mb_per_s": Change("10", bar(gpu=True)),
     f"{FLAT}.sustained_ratio": Change("0.5", bar(gpu=False)),
+    f"{FLAT}.cores_first": Change("false", cores),
     f"{FLAT}.baselines": Change("false", beside),
     f"{SLEEP}.idle_threshold_seconds": Change("2.0", slept),
     f"{SLEEP}.sleep_duration_seconds": Change("4.0", slept),

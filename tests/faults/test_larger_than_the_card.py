@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from tests.faults.inside import moved
 Patch = pytest.MonkeyPatch
 NOT_THE_MODEL = "The reference by hand is not the model: resident its logits are others."
 NOT_THE_REFERENCE = "The logits are not the reference's; bits decided."
+SHORT = ["model=tiny", "repeat=1", "samples=1", "new_tokens=3"]
 SLOW = "Below 0.9 of what both at once attain"  # of a tiny model the time is that of requests
 
 
@@ -87,7 +89,7 @@ def failures(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Failures:
         monkeypatch.setattr(weights.ModelAsked, "empty", lambda asked: build("llama", layers=8))
         monkeypatch.setattr(weights, "device_for", lambda name, nbytes=0: DEVICE)
         monkeypatch.setattr(ByHand, "_fits", lambda by_hand: fits)
-        file = read("streaming_small.yaml", Streaming, ["model=tiny", "repeat=1", "samples=1", "new_tokens=3"])
+        file = read("streaming_small.yaml", Streaming, [*SHORT, "cores_first=false"])
         found = experiment.run(Course(folder=tmp_path, log=logging.getLogger("test")), file)
         return [sentence.removeprefix("tiny: ") for sentence in found if SLOW not in sentence]
 
@@ -109,7 +111,7 @@ def failures(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Failures:
 @contextmanager
 def _near(module: str) -> Iterator[Any]:
     class Near:
-        by_hand = ByHand()
+        by_hand, process = ByHand(), SimpleNamespace(pid=-1)
 
         def ask(self, verb: str, **asked: Any) -> Any:
             return getattr(self.by_hand, verb)(**asked)

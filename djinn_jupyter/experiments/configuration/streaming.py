@@ -35,6 +35,9 @@ class Streaming(Section, frozen=True, kw_only=True):
     least_of_both: Annotated[
         float, Meta(gt=0, le=1, description="Bar: the speed, of what computing and copying at once attain.")
     ] = 0.9
+    cores_first: Annotated[
+        bool, Meta(description="Give all sides the cores before other programs, where the kernel allows it.")
+    ] = False
     skip_offloads: Annotated[bool, Meta(description="Leave out accelerate and DeepSpeed.")] = False
     output_dir: Annotated[Name, Meta(description="The folder of the results.")]
 

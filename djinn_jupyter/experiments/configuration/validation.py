@@ -63,6 +63,9 @@ class PcieFlatline(Single, frozen=True, kw_only=True):
         Bound, Meta(description="The bar on a GPU; without one it is what manual offload attains here.")
     ]
     sustained_ratio: Annotated[float, Meta(gt=0, le=1, description="Share of windows that must be above the bar.")]
+    cores_first: Annotated[
+        bool, Meta(description="Give both sides the cores before other programs, where the kernel allows it.")
+    ] = False
     baselines: Annotated[
         bool, Meta(description="Whether manual offload, accelerate and vLLM stream the same model beside ours.")
     ] = True

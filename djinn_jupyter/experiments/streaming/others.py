@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from djinn_jupyter.experiments.baselines.asking import Baseline, BaselineFailed, baseline
 from djinn_jupyter.experiments.configuration.streaming import Streaming
+from djinn_jupyter.experiments.cores import cores_first
 from djinn_jupyter.experiments.course import Course
 from djinn_jupyter.experiments.streaming.logits import Answer
 from djinn_jupyter.experiments.streaming.ring import RingSide
@@ -51,7 +52,8 @@ class HandSide:
             self.device, self.fits = loaded["device"], loaded["fits"]
             self.streamed_bytes = loaded["streamed_bytes"]
             self._answer(hand)
-            yield self._sides(hand)
+            with cores_first([hand.process.pid], asked=self.file.cores_first):
+                yield self._sides(hand)
 
     def _answer(self, hand: Baseline) -> None:
         for prompt in self.ring.prompts:
@@ -114,7 +116,8 @@ class OffloadSide:
             budget = self.ring.weights.bytes_on_device
             loaded = self._tried(lambda: tool.ask("load", budget=budget, to=to, **model))
             self.reason = self.reason or loaded.get("reason")
-            yield {} if self.reason else {self.name: lambda: self._reading(tool)}
+            with cores_first([tool.process.pid], asked=self.file.cores_first):
+                yield {} if self.reason else {self.name: lambda: self._reading(tool)}
 
     def _reading(self, tool: Baseline) -> Repetition:
         new = self.file.new_tokens

@@ -13,9 +13,10 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.streaming import Streaming
+from djinn_jupyter.experiments.cores import cores_first
 from djinn_jupyter.experiments.course import Course, timed
 from djinn_jupyter.experiments.outcomes import finished
-from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.serving import engine_for, pids_of, prompt_of
 from djinn_jupyter.experiments.streaming.logits import Answer
 from djinn_jupyter.experiments.streaming.subjects import Subject
 from djinn_jupyter.experiments.streaming.turns import Measure, Repetition
@@ -48,13 +49,15 @@ class RingSide:
     moved: list[float] = field(default_factory=list)
     outside: list[float] = field(default_factory=list)
     copies: tuple[LayerCopy, ...] = ()
+    cores_first: bool = False
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Measure]]:
         options = {"dtype": self.file.dtype, "device_memory": self.budget, "page_positions": SMALL_PAGE, "threads": 1}
         with engine_for(self.course, self.subject.source, **options) as engine:
             self._learn(engine)
-            yield {NAME: lambda: self._reading(engine)}
+            with cores_first(pids_of(engine), asked=self.file.cores_first) as self.cores_first:
+                yield {NAME: lambda: self._reading(engine)}
             self.copies = arrived(engine, 0, TIMEOUT)
 
     def _learn(self, engine: RemoteEngine) -> None:
@@ -111,6 +114,7 @@ class RingSide:
         assert self.weights is not None
         return {
             "device": self.device,
+            "cores_first": self.cores_first,
             "device_memory_bytes": self.budget,
             "bytes_total": self.weights.bytes_total,
             "bytes_on_device": self.weights.bytes_on_device,

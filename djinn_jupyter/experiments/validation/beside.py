@@ -69,9 +69,13 @@ class HandStreamed:
         possible = min(copying, self.seconds - self.stalled)
         return self.beside / possible if possible > 0 else 0.0
 
-    def _waited(self) -> float | None:
+    @property
+    def pid(self) -> int:
         assert self.offload is not None
-        return seconds_without_core([self.offload.process.pid])
+        return self.offload.process.pid
+
+    def _waited(self) -> float | None:
+        return seconds_without_core([self.pid])
 
     def _ask(self, verb: str, **asked: Any) -> dict[str, Any]:
         assert self.offload is not None

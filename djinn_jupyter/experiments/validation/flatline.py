@@ -16,11 +16,11 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
-from djinn_jupyter.experiments.cores import seconds_without_core
+from djinn_jupyter.experiments.cores import cores_first, seconds_without_core
 from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
 from djinn_jupyter.experiments.memory import sampled
 from djinn_jupyter.experiments.nvml import LinkCounter, counted
-from djinn_jupyter.experiments.serving import engine_for
+from djinn_jupyter.experiments.serving import engine_for, pids_of
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, subject
 from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, HandStreamed, added, beside, by_hand
 from djinn_jupyter.experiments.validation.flatline_verdict import Bar, Flow, bar_of, judge, rates_of
@@ -31,7 +31,7 @@ from djinn_jupyter.wire.nouns import LayerCopy
 
 FILE = "pcie_flatline_results.json"
 FIELDS = """passed bandwidth_mbps required_mbps metrics gpu_info samples_mbps samples_above_ratio timestamp""".split()
-ROUNDS = 9  # at least, of each side in turns: the interval of so many leaves the slowest and the fastest out
+ROUNDS = 15  # at least, of each side in turns: the interval of so many leaves out the three slowest and fastest
 ROUNDS_ALONE = 3  # at least, of manual offload where it sets no bar
 
 
@@ -139,7 +139,8 @@ def _flow(
         hand.stream(sorted({copy.layer for copy in there}))
     least = 1 if hand is None else ROUNDS
     runs, begun, before = StreamedRuns(), time.monotonic(), engine.wake().weights
-    with sampled(engine) as curve:
+    sides = [*pids_of(engine), *([] if hand is None else [hand.pid])]
+    with cores_first(sides, asked=wanted.cores_first) as first, sampled(engine) as curve:
         while runs.seconds < wanted.sample_duration_seconds or len(runs.spans) < least:
             course.check_time()
             last = _run(engine, session, runs, last, timeout)
@@ -163,6 +164,7 @@ def _flow(
         rates=tuple(runs.rates),
         without_core=runs.without_core,
         waited=waited,
+        cores_first=first,
     )
 
 

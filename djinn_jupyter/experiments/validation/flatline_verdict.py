@@ -53,6 +53,7 @@ class Flow:
     rates: tuple[float, ...]  # tokens a second of each run
     without_core: float | None = 0.0  # seconds for which the engine's threads had no core
     waited: float = 0.0  # seconds of passes in which a copy was waited for, whichever it was
+    cores_first: bool = False  # both sides had the cores before other programs
 
     @property
     def seconds(self) -> float:
@@ -191,7 +192,7 @@ def _beside_plain(wanted: PcieFlatline, bar: Bar, flow: Flow) -> dict[str, Any]:
     waited = {"djinn": _share(flow.without_core, flow.seconds), "manual_offload": bar.without_core}
     ours_ran, plain_ran = (max(0.0, 1 - (share or 0.0)) for share in waited.values())  # shares of the time, at least
     holds, refuted = found.low * plain_ran >= OF_BOTH, found.high < OF_BOTH * ours_ran
-    fields = {**found.fields(), "bar": OF_BOTH, "without_core": waited}
+    fields = {**found.fields(), "bar": OF_BOTH, "without_core": waited, "cores_first": flow.cores_first}
     if found.confidence < CONFIDENCE:
         return {**fields, "verdict": "undecided", "reason": f"{found.count} rounds are too few for an interval."}
     if holds or refuted:
