@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.process.clients import FORGOTTEN_SECONDS, ClientTable
+from djinn_jupyter.engine.process import clients as clients_module
+from djinn_jupyter.engine.process.clients import AFAR_SILENCE_SECONDS, FORGOTTEN_SECONDS, ClientTable
 from djinn_jupyter.errors import from_code
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import (
@@ -263,3 +264,23 @@ def test_a_run_is_answered_once_by_the_engine(house: House) -> None:
     house.ask(b"1", Open(session="paris"))
     finished = house.ask(b"1", Run(session="paris", tokens=(1,), max_new_tokens=3))
     assert finished.tokens == (1, 2, 3)  # type: ignore[union-attr]
+
+
+def test_of_a_person_with_many_clients_the_longest_silent_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "MOST_CLIENTS", 2)
+    house, answers = House(), list[Reply]()
+
+    def greet(peer: bytes, person: str = "anna") -> Reply:
+        house.clients.receive(peer, protocol.hello(holder=peer.decode(), user="", token="t"), answers.append, person)
+        return answers[-1]
+
+    for peer in (b"1", b"2", b"2"):
+        assert isinstance(greet(peer), Welcome)
+    assert isinstance(greet(b"3", "bert"), Welcome)
+    refused = greet(b"4")
+    assert isinstance(refused, Failed)
+    assert "anna has 2 notebooks and panels at this engine" in refused.message
+    house.now = AFAR_SILENCE_SECONDS + 1
+    assert isinstance(greet(b"2"), Welcome)
+    assert isinstance(greet(b"4"), Welcome)
+    assert [house.clients.knows(peer) for peer in (b"1", b"2", b"3", b"4")] == [False, True, True, True]

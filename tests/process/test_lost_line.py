@@ -23,9 +23,11 @@ from djinn_jupyter.client.connection.line import SocketLine
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.engine.process import kept_replies
 from djinn_jupyter.engine.process import lines as lines_module
 from djinn_jupyter.engine.process.event_ring import EventRing
 from djinn_jupyter.engine.process.lines import Lines
+from djinn_jupyter.engine.process.unread import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
@@ -196,7 +198,7 @@ def _taken_by(house: Served) -> list[ask.Request]:
 async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lines_module, "MOST_BYTES", 1)
+    monkeypatch.setattr(kept_replies, "MOST_BYTES", 1)
     async with afar() as (house, relay, connection):
         taken = _taken_by(house)
         relay.swallows_replies = True
@@ -217,11 +219,11 @@ async def test_replies_that_have_arrived_are_not_kept(monkeypatch: pytest.Monkey
     async with afar() as (house, _, connection):
         for _ in range(3):
             await connection.ask(ask.ListSessions())
-        (client,) = house.service._lines._clients.values()
-        assert len(client.replies) == 4  # with that to Hello
+        ((name, client),) = house.service._lines._clients.items()
+        assert client.kept.numbers(name) == {1, 2, 3, 4}  # with that to Hello
         await connection.ask(ask.Ping(answered=4))
-        assert list(client.replies) == [5]
-        assert client.reply_bytes == len(client.replies[5][0])
+        assert client.kept.numbers(name) == {5}
+        assert client.kept.bytes == bytes_of(client.kept.get(name, 5) or [])
 
 
 async def test_a_client_that_says_goodbye_is_forgotten() -> None:
@@ -333,9 +335,25 @@ def test_a_reply_that_is_kept_twice_is_counted_once() -> None:
     for size in (3, 5):
         lines.remember(name, 7, [b"x" * size])
     (client,) = lines._clients.values()
-    assert client.reply_bytes == 5
+    assert client.kept.bytes == bytes_of([b"x" * 5])
     lines.confirm(name, 7)
-    assert client.reply_bytes == 0
+    assert client.kept.bytes == 0
+
+
+def test_replies_are_kept_up_to_a_bound_for_all_clients_of_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_replies, "MOST_BYTES", bytes_of([b"x" * 10]) * 2)
+    lines = Lines()
+    first, second = (lines.greet(peer, peer.decode(), key=b"of ada") for peer in (b"1", b"2"))
+    other = lines.greet(b"3", "3", key=b"of bert")
+    for name, number in ((first, 1), (second, 1), (other, 1), (first, 2)):
+        lines.remember(name, number, [b"x" * 10])
+    of_ada, of_bert = lines._clients[first].kept, lines._clients[other].kept
+    assert (of_ada.numbers(first), of_ada.numbers(second), of_bert.numbers(other)) == ({2}, {1}, {1})
+    lines.forget(first)
+    assert of_ada.bytes == bytes_of([b"x" * 10])
+    assert lines._clients[lines.greet(b"4", "4", key=b"of ada")].kept is of_ada
+    lines.forget(second)
+    assert of_ada.bytes == len(of_ada) == 0
 
 
 def test_replies_are_let_go_when_a_client_was_not_heard_for_long() -> None:

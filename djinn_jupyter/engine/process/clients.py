@@ -18,7 +18,7 @@ from djinn_jupyter.engine.process.listeners import Listeners
 from djinn_jupyter.engine.process.persons import Person, require_unowned
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers
-from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
+from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, UsageError, VersionMismatch
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes back
 FORGOTTEN_SECONDS = 24 * 3600.0
+MOST_CLIENTS = 100  # of one person with a key
 Answer = Callable[[Reply], None]
 
 
@@ -199,6 +200,8 @@ class ClientTable:
         self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
+        if person is not None and peer not in self._clients:
+            self._make_room(person)
         holder = Holder(name=hello.holder, user=person.name if person else hello.user, notebook=hello.notebook)
         self._clients[peer] = ConnectedClient(
             holder=holder,
@@ -216,6 +219,19 @@ class ClientTable:
             engine=self._name,
             events=self.listeners.events.last,
         )
+
+    def _make_room(self, person: Person) -> None:
+        """Forget the client of a person that was not heard for longest, where there are MOST_CLIENTS. Raises UsageError
+        where all of them are present."""
+        theirs = [peer for peer, client in self._clients.items() if client.person == person]
+        if len(theirs) < MOST_CLIENTS:
+            return
+        silent = min(theirs, key=lambda peer: self._clients[peer].last_heard)
+        if self._present(self._clients[silent]):
+            raise UsageError(
+                f"{person.name} has {MOST_CLIENTS} notebooks and panels at this engine, which is the limit: close some."
+            )
+        self._dismiss(silent)
 
     def _require_this_protocol(self, hello: Hello) -> None:
         different = protocol.difference(hello.version, hello.protocol)

@@ -9,12 +9,14 @@ answered.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
+from djinn_jupyter.engine.process.kept_replies import KeptReplies
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import (
     Describe,
@@ -36,8 +38,6 @@ from djinn_jupyter.wire.requests import (
     Tokenize,
 )
 
-MOST_REPLIES: Final = 1000
-MOST_BYTES: Final = 64 * 2**20
 NOWHERE: Final = b""  # no connection has this routing id
 KEPT_SECONDS: Final = 600.0
 """After which the replies to a client that is not heard any more are let go."""
@@ -55,41 +55,31 @@ READING: Final = (
 
 @dataclass(slots=True)
 class _KeptClient:
+    kept: KeptReplies
     peer: bytes
     heard_at: float
     taken: int = 0  # all requests up to this number
-    replies: OrderedDict[int, list[codec.WireFrame]] = field(default_factory=OrderedDict)
-    reply_bytes: int = 0
-
-    def keep(self, number: int, frames: list[codec.WireFrame]) -> None:
-        if number in self.replies:
-            self.let_go(number)
-        self.replies[number] = frames
-        self.reply_bytes += _bytes_of(frames)
-        while len(self.replies) > MOST_REPLIES or self.reply_bytes > MOST_BYTES:
-            self.let_go(next(iter(self.replies)))
-
-    def let_go(self, number: int) -> None:
-        self.reply_bytes -= _bytes_of(self.replies.pop(number))
 
 
 class Lines:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._clients: dict[bytes, _KeptClient] = {}
+        self._kept: WeakValueDictionary[PublicKey, KeptReplies] = WeakValueDictionary()  # kept by its clients
         self._on: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of clients that outlive their lines."""
         return len(self._clients)
 
-    def greet(self, peer: bytes, token: str, key: bytes = b"") -> bytes:
+    def greet(self, peer: bytes, token: str, key: PublicKey = b"") -> bytes:
         """Return the client that says Hello on a connection; from here on it is spoken to there."""
         self.lose(peer)
         if not token:
             return peer
         name = b"client " + token.encode() + b" " + key
-        client = self._clients.setdefault(name, _KeptClient(peer, self._clock()))
+        client = self._clients.get(name) or _KeptClient(self._kept.setdefault(key, KeptReplies()), peer, self._clock())
+        self._clients[name] = client
         self._on.pop(client.peer, None)
         client.peer, client.heard_at = peer, self._clock()
         self._on[peer] = name
@@ -124,14 +114,14 @@ class Lines:
         return True
 
     def remember(self, name: bytes, number: int, frames: list[codec.WireFrame]) -> None:
-        """Keep a reply until the client has it, or there are too many, or too large ones."""
+        """Keep a reply until the client has it, or its person's are too many, or too large ones."""
         if name in self._clients:
-            self._clients[name].keep(number, frames)
+            self._clients[name].kept.keep(name, number, frames)
 
     def reply_again(self, name: bytes, envelope: codec.Envelope[Request]) -> list[codec.WireFrame] | None:
         """Return the reply that a request got when it came before. Where it is kept no longer: None for one that only
         reads and can be done again, NOT_KEPT for another."""
-        frames = self._clients[name].replies.get(envelope.id)
+        frames = self._clients[name].kept.get(name, envelope.id)
         if frames is not None or isinstance(envelope.body, READING):
             return frames
         return codec.encode_reply(envelope.id, NOT_KEPT)
@@ -140,13 +130,13 @@ class Lines:
         """Let go of the replies up to that number: the client has them."""
         client = self._clients.get(name)
         if client is not None:
-            for known in [one for one in client.replies if one <= number]:
-                client.let_go(known)
+            client.kept.confirm(name, number)
 
     def forget(self, name: bytes) -> None:
         client = self._clients.pop(name, None)
         if client is not None:
             self._on.pop(client.peer, None)
+            client.kept.forget(name)
 
     def sweep(self, known: Callable[[bytes], bool]) -> None:
         """Let go of the replies to clients that were not heard for KEPT_SECONDS, and of clients that are not `known`
@@ -155,9 +145,4 @@ class Lines:
             if not known(name):
                 self.forget(name)
             elif self._clock() - client.heard_at > KEPT_SECONDS:
-                client.replies.clear()
-                client.reply_bytes = 0
-
-
-def _bytes_of(frames: list[codec.WireFrame]) -> int:
-    return sum(memoryview(frame).nbytes for frame in frames)
+                client.kept.forget(name)

@@ -9,7 +9,7 @@ from typing import Final
 from djinn_jupyter.engine.process.event_ring import EventRing
 from djinn_jupyter.errors import UsageError
 
-MOST_NAMES: Final = 10_000
+MOST_NAMES: Final = 1000
 """That one client may listen to. A name has at most 512 characters."""
 
 

@@ -6,29 +6,38 @@ from __future__ import annotations
 
 import logging
 from itertools import filterfalse
+from typing import Final
 
 import zmq
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.process.admission import Admission
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outgoing
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
+from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
 
+NOT_SENT: Final = Failed(
+    code="EngineError",
+    message=f"The reply to this request is not sent: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. "
+    "Read them, and look at the session before you go on.",
+)
+
 
 class Sender:
-    """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `unroutable` and
-    `events` count what `ServiceStatistics` says."""
+    """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `dropped`,
+    `unroutable` and `events` count what `ServiceStatistics` says."""
 
     def __init__(self, clients: ClientTable, admission: Admission, lines: Lines, queues: PeerQueues) -> None:
         self._clients, self._admission, self._lines, self._queues = clients, admission, lines, queues
         self.pending: set[tuple[bytes, int]] = set()
         self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
-        self.replies = self.unroutable = self.events = 0
+        self.replies = self.dropped = self.unroutable = self.events = 0
 
     def expects(self, client: bytes, number: int) -> bool:
         """Return whether the engine is still to answer this request."""
@@ -48,11 +57,18 @@ class Sender:
     def send_reply(self, client: bytes, number: int, reply: Reply) -> None:
         frames = codec.encode_reply(number, reply)
         self._lines.remember(client, number, frames)
-        self.send_frames(client, frames)
+        self.send_frames(client, number, frames)
 
-    def send_frames(self, client: bytes, frames: list[codec.WireFrame]) -> None:
+    def send_frames(self, client: bytes, number: int, frames: list[codec.WireFrame]) -> None:
+        """Send a reply, or, where its person leaves too much unread, a sentence in its place, or nothing."""
+        peer = self._lines.peer_of(client)
+        if self._queues.takes_no_more(peer):
+            self.dropped += 1
+            return
+        if not self._queues.has_room(peer, frames):
+            frames = codec.encode_reply(number, NOT_SENT)
         try:
-            self._queues.send_reply(self._lines.peer_of(client), frames)
+            self._queues.send_reply(peer, frames)
         except zmq.ZMQError as error:
             self.unroutable += 1
             log.info("A reply found its asker gone: %s", error)
@@ -60,7 +76,8 @@ class Sender:
             self.replies += 1
 
     def catch_up(self, client: bytes, heard: int) -> None:
-        """Send a client that is back on another line the events that it missed."""
+        """Send a client that is back on another line the events that it missed, until it is told that it misses
+        some."""
         missed = self._clients.listeners.events.after(heard)
         if missed is None:
             self._send_event(client, MISSED)
@@ -68,6 +85,8 @@ class Sender:
             seen = self._clients.seen(client, event)
             if seen is not None:
                 self._send_event(client, codec.encode_event(number, seen))
+            if self._queues.is_behind(self._lines.peer_of(client)):
+                return
 
     def dismiss(self, *clients: bytes) -> None:
         """Refuse what these clients wait for, and send them no more."""

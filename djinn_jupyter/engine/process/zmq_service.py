@@ -19,6 +19,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
@@ -26,12 +27,13 @@ from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
 from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
+from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import EngineError, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Failed, Reply
-from djinn_jupyter.wire.requests import Hello, Ping, Request
+from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request, Unlisten
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,12 @@ BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to rea
 COMPLAINT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
+NOT_TAKEN = (
+    f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. Read them, "
+    "and ask again."
+)
+SMALL = Hello | Goodbye | Ping | Unlisten
+"""Requests that are taken all the same: their replies are small, and some make room."""
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
 
 
@@ -82,7 +90,7 @@ class Service:
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
         self._lines = Lines()
-        self._queues = PeerQueues(self._router, messages_queued)
+        self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
         self._sender = Sender(clients, self._admission, self._lines, self._queues)
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
@@ -96,7 +104,7 @@ class Service:
             requests=self._requests,
             replies=self._sender.replies,
             refused=self._refused,
-            dropped=self._dropped,
+            dropped=self._dropped + self._sender.dropped,
             unroutable=self._sender.unroutable,
             events=self._sender.events,
             events_dropped=self._queues.events_dropped,
@@ -138,9 +146,13 @@ class Service:
                 with self._faults.during("the service looked who has gone"):
                     self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
                     self._clients.sweep()
-                    self._admission.keep_only(lambda peer: self._clients.knows(self._lines.client_on(peer)))
+                    self._admission.keep_only(self._knows)
+                    self._queues.keep_only(self._knows)
                     self._lines.sweep(self._clients.knows)
         self._turn({})
+
+    def _knows(self, peer: bytes) -> bool:
+        return self._clients.knows(self._lines.client_on(peer))
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
         """Note a failed poll and wait for a moment; after MOST_FAILURES in a row call `broken`."""
@@ -218,12 +230,14 @@ class Service:
         if frames is None:
             self._hand_on(client, envelope, person)
         else:
-            self._sender.send_frames(client, frames)
+            self._sender.send_frames(client, envelope.id, frames)
 
     def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         request = envelope.body
         if self._sender.expects(client, envelope.id):
             return self._refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
+        if not isinstance(request, SMALL) and not self._queues.has_room(self._lines.peer_of(client)):
+            return self._refuse(client, envelope.id, EngineError(NOT_TAKEN))
         self._requests += 1
         self._sender.pending.add((client, envelope.id))
         self._clients.receive(client, request, self._answer_to(client, envelope.id), person)

@@ -1,0 +1,219 @@
+"""Unread messages of a person are bounded: beyond it requests are refused, and replies and events dropped and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from djinn_jupyter.client.connection.handshake import set_keys
+from djinn_jupyter.client.engines import keys as own
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.engine.process import unread as unread_module
+from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
+from djinn_jupyter.engine.process.sender import NOT_SENT
+from djinn_jupyter.engine.process.unread import LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
+from djinn_jupyter.engine.process.zmq_service import NOT_TAKEN
+from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.arrays import Array
+from tests.process.fake_engine import FakeSession
+from tests.process.served import Served, served
+from tests.waiting import until
+
+MIB = 2**20
+ADA = b"ada's key"
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Served]:
+    """An engine whose logits have a MiB, and that lets a person leave four unread."""
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", 4 * MIB)
+    folder = own.key_folder()
+    for name in ("anna", "bert"):
+        own.draw_own(name)
+        folder.allow(folder.own(name).public, name)
+    folder.trust("127.0.0.1", own.of_engines_here().public)
+    with served(tcp=True) as house:
+        receive = house.clients.receive
+
+        def answer_large(peer: bytes, request: Any, answer: Callable[[told.Reply], None], person: str | None) -> None:
+            if isinstance(request, ask.ReadLogits):
+                answer(LOGITS)
+            else:
+                receive(peer, request, answer, person)
+
+        house.clients.receive = answer_large  # type: ignore[method-assign]
+        yield house
+
+
+LOGITS = told.Logits(
+    logits=Array(dtype="uint8", shape=(MIB,), data=bytes(MIB)),
+    stop=FakeSession("anna@main", owner="anna", holder="anna").standing,
+)
+
+
+class Reader:
+    """A client over TCP that reads when it is told to."""
+
+    def __init__(self, context: zmq.Context[Any], house: Served, key: str) -> None:
+        assert house.service.listens is not None
+        entry = entry_at(read_address(house.service.listens), key)
+        self._socket = context.socket(zmq.DEALER)
+        for option, value in ((zmq.LINGER, 0), (zmq.RCVHWM, 1), (zmq.RCVTIMEO, 120_000), (zmq.RCVBUF, 2**16)):
+            self._socket.setsockopt(option, value)
+        set_keys(self._socket, entry)
+        self._socket.connect(entry.commands)
+        self._number = 0
+        assert isinstance(self.reply_to(self.send(protocol.hello(holder=key, user=key))), told.Welcome)
+
+    def send(self, request: ask.Request) -> int:
+        self._number += 1
+        self._socket.send_multipart(codec.encode(self._number, request))
+        return self._number
+
+    def reply_to(self, number: int) -> told.Reply:
+        """Return the next reply, which has to be that one."""
+        envelope = codec.decode_reply(self._socket.recv_multipart())
+        assert envelope.id == number
+        return envelope.body
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def readers(house: Served) -> Iterator[tuple[Reader, Reader]]:
+    with zmq.Context() as context:
+        both = Reader(context, house, "anna"), Reader(context, house, "bert")
+        yield both
+        for one in both:
+            one.close()
+
+
+def test_one_who_does_not_read_is_sent_no_more_and_told_so_and_others_are_served(
+    house: Served, readers: tuple[Reader, Reader]
+) -> None:
+    anna, bert = readers
+    before = house.service.statistics().replies
+    asked = [anna.send(ask.ReadLogits(session="main")) for _ in range(80)]
+    until(lambda: house.service.statistics().replies >= before + len(asked), "the service has answered")
+    unread = [sum(house.service._queues._unread._lumps(person)) for person in house.service._queues._unread._persons]
+    assert 0 < max(unread) < 6 * MIB
+    assert bert.reply_to(bert.send(ask.ReadLogits(session="main"))) == LOGITS
+    told_anna = [anna.reply_to(number) for number in asked]
+    refused = [one for one in told_anna if one != LOGITS]
+    assert told_anna[:4] == [LOGITS] * 4
+    assert len(refused) > 30
+    assert {one.message for one in refused if isinstance(one, told.Failed)} <= {NOT_TAKEN, NOT_SENT.message}
+    assert anna.reply_to(anna.send(ask.ReadLogits(session="main"))) == LOGITS
+
+
+@dataclass
+class Tracked:
+    done: bool = False
+
+
+def test_one_message_of_any_size_goes_beside_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", 3 * LUMP_BYTES)
+    unread, large = Unread(), Tracked()
+    assert unread.has_room(ADA, 100 * LUMP_BYTES)
+    unread.take(ADA, b"1", 100 * LUMP_BYTES, large)
+    assert unread.has_room(ADA, 3 * LUMP_BYTES)
+    assert not unread.has_room(ADA, 4 * LUMP_BYTES)
+    unread.wait(ADA, b"2", 3 * LUMP_BYTES)  # on another connection
+    assert unread.has_room(ADA)
+    assert not unread.has_room(ADA, 1)
+    assert unread.has_room(b"bert's key", 1)
+    large.done = True
+    unread.wait(ADA, b"2", -LUMP_BYTES)
+    assert unread.has_room(ADA, LUMP_BYTES)
+
+
+def test_small_messages_count_by_the_next_one_that_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", LUMP_BYTES)
+    unread, tracked = Unread(), [Tracked(), Tracked()]
+    for one in tracked:
+        while not unread.is_tracked(ADA, b"1", MESSAGE_BYTES):
+            unread.take(ADA, b"1", MESSAGE_BYTES, None)
+        unread.take(ADA, b"1", MESSAGE_BYTES, one)
+    unread.wait(ADA, b"1", LUMP_BYTES)
+    assert not unread.has_room(ADA)
+    tracked[0].done = True
+    assert not unread.has_room(ADA, MESSAGE_BYTES)
+    tracked[1].done = True
+    assert unread.has_room(ADA)
+    unread.wait(ADA, b"1", -LUMP_BYTES)
+    unread.keep_only(lambda peer: False)
+    assert unread._persons == {}
+
+
+def test_of_the_engines_own_user_nothing_is_counted() -> None:
+    unread = Unread()
+    unread.take(b"", b"1", 2**40, Tracked())
+    unread.wait(b"", b"1", 2**40)
+    assert unread.has_room(b"", 2**40)
+
+
+class Router:
+    """Takes every message, or none, as zmq does where its queue for a client is full."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[Any]] = []
+        self.takes = True
+
+    def setsockopt(self, option: int, value: int) -> None: ...
+
+    def send_multipart(self, frames: list[Any], flags: int, *, copy: bool) -> None:
+        if not self.takes:
+            raise zmq.Again
+        self.sent.append(frames)
+
+
+def test_events_for_one_who_does_not_read_are_dropped_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    router = Router()
+    queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
+    event = codec.encode_event(1, told.SessionClosed(session="main"))
+    reply: list[codec.WireFrame] = [bytes(2 * LUMP_BYTES)]
+    queues.send_event(b"1", event)
+    queues.send_reply(b"1", reply)
+    queues.send_reply(b"1", reply)
+    for _ in range(3):
+        queues.send_event(b"1", event)
+    assert (len(router.sent), queues.events_dropped) == (3, 3)
+    assert list(queues.go_on()) == []
+    assert router.sent[-1] == [b"1", *MISSED]
+    assert not queues.behind
+
+
+def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
+    router = Router()
+    queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
+    reply: list[codec.WireFrame] = [bytes(LUMP_BYTES)]
+    router.takes = False
+    for peer in (b"1", b"1", b"2"):
+        queues.send_reply(peer, reply)
+    connections = queues._unread._persons[ADA]
+    assert [connections[peer].waiting for peer in (b"1", b"2")] == [2 * bytes_of(reply), bytes_of(reply)]
+    queues.forget(b"2")
+    router.takes = True
+    assert list(queues.go_on()) == []
+    assert [connections[peer].waiting for peer in (b"1", b"2")] == [0, 0]
+    assert sum(queues._unread._lumps(ADA)) == 2 * bytes_of(reply)
+
+
+def test_beyond_sentences_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
+    unread = Unread()
+    unread.wait(ADA, b"1", 3 * LUMP_BYTES)
+    assert not unread.takes_no_more(ADA)
+    unread.wait(ADA, b"1", 1)
+    assert unread.takes_no_more(ADA)
