@@ -14,7 +14,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar processes alone chromium explore bench gpu wheels pictures clean
+.PHONY: help setup node lab demo test check fast sidebar processes alone chromium sshd explore bench gpu wheels pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -96,6 +96,17 @@ chromium:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	else \
 	  echo "The browser tests need Chromium: install it, or set DJINN_CHROMIUM to its executable."; exit 1; \
+	fi
+
+# An sshd for the tests that reach an engine through ssh: the one that is there, or Debian's package in a container, where
+# installing it starts no service.
+processes: sshd
+sshd:
+	@if PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null; then exit 0; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-server >/dev/null; \
+	else \
+	  echo "The tests of ssh need OpenSSH's sshd: install it."; exit 1; \
 	fi
 
 # The property tests on examples of the day: TIMES often, all night if you like.

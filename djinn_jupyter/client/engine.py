@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from djinn_jupyter.client import collecting, heads, scoring
@@ -38,6 +39,7 @@ from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import Entry
 
 END_SECONDS = 30.0
+SILENCE_SECONDS = 0.05
 
 
 class RemoteEngine:
@@ -239,7 +241,9 @@ class RemoteEngine:
         `forget`, else none, for the next load restores them. SessionsWouldSuffer, unless `force`, when other kernels
         hold sessions, or with `forget` when sessions belong to other notebooks."""
         lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
-        if self.entry is not None:
+        if self.entry is not None and self.entry.is_afar:
+            _await_silence(self.channel)
+        elif self.entry is not None:
             await_end(self.entry)
         return lost
 
@@ -249,6 +253,14 @@ class RemoteEngine:
 
 
 collect = RemoteEngine.collect
+
+
+def _await_silence(channel: Channel) -> None:
+    """Wait until an engine of another machine answers no more."""
+    with suppress(EngineUnavailable):
+        while True:
+            ask_for(channel, ask.Ping(), replies.Pong)
+            time.sleep(SILENCE_SECONDS)
 
 
 def await_end(entry: Entry, seconds: float = END_SECONDS) -> None:

@@ -12,6 +12,7 @@ from djinn_jupyter.client.engines.afar import TOLD, entry_at, read_address, requ
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_model, spell_option
+from djinn_jupyter.client.engines.ssh import SCHEME, entry_through_ssh, read_place
 from djinn_jupyter.client.engines.starting import StartCallbacks, Tell
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.described import check_least, given_by_name, part_of, takes
@@ -31,7 +32,7 @@ def load(
     **options: Unpack[GivenOptions],
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs. With `at`, attach
-    to the one that `djinn serve` runs on another machine, as `connect` does.
+    to the one that `djinn serve` runs on another machine, as `connect` does, or start it there through ssh.
 
     `dtype` and `device` are strings or torch objects; amounts of memory are in bytes or as "20GiB". `progress` is
     called with each step of the start, `each_second` with the present step and how long it has taken; without either
@@ -40,22 +41,27 @@ def load(
     """
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
-    identity, serving = part_of(Identity, given, model=spell_model(model)), part_of(ProcessOptions, given)
-    if at is not None:
-        return _served_at(at, key, identity, given)
-    if key is not None:
-        raise UsageError("A key is for an engine on another machine: give its address too, as at='gpu-box'.")
-    check_words(identity, serving)
     with TerminalProgress() as shown:
         second = each_second or (shown.second if progress is None else _not_said)
         told = StartCallbacks(line=progress or _not_said, second=second)
+        if at is not None and at.startswith(SCHEME):
+            return _through_ssh(at, key, str(model), given, told)
+        identity, serving = part_of(Identity, given, model=spell_model(model)), part_of(ProcessOptions, given)
+        if at is not None:
+            return _served_at(at, key, identity, given)
+        if key is not None:
+            raise UsageError("A key is for an engine on another machine: give its address too, as at='gpu-box'.")
+        check_words(identity, serving)
         return _loaded(identity, part_of(Options, given), serving, told)
 
 
 def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. It knows you by your `key`: a name or
-    a file; None means the only one. EngineUnavailable where none answers; KeyRefused where it does not admit the
+    a file; None means the only one. At `ssh://[user@]gpu-box[:port]` it is the only engine of yours that runs there,
+    and the keys are those of ssh. EngineUnavailable where none answers; KeyRefused where it does not admit the
     key, or is not the engine that `djinn key trust` has noted."""
+    if address.startswith(SCHEME):
+        return _through_ssh(address, key, None, {}, StartCallbacks(line=_not_said, second=_not_said))
     channel = _channels.to(entry_at(read_address(address), key))
     return RemoteEngine(channel, channel.entry)
 
@@ -69,6 +75,23 @@ def _served_at(address: str, key: str | None, identity: Identity, given: dict[st
     assert engine.entry is not None  # it was reached by one
     require_model(engine.entry, identity)
     return engine
+
+
+def _through_ssh(
+    address: str, key: str | None, model: str | None, given: dict[str, Any], told: StartCallbacks
+) -> RemoteEngine:
+    """Return the engine of a model on a machine that ssh reaches, started there where it does not run."""
+    if key is not None:
+        raise UsageError("Through ssh the keys are ssh's own: leave the key out.")
+    place = read_place(address)
+    for attempt in (1, 2):
+        entry = entry_through_ssh(place, model, given, told)
+        try:
+            return attach(entry)
+        except EngineUnavailable:
+            if attempt == 2:
+                raise  # an engine that has just ended is started again
+    raise AssertionError("unreachable")
 
 
 def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told: StartCallbacks) -> RemoteEngine:

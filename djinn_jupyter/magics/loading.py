@@ -24,7 +24,11 @@ class LoadingMagics(Group):
     @verb(
         option("model", help="`demo`, a folder, or a hub name"),
         *add_flags(option, GivenOptions),
-        option("--at", metavar="HOST[:PORT]", help="attach to the engine that `djinn serve` runs on another machine"),
+        option(
+            "--at",
+            metavar="HOST[:PORT]",
+            help="attach to the engine that `djinn serve` runs on another machine; ssh://HOST starts it there",
+        ),
         option("--key", metavar="NAME", help="--at: which of your keys, or its file; by default the only one"),
         option("--session", metavar="NAME", help="name of the session; by default this notebook's"),
         option("--join", action="store_true", help="enter the session even where another kernel holds it"),

@@ -55,14 +55,25 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_afar(self) -> bool:
-        """True for an engine that is reached over TCP, which may be on another machine."""
+        """True for an engine that is reached over TCP or through ssh, which may be on another machine."""
+        return self.commands.startswith(("tcp://", "ssh://"))
+
+    @property
+    def has_keys(self) -> bool:
+        """True for an engine that is reached over TCP, where both sides know each other by keys."""
         return self.commands.startswith("tcp://")
+
+    @property
+    def place(self) -> str:
+        """The place of an engine, as a user names it: `gpu-box:5556`, `ssh://anna@gpu-box`."""
+        scheme, _, rest = self.commands.partition("://")
+        return f"ssh://{rest.partition('/')[0]}" if scheme == "ssh" else rest
 
     @property
     def named(self) -> str:
         """The engine as messages name it."""
         if self.is_afar:
-            return f"The engine at {self.commands.removeprefix('tcp://')}"
+            return f"The engine at {self.place}"
         return f"The engine of {self.identity} (process {self.pid})"
 
     def file_stem(self) -> str:
@@ -99,6 +110,12 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
     line: str
 
 
+class StillStarting(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
+    """The present step and how long it has taken, once a second, for a user on another machine."""
+
+    line: str
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
     """The engine answers; `entry` is what was written into the registry."""
 
@@ -112,7 +129,7 @@ class StartFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice")
     message: str
 
 
-Notice = Started | Progressed | Ready | StartFailed
+Notice = Started | Progressed | StillStarting | Ready | StartFailed
 
 
 def encode_notice(notice: Notice) -> bytes:

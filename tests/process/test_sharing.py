@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from djinn_jupyter.wire.keys import PREFIX
+from tests.process.sshd import sshd
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = re.findall(r"^\$ djinn (.*)$", (ROOT / "docs" / "sharing.md").read_text(), re.MULTILINE)
@@ -27,6 +28,7 @@ UNIT = [
     if line and line[0] not in "#["
 ]
 SECONDS = 120.0
+NAMED_BY_A_SIDE = ("HOME", "JUPYTER_", "PYTHONPATH", "TMPDIR")  # variables
 SIDES = {"new": "laptop", "trust": "laptop", "allow": "box", "revoke": "box"}
 
 # The verbs of the quickstart, to the last bit, as the notebook of either machine runs them.
@@ -88,7 +90,7 @@ def sides(tmp_path: Path) -> Iterator[dict[str, Side]]:
 
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side]) -> None:
+def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side], tmp_path: Path) -> None:
     laptop, box = sides["laptop"], sides["box"]
     assert [words.split()[0] if words.startswith("serve") else words.split()[1] for words in COMMANDS] == [
         "new", "allow", "serve", "trust", "allow", "revoke"
@@ -113,6 +115,7 @@ def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side]) -> 
     assert afar == here
     _, heard, sessions = afar.split()
     assert (int(heard) > 0, sessions) == (True, "2")
+    assert _through_ssh(box, laptop, tmp_path / "ssh") == here
     assert "serves demo" in laptop.says("-c", WORK.replace('load("demo"', 'load("gpt2"'), at)
     _no_secret_is_told(sides, served, drawn + admitted + trusted + line)
     assert re.match(r"anna is admitted until 20[0-9T:-]+Z\. ", box.djinn(KEY.sub(public, allow_for_a_day)))
@@ -140,6 +143,14 @@ def test_systemd_has_no_complaint_about_the_unit(tmp_path: Path) -> None:
     unit.write_text(text.replace("/opt/djinn/bin/djinn", str(installed)))
     verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
     assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def _through_ssh(box: Side, laptop: Side, folder: Path) -> str:
+    """Return what the work says through a real sshd of the box, whose engine it finds there."""
+    there = {name: value for name, value in box.environment.items() if name.startswith(NAMED_BY_A_SIDE)}
+    with sshd(folder, there) as server:
+        laptop.environment["PATH"] = f"{server.bin}:{os.environ['PATH']}"
+        return laptop.says("-c", WORK.replace('fork("other"', 'fork("third"'), "ssh://box")
 
 
 def _no_secret_is_told(sides: dict[str, Side], served: subprocess.Popen[str], said: str) -> None:

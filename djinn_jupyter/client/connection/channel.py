@@ -85,7 +85,7 @@ class SocketChannel:
         self._holder = holder
         self.unkept = Unkept()
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
-        self._notice = LineNotice(entry.commands.removeprefix("tcp://"), lambda: self.down_since)
+        self._notice = LineNotice(entry.place, lambda: self.down_since)
 
     @property
     def entry(self) -> Entry:

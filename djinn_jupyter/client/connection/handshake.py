@@ -81,7 +81,7 @@ class Handshake:
 
     def failure(self) -> KeyRefused | None:
         """Return the error for which the connection did not come about; None where keys were not the reason."""
-        if self._succeeded or not self._entry.is_afar:
+        if self._succeeded or not self._entry.has_keys:
             return None
         if self.refused:
             own = spell_public(key_folder().own(self._entry.key).public)

@@ -49,7 +49,7 @@ def _connected(context: zmq.Context[zmq.Socket[bytes]], entry: Entry, again: int
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, again)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MILLISECONDS)
-    if entry.is_afar:
+    if entry.has_keys:
         set_keys(socket, entry)
     socket.connect(entry.commands)
     return socket

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
-from djinn_jupyter.client.connection.handshake import require_reachable
 from djinn_jupyter.client.connection.line import SocketLine
+from djinn_jupyter.client.connection.road import Road, road_to
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
 from djinn_jupyter.client.engines.afar import as_told
 from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
@@ -37,7 +37,6 @@ SEE_LOG = "see its log with `%djinn_log` or `djinn log`"
 SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
 AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (process/lines.py)
 GREETING_SECONDS = 5.0  # until Hello is said on another line
-AGAIN_SECONDS = 0.2
 DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
 Answered = Callable[["Reply | DjinnError"], None]
 
@@ -74,13 +73,13 @@ class Connection:
 
     welcome: Welcome
 
-    def __init__(self, entry: Entry, hello: Hello) -> None:
-        self.entry = entry
+    def __init__(self, entry: Entry, road: Road, hello: Hello) -> None:
+        self.entry, self._road = entry, road
         self.wire_bytes = WireBytes()
         self.down_since: float | None = None
         self._hello = hello
         self._context = _Context()
-        self._line = SocketLine(self._context, entry, self._take, patient=False)
+        self._line = SocketLine(self._context, road.entry, self._take, patient=False)
         self._subscriptions = Subscriptions()
         self._pending: dict[int, _Sent] = {}
         self._number = 0
@@ -104,19 +103,20 @@ class Connection:
         """Connect and send Hello. EngineUnavailable when no engine answers, VersionMismatch for another version."""
         require_this_protocol(entry)
         require_own_sockets(entry)
-        if entry.is_afar:
-            await require_reachable(entry)
+        road = road_to(entry)
+        await road.open()
         token = secrets.token_urlsafe(24) if entry.is_afar else ""
         hello = protocol.hello(holder=holder, user=user, notebook=notebook, observer=observer, token=token)
-        connection = cls(entry, hello)
+        connection = cls(entry, road, hello)
         try:
             welcome = await asyncio.wait_for(connection.ask(hello), timeout)
         except TimeoutError:
             await connection.close()
             raise EngineUnavailable(f"{connection._named} does not answer; {SEE_LOG}.") from None
         except EngineUnavailable as error:
+            refused = EngineUnavailable(road.refusal) if road.refusal else connection._line.handshake.failure()
             await connection.close()
-            raise connection._line.handshake.failure() or error from None
+            raise refused or error from None
         except BaseException:
             await connection.close()
             raise
@@ -203,6 +203,7 @@ class Connection:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._line.close()
+        self._road.close()
         self._context.term()
 
     def _forget(self, session: str | None, heard: Heard) -> None:
@@ -276,7 +277,7 @@ class Connection:
         try:
             async with asyncio.timeout(AWAY_SECONDS):
                 while not await self._greeted_again():
-                    await asyncio.sleep(AGAIN_SECONDS)
+                    await asyncio.sleep(self._road.again_seconds)
         except TimeoutError:
             self._lose(f"{self._named} could not be reached for {AWAY_SECONDS / 60:.0f} minutes; load it again.")
         except DjinnError as error:
@@ -290,8 +291,9 @@ class Connection:
             raise EngineUnavailable(self._ended_sentence)
         self._line.close()
         try:
-            self._line = SocketLine(self._context, self.entry, self._take, patient=True)
-        except (OSError, zmq.ZMQError) as error:  # for want of descriptors, perhaps
+            await self._road.mend()
+            self._line = SocketLine(self._context, self._road.entry, self._take, patient=True)
+        except (OSError, zmq.ZMQError, EngineUnavailable) as error:  # for want of descriptors, perhaps, or of a login
             log.info("No line to %s can be opened: %s", self.entry.commands, error)
             return False
         answer, number = self._greet()
@@ -303,6 +305,8 @@ class Connection:
         self._pending.pop(number, None)
         if self._line.handshake.refused:
             raise self._line.handshake.failure() or EngineUnavailable(f"{self._named} closed the connection.")
+        if not answer.done() and self._road.refusal:
+            raise EngineUnavailable(self._road.refusal)
         if not answer.done():
             return False
         self._require_same_engine(answer.result())

@@ -1,4 +1,4 @@
-"""Engines that are reached over TCP: their address, and the entry by which this process knows one."""
+"""Engines on other machines: their address, and the entry by which this process knows one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -45,16 +45,11 @@ def read_address(text: str) -> Address:
 def entry_at(address: Address, key: str | None) -> Entry:
     """Return the entry of the engine at an address, of which nothing else is known yet. It names this process, which
     uses it, and ends with it."""
-    mark = process_mark(os.getpid())
-    assert mark is not None  # this process runs
     unknown = Identity(model=str(address))
     return Entry(
         version=__version__,
         protocol=protocol.digest(),
-        pid=os.getpid(),
-        mark=mark,
-        host=host_name(),
-        boot=boot_id(),
+        **_this_process(),
         started=time.time(),
         identity=unknown,
         found=unknown,
@@ -62,6 +57,17 @@ def entry_at(address: Address, key: str | None) -> Entry:
         commands=f"tcp://{address}",
         key=key,
     )
+
+
+def used_by_this_process(entry: Entry) -> Entry:
+    """Return the entry that an engine of another machine wrote there, as one that names this process."""
+    return msgspec.structs.replace(entry, **_this_process())
+
+
+def _this_process() -> dict[str, Any]:
+    mark = process_mark(os.getpid())
+    assert mark is not None  # this process runs
+    return {"pid": os.getpid(), "mark": mark, "host": host_name(), "boot": boot_id()}
 
 
 def as_told(entry: Entry, model: ModelDescription) -> Entry:

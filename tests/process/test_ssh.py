@@ -1,0 +1,188 @@
+"""An engine on another machine that only ssh reaches: a real sshd on loopback, with keys and a HOME of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.connection import road
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engines.registry import is_alive, read_entry
+from djinn_jupyter.client.engines.ssh import read_place
+from djinn_jupyter.errors import (
+    EngineUnavailable,
+    KeyRefused,
+    ModelNotFound,
+    UsageError,
+    VersionMismatch,
+)
+from djinn_jupyter.wire.registry import ENTRY_SUFFIX, Entry
+from tests.process.sshd import Sshd, sshd
+
+ROOT = Path(__file__).parents[2]
+FAKE_SITE = Path(__file__).parent / "fake_site"
+AT = "ssh://box"
+pytestmark = pytest.mark.processes
+
+
+def far_folders(home: Path) -> dict[str, str]:
+    return {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "RUNTIME", "CONFIG")}
+
+
+def far_entries(box: Sshd) -> list[Entry]:
+    """The entries that engines of the far side wrote."""
+    found = (read_entry(path) for path in (box.home / "runtime" / "djinn").glob(f"*{ENTRY_SUFFIX}"))
+    return [entry for entry in found if entry is not None and is_alive(entry)]
+
+
+@pytest.fixture
+def box(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    """Another machine, whose engines are in memory. `ssh` on the path reaches it as `box`."""
+    environment = {"PYTHONPATH": os.pathsep.join([str(FAKE_SITE), str(ROOT)]), **far_folders(tmp_path / "box" / "home")}
+    with sshd(tmp_path / "box", environment) as server:
+        monkeypatch.setenv("PATH", str(server.bin), prepend=os.pathsep)
+        yield server
+        loading._channels.close()
+        for entry in far_entries(server):
+            os.kill(entry.pid, signal.SIGKILL)
+
+
+def test_an_engine_is_started_through_ssh_found_again_and_ended(box: Sshd) -> None:
+    steps: list[str] = []
+    engine = dj.load("fake", at=AT, stops_kept=9, progress=steps.append)
+    (there,) = far_entries(box)
+    assert (there.identity.model, there.options.stops_kept) == ("fake", 9)
+    assert "loading fake" in steps
+    assert dj.engines() == ()  # it is none of this machine's
+    session = engine.session("paris")
+    assert session.run("a b", max_new_tokens=3)
+    assert dj.connect(AT).channel is engine.channel
+    engine.stop(force=True)
+    assert far_entries(box) == []
+    assert dj.load("fake", at=AT).description.name == "fake"  # another one
+
+
+def test_a_lost_login_is_a_lost_line_and_comes_back_by_another(box: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road.Tunnel, "again_seconds", 0.05)
+    engine = dj.load("fake", at=AT)
+    session, heard = engine.session("paris"), list[object]()
+    begun = threading.Event()
+
+    def hear(token: object) -> None:
+        heard.append(token)
+        if len(heard) == 5:
+            box.cut()
+        begun.set()
+
+    runner = threading.Thread(target=lambda: session.run("a b", max_new_tokens=3000, on_token=hear))
+    runner.start()
+    begun.wait()
+    while engine.channel.down_since is None:
+        assert far_entries(box)
+    box.start()
+    runner.join()
+    assert len(heard) == 3000
+    assert engine.channel.down_since is None
+
+
+def test_an_engine_that_ended_meanwhile_is_told_in_one_sentence(box: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road.Tunnel, "again_seconds", 0.05)
+    engine = dj.load("fake", at=AT)
+    (there,) = far_entries(box)
+    os.kill(there.pid, signal.SIGKILL)
+    with pytest.raises(EngineUnavailable, match=r"^The engine at ssh://box has ended; load it again, and the sessions"):
+        _pinged_until_it_fails(engine)
+
+
+def _pinged_until_it_fails(engine: RemoteEngine) -> None:
+    while True:
+        engine.ping()
+
+
+def test_no_login_and_no_folder_outlives_the_client(box: Sshd) -> None:
+    dj.load("fake", at=AT)
+    tunnels = [one for one in psutil.Process().children(recursive=True) if "LocalForward" in " ".join(one.cmdline())]
+    assert len(tunnels) == 1
+    loading._channels.close()
+    assert not tunnels[0].is_running()
+    box.cut()  # which waits for nothing that is left
+
+
+def _no_ssh(box: Sshd) -> None:
+    os.environ["PATH"] = str(box.far)
+
+
+def _no_djinn(box: Sshd) -> None:
+    (box.far / "djinn").unlink()
+
+
+def _older(box: Sshd) -> None:
+    box.install("djinn", "echo \"djinn: There is no command 'entry'.\" >&2; exit 2")
+
+
+def _other(box: Sshd) -> None:
+    script = "import sys; from djinn_jupyter import _version; _version.__version__ = '9.9'; sys.argv[0] = 'djinn'; "
+    run = "from djinn_jupyter.cli.main import main; sys.exit(main())"
+    box.install("djinn", f'exec {sys.executable} -c "{script}{run}" "$@"')
+
+
+def _silent(box: Sshd) -> None:
+    box.cut()
+
+
+def _unknown_host(box: Sshd) -> None:
+    box.know((box.folder / "stranger.pub").read_text())
+
+
+FAILURES = {
+    "no ssh": (_no_ssh, EngineUnavailable, "There is no `ssh` on this machine: install"),
+    "no djinn": (_no_djinn, EngineUnavailable, "There is no `djinn` that ssh finds on box: install"),
+    "older": (_older, VersionMismatch, "Djinn on box is of another version"),
+    "other": (_other, VersionMismatch, r"of another version \(9\.9 there, "),
+    "silent": (_silent, EngineUnavailable, r"ssh does not reach box \(.*Connection refused\)\."),
+    "host key": (_unknown_host, KeyRefused, "ssh does not know the key of box, or knows another: connect once by"),
+    "login": (lambda box: box.come_as("stranger"), KeyRefused, "box does not let you in without a password"),
+}
+
+
+@pytest.mark.parametrize("trouble", FAILURES)
+def test_each_failure_is_one_sentence(box: Sshd, trouble: str) -> None:
+    make, error, sentence = FAILURES[trouble]
+    make(box)
+    with pytest.raises(error, match=sentence) as found:
+        dj.load("fake", at=AT)
+    assert "\n" not in str(found.value)
+    assert far_entries(box) == []
+
+
+def test_what_cannot_be_asked_for_is_said_by_the_far_side(box: Sshd) -> None:
+    with pytest.raises(UsageError, match=r"^No engine of yours runs on .*: name a model"):
+        dj.connect(AT)
+    with pytest.raises(ModelNotFound, match="There is no model 'missing' here"):
+        dj.load("missing", at=AT)
+    with pytest.raises(UsageError, match="Through ssh the keys are ssh's own"):
+        dj.load("fake", at=AT, key="anna")
+    program = shutil.move(box.far / "djinn", box.far / "elsewhere")
+    assert dj.load("fake", at=f"{AT}{program}").description.name == "fake"
+
+
+@pytest.mark.parametrize("text", ["ssh://", "ssh://-oProxyCommand=x", "ssh://box:x", "ssh://a b"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no place that ssh knows"):
+        read_place(text)
+
+
+def test_a_place_is_a_login_and_a_path() -> None:
+    place = read_place("ssh://anna@gpu-box:22/opt/venv/bin/djinn")
+    assert (place.login, place.host, place.path) == ("ssh://anna@gpu-box:22", "gpu-box", "/opt/venv/bin/djinn")
+    assert read_place("ssh://gpu-box/").path is None
