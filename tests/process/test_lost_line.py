@@ -274,6 +274,27 @@ async def test_who_is_revoked_while_the_line_is_down_does_not_come_back() -> Non
         assert not house.engine.sessions
 
 
+async def test_who_was_revoked_and_is_admitted_again_is_told_and_nothing_is_done_twice() -> None:
+    async with afar() as (house, relay, connection):
+        taken = _taken_by(house)
+        relay.swallows_replies = True
+        asked = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
+        await until(lambda: "ada@paris" in house.engine.sessions)
+        await until(lambda: not house.service.statistics().pending)
+        relay.cut()
+        folder = own.key_folder()
+        folder.revoke("ada")
+        await until(lambda: len(house.service._lines) == 0)
+        folder.allow(folder.own("ada").public, "ada")
+        await relay.mend()
+        with pytest.raises(EngineUnavailable, match="does not know this client any more"):
+            await asked
+        assert taken == [ask.Open(session="paris")]
+        other = await opened(relay.entry)
+        assert isinstance(await other.ask(ask.Open(session="paris", join=True)), told.Opened)
+        await other.close()
+
+
 async def test_over_a_private_folder_a_lost_connection_stays_lost() -> None:
     with served() as house:
         connection = await opened(house.entry)

@@ -77,7 +77,7 @@ class Lines:
         self.lose(peer)
         if not token:
             return peer
-        name = b"client " + token.encode() + b" " + key
+        name = name_of(token, key)
         client = self._clients.get(name) or _KeptClient(self._kept.setdefault(key, KeptReplies()), peer, self._clock())
         self._clients[name] = client
         self._on.pop(client.peer, None)
@@ -146,3 +146,8 @@ class Lines:
                 self.forget(name)
             elif self._clock() - client.heard_at > KEPT_SECONDS:
                 client.kept.forget(name)
+
+
+def name_of(token: str, key: PublicKey) -> bytes:
+    """Return the name of the client with that token and key."""
+    return b"client " + token.encode() + b" " + key

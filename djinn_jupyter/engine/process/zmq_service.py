@@ -22,14 +22,14 @@ from zmq.utils import z85
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.lines import Lines
+from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
 from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.engine.system.faults import Faults, in_short
-from djinn_jupyter.errors import EngineError, KeyRefused, UsageError, WireError
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Failed, Reply
@@ -48,6 +48,10 @@ MOST_FAILURES = 200  # of polls in a row: ten seconds
 NOT_TAKEN = (
     f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. Read them, "
     "and ask again."
+)
+UNKNOWN = (
+    "The engine does not know this client any more: it was started anew, or has let the client go (its key was "
+    "revoked, or it was away for a day). Load it again, and look at your sessions before you go on."
 )
 SMALL = Hello | Goodbye | Ping | Unlisten
 """Requests that are taken all the same: their replies are small, and some make room."""
@@ -213,10 +217,16 @@ class Service:
             said = EngineError(f"It cannot be read ({in_short(error)}).")
             return self._refuse(client, codec.read_number(frames), said)
         if isinstance(envelope.body, Hello):
+            if envelope.body.heard is not None and not self._knows_of_old(peer, envelope.body):
+                return self._refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
             client = self._greet(peer, envelope.body)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
         self._hand_on(client, envelope, person)
+
+    def _knows_of_old(self, peer: bytes, hello: Hello) -> bool:
+        """Return whether the client that comes back is known, so that what it sends again is not done twice."""
+        return self._lines.outlives(name_of(hello.token, self._admission.key(peer)))
 
     def _greet(self, peer: bytes, hello: Hello) -> bytes:
         """Return the client that speaks on this connection from now on. A token is that of one key alone."""
@@ -259,7 +269,7 @@ class Service:
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
 
-    def _refuse(self, client: bytes, number: int | None, error: WireError | UsageError | EngineError) -> None:
+    def _refuse(self, client: bytes, number: int | None, error: DjinnError) -> None:
         if number is None or (client, number) in self._sender.pending:
             self._dropped += 1
             if time.monotonic() - self._complained > COMPLAINT_SECONDS:
