@@ -125,6 +125,37 @@ async def test_who_waits_in_a_cell_is_told_that_the_line_is_down_and_that_it_is_
     assert back.endswith(" is back.")
 
 
+async def test_who_is_interrupted_while_the_line_is_down_listens_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(awaiting, "_on_stderr", interrupt)
+    monkeypatch.setattr(awaiting, "TOLD_SECONDS", 0.0)
+    thread = IoThread()
+    with served(tcp=True) as house:
+        async with Relay(entry_of(house)) as relay:
+            opening = functools.partial(
+                SocketChannel, thread, relay.entry, holder="kernel-1", user="ada", notebook=None
+            )
+            channel = await asyncio.to_thread(opening)
+            listeners = channel._connection._subscriptions._listeners
+            taken = _taken_by(house)
+            relay.cut()
+            await until(lambda: channel.down_since is not None)
+
+            def listen() -> None:
+                with pytest.raises(KeyboardInterrupt):
+                    channel.listen("paris", lambda event: None)
+
+            await asyncio.to_thread(listen)
+            await relay.mend()
+            await until(lambda: len(taken) == 2)
+            assert taken == [ask.Listen(session="paris"), ask.Unlisten(session="paris")]
+            assert not listeners
+            await asyncio.to_thread(channel.close)
+    thread.stop()
+
+
 async def test_a_client_that_missed_more_than_is_kept_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with afar() as (house, relay, connection):
         monkeypatch.setattr(house.clients.listeners, "events", EventRing(most_events=10))

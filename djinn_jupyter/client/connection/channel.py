@@ -6,6 +6,7 @@ sockets.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -133,5 +134,9 @@ class SocketChannel:
         return feed.get(timeout=timeout)
 
     def close(self) -> None:
+        """Close the connection; it is closed in the end also where the waiting is interrupted."""
         if self._thread.usable:
-            self._thread.wait(self._connection.close())
+            self._thread.wait(self._close())
+
+    async def _close(self) -> None:
+        await asyncio.shield(self._connection.close())

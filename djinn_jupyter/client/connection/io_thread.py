@@ -40,14 +40,18 @@ class IoThread:
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def wait(self, work: Coroutine[Any, Any, Result], look: Callable[[], None] = lambda: None) -> Result:
-        """Run `work` in the loop and wait for its result; `look` is called now and then meanwhile. Do not call it from
-        the loop itself."""
+        """Run `work` in the loop and wait for its result; `look` is called now and then meanwhile. An interrupt cancels
+        the work. Do not call it from the loop itself."""
         try:
             self._require_usable()
         except EngineUnavailable:
             work.close()
             raise
-        return awaited(asyncio.run_coroutine_threadsafe(work, self._loop), look)
+        working = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return awaited(working, look)
+        finally:
+            working.cancel()  # does nothing where it is done
 
     def call(self, work: Callable[[], None]) -> None:
         """Schedule `work` in the loop and return at once."""
