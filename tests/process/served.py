@@ -65,7 +65,7 @@ def served(
     other clients."""
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
-    clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds, admits_persons=tcp)
+    clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
     door = Door.at(f"tcp://{host}:*", draw) if tcp else None
     service = Service(
         clients,

@@ -218,3 +218,12 @@ async def test_connections_may_end_in_any_order_with_their_engines_and_others_go
             await client.ask(Open(session="paris"))
             await client.ask(Run(session="paris", tokens=(1,), max_new_tokens=number))
             await client.close()
+
+
+async def test_no_session_is_named_as_a_persons_where_no_one_listens_either() -> None:
+    with served() as house:
+        connection = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        with pytest.raises(UsageError, match="choose a name without @"):
+            await connection.ask(Open(session="anna@main"))
+        assert not house.engine.sessions
+        await connection.close()

@@ -98,11 +98,10 @@ class ClientTable:
         *,
         shut_down: Callable[[], None],
         silence_seconds: float = 20.0,
-        admits_persons: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
-        self._silence_seconds, self._admits_persons = silence_seconds, admits_persons
+        self._silence_seconds = silence_seconds
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
         self._name = secrets.token_hex(8)
@@ -192,7 +191,7 @@ class ClientTable:
                 answer(self._close(client.holder, request))
                 self._shut_down()
             case _:
-                if person is None and self._admits_persons:
+                if person is None:
                     require_unowned(request)
                 self._engine.accept(request, client.holder, answer)
 

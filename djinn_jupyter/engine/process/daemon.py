@@ -112,7 +112,6 @@ class Daemon:
             engine,
             shut_down=self.stop,
             silence_seconds=self._daemon.silence_seconds,
-            admits_persons=self._daemon.listen is not None,
         )
         folder = SocketFolder()
         service = self._bind(clients, outbox, folder, engine.faults)

@@ -22,7 +22,6 @@ from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import in_quotes
 
 OF_THE_ENGINE: Final = (ask.Shutdown, ask.Sleep, ask.Wake)
-OPENING: Final = (ask.Open, ask.Fork, ask.RestoreCheckpoint)
 NOT_KEPT: Final = (
     "What this did is in memory alone, because the journal cannot be written just now. It is tried again; an engine "
     "that dies before that loses it."
@@ -31,15 +30,24 @@ NOT_KEPT: Final = (
 
 
 def require_unowned(request: Request) -> None:
-    """Raise UsageError where the engine's own user would make a session under a name that may be a person's."""
-    if not isinstance(request, OPENING):
-        return
-    made = request.name if isinstance(request, ask.Fork) else request.session
-    if person_of(made) is not None:
+    """Raise UsageError where the engine's own user would make a session or a checkpoint under a name that may be a
+    person's, here or in an engine that listens later."""
+    made = _made_by(request)
+    if made is not None and person_of(made) is not None:
         raise UsageError(
-            f"{in_quotes(made)} would be the name of a person's session in this engine, which others reach by their "
+            f"{in_quotes(made)} would be the name of a person's in an engine that listens, which others reach by their "
             "keys: choose a name without @."
         )
+
+
+def _made_by(request: Request) -> str | None:
+    """Return the name that a request gives to a session or a checkpoint."""
+    match request:
+        case ask.Fork() | ask.SaveCheckpoint():
+            return request.name
+        case ask.Open() | ask.RestoreCheckpoint():
+            return request.session
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class House:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end, admits_persons=True)
+        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end)
         for person, word in (("bert", UNSAID), ("anna", "hers")):
             self.greet(person, word)
 
@@ -184,9 +184,16 @@ def test_a_connection_of_another_person_is_not_the_client_that_said_hello(house:
 
 def test_the_engines_own_user_takes_no_name_of_a_person(house: House) -> None:
     house.ask(None, protocol.hello(holder="k", user="root"))
-    refused = house.ask(None, ask.Open(session="anna@new"))
-    assert isinstance(refused, Failed)
-    assert "choose a name without @" in refused.message
+    taken = "anna@new"
+    for request in (
+        ask.Open(session=taken),
+        ask.Fork(session=f"bert@{UNSAID}", name=taken),
+        ask.RestoreCheckpoint(session=taken, name="kept"),
+        ask.SaveCheckpoint(session=f"bert@{UNSAID}", name=taken),
+    ):
+        refused = house.ask(None, request)
+        assert isinstance(refused, Failed)
+        assert "choose a name without @" in refused.message
     assert house.ask("anna", ask.Describe(session="new")).code == "UnknownSession"
 
 
