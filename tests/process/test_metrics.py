@@ -9,20 +9,23 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 from urllib.request import urlopen
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from djinn_jupyter.engine.process.metrics import COUNTS, OF_THE_SERVICE, EngineCollector, MetricsPage
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
-from djinn_jupyter.wire.nouns import EngineStatistics, Residency, SessionState
+from djinn_jupyter.wire.nouns import EngineStatistics, PrefetchStatistics, Residency, SessionState, WeightsStatistics
 from tests.engine.desk import Desk, desk_of, tokens
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
+TABLE = BOARD.with_name("metrics.md")
 SERVICE = ServiceStatistics(
     requests=1, replies=2, refused=3, dropped=4, unroutable=5, events=6, events_dropped=9, pending=7, clients=8
 )
@@ -104,6 +107,23 @@ def test_the_board_of_grafana_asks_for_what_the_page_has(desk: Desk, page: Metri
     named = {name for expression in asked for name in re.findall(r"\bdjinn_\w+", expression)}
     assert len(named) > 10
     assert named <= has
+
+
+def test_the_table_of_the_docs_has_the_metrics_of_the_page(desk: Desk) -> None:
+    told = replace(
+        desk.engine.reading.statistics,
+        weights=WeightsStatistics(residency="streamed", bytes_total=2, bytes_on_device=1),
+        prefetches=PrefetchStatistics(begun=4, hits=3, late=2, wasted=1, trust_in_focus=0.5),
+    )
+    collector = EngineCollector(
+        desk.engine.description, lambda: SimpleNamespace(statistics=told, sessions=()), lambda: SERVICE
+    )
+    endings = {"counter": "_total", "info": "_info"}
+    families = {family.name + endings.get(family.type, "") for family in collector.collect()}
+    rows = re.findall(r"^\| (`djinn_[^|]*)\|", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"djinn_\w+", row)]
+    assert len(named) == len(set(named))
+    assert set(named) == families
 
 
 def test_an_address_in_use_is_one_sentence(desk: Desk, page: MetricsPage) -> None:

@@ -42,7 +42,8 @@ OF_THE_SERVICE: Final = {
     "refused": "Messages that were refused before the engine saw them",
     "dropped": "Messages that could not be answered",
     "unroutable": "Replies whose client had gone",
-    "events": "Events sent",
+    "events": "Events of the engine",
+    "events_dropped": "Events that a client did not read",
 }
 
 
