@@ -35,6 +35,8 @@ from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, Weigh
 from djinn_jupyter.wire.texts import in_quotes
 
 PERIOD: Final = 0.2
+LONGEST_PERIOD: Final = 1.0
+SHARE: Final = 0.005  # of the thread that computes: a batch of many rows takes milliseconds to describe
 PATIENCE: Final = 10.0  # seconds; of a reader, should the engine break off between a reply and its publication
 
 
@@ -77,7 +79,7 @@ class StatePublisher:
         self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
         self._budget, self._counters, self._footprint = budget, counters, footprint
         self._described: dict[str, SessionDescription] = {}
-        self._published = 0.0
+        self._published, self._period = 0.0, PERIOD
         self._outside = device.Usage.read(*where)
         self._journal_trouble: str | None = None
         self._unkept: frozenset[str] = frozenset()
@@ -107,17 +109,21 @@ class StatePublisher:
 
     @property
     def due(self) -> bool:
-        """True where the last full measurement is more than PERIOD seconds old."""
-        return time.monotonic() - self._published > PERIOD
+        """True where the last full measurement is more than PERIOD seconds old, or LONGEST_PERIOD where it took that
+        long."""
+        return time.monotonic() - self._published > self._period
 
     def publish(self, *, all_sessions: bool = False) -> None:
         """Publish a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
+        measures, begun = self.due, time.thread_time()
         try:
-            self._renew(all_sessions)
+            self._renew(all_sessions, measures)
         finally:
             self._current.set()
+        if measures:
+            self._period = min(LONGEST_PERIOD, max(PERIOD, (time.thread_time() - begun) / SHARE))
 
-    def _renew(self, all_sessions: bool) -> None:
+    def _renew(self, all_sessions: bool, measures: bool) -> None:
         touched = self._sessions.take_touched()
         stale = set(self._sessions) if all_sessions else touched
         before, self._described = self._described, {}
@@ -127,7 +133,7 @@ class StatePublisher:
             if name in stale or name not in before:
                 with self._faults.during(f"it described session {in_quotes(name)}"):
                     self._described[name] = self._describe(session)
-        if self.due:  # asking the system costs as much as answering a request
+        if measures:  # asking the system costs as much as answering a request
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
                 self._outside = device.Usage.read(*self._where)

@@ -116,13 +116,15 @@ class Rule:
         if not self.takes(site_value.step):
             return None
         rows, selector = self._rows_at(site_value), self.sites[0].selector
+        if rows is None and selector is None:
+            part = site_value.value
+            changed = edit_kinds.compute(part, self.edit, self._on_device(part))
+            return changed, edits.sizes(part, changed)
         if rows is not None and not rows:
             return None
-        whole = rows is None and selector is None
-        part = site_value.value if whole else edits.take(site_value.value, rows, selector)
+        part = edits.take(site_value.value, rows, selector)
         changed = edit_kinds.compute(part, self.edit, self._arrays_for(part, rows, site_value))
-        value = changed if whole else edits.put(site_value.value, changed, rows, selector)
-        return value, edits.sizes(part, changed)
+        return edits.put(site_value.value, changed, rows, selector), edits.sizes(part, changed)
 
     def takes(self, step: int) -> bool:
         """True where the rule is for the pass of this step."""

@@ -5,6 +5,7 @@ softmax, and `multinomial` with the session's own generator. A setting that is n
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,8 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Sampling
 
+Processor = Callable[[Tensor, Tensor], Tensor]
+
 _AS_GENERATE: Final = tuple(
     field.name for field in fields(Sampling) if field.name not in ("temperature", "seed", "model_defaults")
 )  # settings that GenerationConfig has under the same name
@@ -24,27 +27,36 @@ _AS_GENERATE: Final = tuple(
 
 @dataclass(slots=True, kw_only=True)
 class Sampler:
-    """`draws` is True where a random number is drawn per token. `processors` is None where the scores are the logits.
-    `generator` is the only state; the sampler was made from `sampling` and `prompt_length`."""
+    """`draws` is True where a random number is drawn per token. `processors` are those of `generate`, in its order;
+    without any the scores are the logits. `generator` is the only state; the sampler was made from `sampling` and
+    `prompt_length`."""
 
     sampling: Sampling
     prompt_length: int
-    processors: Callable[[Tensor, Tensor], Tensor] | None
+    processors: Sequence[Processor]
     draws: bool
     generator: torch.Generator
 
     def choose(self, tokens: Sequence[int], logits_1V: Tensor) -> int:
         """Return the next token id. `tokens` are all so far, `logits_1V` the last position's logits."""
-        scores_1V = logits_1V.to(torch.float32)
-        if self.processors is not None:
-            tokens_1T = torch.tensor([tokens], device=logits_1V.device)
-            scores_1V = self.processors(tokens_1T, logits_1V.to(copy=True, dtype=torch.float32))
+        scores_1V = self.scores(tokens, logits_1V)
         if not self.draws:
             return int(torch.argmax(scores_1V, dim=-1))
         probabilities_1V = torch.nn.functional.softmax(scores_1V, dim=-1)
-        if not bool(torch.isfinite(probabilities_1V).all()):  # multinomial's own check on a GPU ends CUDA's context
+        # Multinomial's own check on a GPU ends CUDA's context. One probability tells of all: their sum divides each.
+        if not math.isfinite(probabilities_1V[0, 0]):
             raise UsageError("The model's logits hold NaN or infinity here, so that no token can be drawn.")
         return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
+
+    def scores(self, tokens: Sequence[int], logits_1V: Tensor) -> Tensor:
+        """Return the scores [1, V] in fp32 by which the next token is chosen."""
+        if not self.processors:
+            return logits_1V.to(torch.float32)
+        tokens_1T = torch.tensor([tokens], device=logits_1V.device)
+        scores_1V = logits_1V.to(copy=True, dtype=torch.float32)
+        for process in self.processors:  # their list's own call reads the signature of each, at every token
+            scores_1V = process(tokens_1T, scores_1V)
+        return scores_1V
 
 
 def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:
@@ -74,12 +86,10 @@ def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
     return bool(config.do_sample)
 
 
-def _processors(
-    model: Any, config: GenerationConfig, prompt_length: int, device: torch.device
-) -> Callable[[Tensor, Tensor], Tensor] | None:
+def _processors(model: Any, config: GenerationConfig, prompt_length: int, device: torch.device) -> Sequence[Processor]:
     # These are private calls that `generate` makes: a list of processors written here could only drift from it.
     model._prepare_special_tokens(config, False, device=device)
-    processors: Callable[[Tensor, Tensor], Tensor] | None = model._get_logits_processor(
+    processors: Sequence[Processor] = model._get_logits_processor(
         generation_config=config,
         input_ids_seq_length=prompt_length,
         prefix_allowed_tokens_fn=None,
@@ -87,4 +97,4 @@ def _processors(
         device=str(device),
         model_kwargs={},
     )
-    return processors or None
+    return processors

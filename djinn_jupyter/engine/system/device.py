@@ -35,12 +35,11 @@ class Usage:
         cards = [torch.cuda.mem_get_info(device) for device in devices if device.type == "cuda"]
         total = sum(size for _, size in cards) if cards else None
         in_use = None if total is None else total - sum(free for free, _ in cards)
-        rss = int(psutil.Process().memory_info().rss)
         reserved = None if in_use is None else sum(map(torch.cuda.memory_reserved, devices))
         others = None if in_use is None or reserved is None else max(0, in_use - reserved)
         own, mapped = own_and_mapped()
         return cls(
-            process_bytes=rss,
+            process_bytes=int(psutil.Process().memory_info().rss) if own is None or mapped is None else own + mapped,
             device_in_use=in_use,
             device_total=total,
             other_bytes=others,

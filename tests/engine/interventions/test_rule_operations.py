@@ -33,14 +33,15 @@ OPERATIONS = {Scale: 1, Add: 1, Clamp: 1, ProjectOut: 5, NormMatch: 4, Orthogona
 
 
 class Counted(TorchDispatchMode):
-    """Counts the operations that run inside it, but for casts, which find nothing to do."""
+    """Counts the operations that run inside it, and apart from them the casts, which find nothing to do."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.casts = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += function is not torch.ops.aten.to.dtype
+        cast = function is torch.ops.aten.to.dtype
+        self.count, self.casts = self.count + (not cast), self.casts + cast
         return function(*args, **(kwargs or {}))
 
 
@@ -55,6 +56,7 @@ def test_one_more_rule_of_a_site_takes_the_operations_of_its_formula_and_three(d
         with Counted() as operations:
             rule.apply(met, counted=True)
     assert operations.count == OPERATIONS[type(edit)] + 3
+    assert operations.casts <= 3  # of the value before, for the formula and the size, and of the one after
 
 
 def test_a_rule_of_every_layer_is_marked_once_in_a_pass(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

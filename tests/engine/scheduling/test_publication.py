@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ import pytest
 
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.state_publisher import EngineReading
+from djinn_jupyter.engine.state_publisher import LONGEST_PERIOD, PERIOD, SHARE, EngineReading
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Reply
@@ -88,3 +89,37 @@ def test_a_publication_that_fails_holds_no_reader_up(desk: Desk, monkeypatch: py
     assert "it described its sessions: ZeroDivisionError" in str(desk.engine.faults.last)
     desk.open("b")
     assert names(desk.engine.reading) == ["a", "b"]
+
+
+class Clock:
+    """Stands in for the module `time`: seconds that have gone by, and those for which the thread has computed."""
+
+    def __init__(self, now: float) -> None:
+        self.now, self.computed = now, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.computed
+
+
+@pytest.mark.parametrize(("cost", "period"), [(0.0, PERIOD), (0.4 * SHARE, 0.4), (1.0, LONGEST_PERIOD)])
+def test_what_takes_long_to_publish_is_published_less_often(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, cost: float, period: float
+) -> None:
+    desk.open("a")
+    publisher = desk.engine.state_publisher
+    clock = Clock(max(time.monotonic(), publisher._published) + 2 * LONGEST_PERIOD)
+
+    def described(session: Session) -> SessionDescription:
+        clock.computed += cost
+        return reports.describe(session)
+
+    monkeypatch.setattr(publisher, "_describe", described)
+    monkeypatch.setattr("djinn_jupyter.engine.state_publisher.time", clock)
+    publisher.publish(all_sessions=True)
+    clock.now += 0.9 * period
+    assert not publisher.due
+    clock.now += 0.2 * period
+    assert publisher.due

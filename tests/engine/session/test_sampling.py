@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.generation import logits_process
 
 from djinn_jupyter.engine.session.sampling import make_sampler
@@ -52,11 +56,41 @@ def test_logits_that_are_no_numbers_never_reach_the_draw(desk: Desk, monkeypatch
     monkeypatch.setattr(torch, "multinomial", lambda *_, **__: pytest.fail("drawn"))
     model = desk.engine.model
     sampler = make_sampler(model, DRAW, len(PROMPT), model.device)
-    for bad in (float("nan"), float("inf")):
-        logits_1V = torch.zeros((1, 128), device=model.device)
-        logits_1V[0, 3] = bad
+    for bad, at in product((float("nan"), float("inf")), (0, 3, 126)):
+        logits_1V = torch.randn((1, 127), device=model.device)  # no multiple of what a processor takes at once
+        logits_1V[0, at] = bad
         with pytest.raises(UsageError, match="so that no token can be drawn"):
             sampler.choose(PROMPT, logits_1V)
+
+
+class Results(TorchDispatchMode):
+    """Notes the operations that run inside it, but for views, each with the number of its result's entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            self.found.append((str(function), result.numel() if isinstance(result, torch.Tensor) else 1))
+        return result
+
+
+def test_probabilities_are_drawn_from_with_no_look_at_each_of_them(desk: Desk) -> None:
+    sampler = make_sampler(desk.engine.model, DRAW, len(PROMPT), DEVICE)
+    with Results() as results:
+        sampler.choose(PROMPT, torch.randn(1, 128, device=DEVICE))
+    names = [name for name, _ in results.found]
+    between = results.found[names.index("aten._softmax.default") + 1 : names.index("aten.multinomial.default")]
+    assert between
+    assert {entries for _, entries in between} == {1}
+
+
+def test_a_choice_reads_no_signatures_of_processors(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = make_sampler(desk.engine.model, DRAW, len(PROMPT), DEVICE)
+    monkeypatch.setattr(logits_process.inspect, "signature", lambda *_: pytest.fail("read"))
+    sampler.choose(PROMPT, torch.randn(1, 128, device=DEVICE))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -74,7 +108,7 @@ def test_a_greedy_run_with_a_repetition_penalty_is_generate(desk: Desk) -> None:
 
 def test_a_greedy_choice_without_settings_copies_no_logits(desk: Desk) -> None:
     sampler = make_sampler(desk.engine.model, Sampling(), len(PROMPT), DEVICE)
-    assert sampler.processors is None
+    assert not sampler.processors
     logits_1V = torch.zeros((1, 128), device=DEVICE)
     logits_1V[0, 7] = 1.0
     assert sampler.choose(PROMPT, logits_1V) == 7
@@ -95,8 +129,7 @@ def test_scores_are_those_of_transformers_warpers_in_its_order(desk: Desk) -> No
     ):
         left = expected
         expected = warper(tokens_1T, left)
-    assert sampler.processors is not None
-    assert torch.equal(sampler.processors(tokens_1T, logits_1V.clone()), expected)
+    assert torch.equal(sampler.scores(PROMPT, logits_1V), expected)
     assert (expected == -torch.inf).sum() > (left == -torch.inf).sum()  # min_p took some of those that were left
 
 
