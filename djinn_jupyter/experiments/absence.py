@@ -23,6 +23,7 @@ class Absence:
 
     out_ms: float  # from the request until the bytes are on the host
     dispatch_ms: float  # the wait of another session's request meanwhile
+    still_ms: float  # the wait of the same request right before, while nothing leaves
     copy_ms: float | None
     back_ms: float  # from the request until the stopped pass can go on
     back_copy_ms: float | None
@@ -46,6 +47,7 @@ class Absence:
 def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
     """Swap the session to the host and back. DjinnError where nothing moves."""
     bystander = engine.session("bystander")
+    _, still_ms = timed(bystander.describe)
     out, out_ms, dispatch_ms = _leave(engine, session, bystander)
     left = session.describe().device_bytes
     back, back_ms = timed(session.swap_in)
@@ -54,6 +56,7 @@ def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
     return Absence(
         out_ms=out_ms,
         dispatch_ms=dispatch_ms,
+        still_ms=still_ms,
         copy_ms=copy_milliseconds(out),
         back_ms=back_ms,
         back_copy_ms=copy_milliseconds(back),

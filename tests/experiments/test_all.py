@@ -127,6 +127,19 @@ def test_the_second_run_of_whitebox_has_the_pause_alone(ran: Ran, tmp_path: Path
     assert [pause.until_full_gb is None for _, pause in parts] == [False, True]
 
 
+@pytest.mark.parametrize(("profile", "enabled"), [("small", [True, False]), ("gpu", [True, True])])
+def test_the_flatline_runs_twice_where_a_claim_can_be_decided_by_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: str, enabled: list[bool]
+) -> None:
+    ran = list[Any]()
+    offers = tuple(replace(offer, run=lambda options, file: ran.append(file) or []) for offer in experiment.OFFERS)
+    monkeypatch.setattr(experiment, "OFFERS", offers)
+    only = [f"--only={name}" for name in ("validation", "validation_again")]
+    cli.main(["experiment", "all", "--profile", profile, "--output-dir", str(tmp_path), *only])
+    assert [file.pcie_flatline.enabled for file in ran] == enabled
+    assert all(file.agent_sleep_resume.enabled for file in ran)
+
+
 def test_a_run_that_is_named_runs_again(ran: Ran, tmp_path: Path) -> None:
     for _ in range(2):
         everything(tmp_path, "--only", "whitebox")

@@ -53,6 +53,7 @@ def test_a_checkpoint_is_split_into_what_is_waited_for_and_what_is_copied(inside
         assert entry["restore_time_ms"] > entry["restore_copy_ms"] > 0
         assert entry["kv_bytes_resident_during_pause"] > 0 == entry["kv_bytes_resident_after_swap_out"]
         assert entry["checkpoint_time_ms"] >= entry["checkpoint_dispatch_ms"] > 0
+        assert entry["still_dispatch_ms"] > 0
 
 
 def test_a_restore_ends_where_the_stopped_pass_goes_on(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

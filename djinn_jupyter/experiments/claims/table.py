@@ -93,9 +93,12 @@ CLAIMS: Final = (
     StatedClaim(
         number=6,
         sentence="checkpoint dispatch 0.0 ms for the client",
-        measured="the wait of another session's request while a stopped one leaves",
+        measured="the wait of another session's request while a stopped one leaves, beyond that right before, in pairs",
         unit="ms",
-        reads={"waits": W + "token_accuracy.entries[].checkpoint_dispatch_ms"},
+        reads={
+            "leaving": W + "token_accuracy.entries[].checkpoint_dispatch_ms",
+            "still": W + "token_accuracy.entries[].still_dispatch_ms",
+        },
         judge=verdicts.dispatch,
         told_by=GPU,
         shows={"caller_waits_ms": W + "token_accuracy.entries[].checkpoint_time_ms"},

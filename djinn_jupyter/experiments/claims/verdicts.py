@@ -82,7 +82,9 @@ def steering_cost(v: V) -> Judgement:
 
 
 def dispatch(v: V) -> Judgement:
-    return at_most(v["waits"], ROUNDED, "the milliseconds that another request waits")
+    """Judge what a request waits beyond its own time, which even an engine at rest takes."""
+    longer = [leaving - still for leaving, still in zip(v["leaving"], v["still"], strict=False)]
+    return at_most(longer, ROUNDED, "the milliseconds that another request waits longer")
 
 
 def background_copy(v: V) -> Judgement:

@@ -61,6 +61,7 @@ class TrialEntry:
     uninterrupted_ms: float
     checkpoint_time_ms: float  # until the bytes of the stopped session are on the host
     checkpoint_dispatch_ms: float  # the wait of another session's request meanwhile
+    still_dispatch_ms: float  # the wait of the same request right before, while nothing leaves
     checkpoint_copy_ms: float | None  # the mover's own; None where all bytes had a copy
     restore_time_ms: float  # until they are back and the stopped pass can go on
     restore_copy_ms: float | None  # the mover's own
@@ -162,6 +163,7 @@ def _trial(
         uninterrupted_ms=uninterrupted_ms,
         checkpoint_time_ms=away.out_ms,
         checkpoint_dispatch_ms=away.dispatch_ms,
+        still_dispatch_ms=away.still_ms,
         checkpoint_copy_ms=away.copy_ms,
         restore_time_ms=away.back_ms,
         restore_copy_ms=away.back_copy_ms,
