@@ -131,11 +131,11 @@ class Asked:
         return Transfer(direction="in", tier="host", bytes_moved=9, seconds=2.0, cause="asked", copy_seconds=0.25)
 
 
-def test_the_bystander_asks_behind_the_one_that_leaves() -> None:
+def test_the_bystander_asks_at_rest_and_behind_the_one_that_leaves() -> None:
     moved = Transfer(direction="out", tier="host", bytes_moved=7, seconds=0.5, cause="asked", copy_seconds=0.125)
     engine: Any = Asked(moved)
     found = absence(engine, engine)
-    assert engine.heard == ["SwapOut", "bystander", "left", "back"]
+    assert engine.heard == ["bystander", "SwapOut", "bystander", "left", "back"]
     assert (found.bytes_moved, found.copy_ms) == (7, 125.0), "not the half second of the move with its queue"
     assert (found.bytes_back, found.back_copy_ms) == (9, 250.0)
     with pytest.raises(DjinnError, match="nothing moved"):
