@@ -6,6 +6,7 @@
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
+#   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
@@ -14,7 +15,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar processes alone chromium sshd explore bench gpu wheels pictures clean
+.PHONY: help setup node lab demo test check fast sidebar processes alone chromium sshd explore bench hub-test gpu wheels pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,7 +29,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,12s/^# *//p' Makefile
+	@sed -n '3,13s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -116,6 +117,16 @@ explore: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# A hub's environment sees what .venv has, and adds JupyterHub and its proxy.
+HUB := .venv/hub
+hub-test: setup
+	@test -x $(HUB)/bin/python || $(BIN)/python -m venv $(HUB)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(HUB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(HUB)/bin/python -m pip install --quiet --constraint constraints.txt jupyterhub
+	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
+	DJINN_JUPYTERHUB=$(abspath $(HUB)) $(BIN)/pytest tests/process/test_jupyterhub.py -m slow
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.

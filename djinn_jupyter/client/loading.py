@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.afar import TOLD, entry_at, read_address, require_model
+from djinn_jupyter.client.engines.hub import HUB, HubAdmission, Renewal
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_model, spell_option
@@ -32,7 +33,8 @@ def load(
     **options: Unpack[GivenOptions],
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs. With `at`, attach
-    to the one that `djinn serve` runs on another machine, as `connect` does, or start it there through ssh.
+    to the one that `djinn serve` runs on another machine, as `connect` does, or start it there through ssh; at="hub" is
+    the engine of that model at the JupyterHub of this server.
 
     `dtype` and `device` are strings or torch objects; amounts of memory are in bytes or as "20GiB". `progress` is
     called with each step of the start, `each_second` with the present step and how long it has taken; without either
@@ -58,12 +60,27 @@ def load(
 def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. It knows you by your `key`: a name or
     a file; None means the only one. At `ssh://[user@]gpu-box[:port]` it is the only engine of yours that runs there,
-    and the keys are those of ssh. EngineUnavailable where none answers; KeyRefused where it does not admit the
-    key, or is not the engine that `djinn key trust` has noted."""
+    and the keys are those of ssh. `hub` is the engine of the JupyterHub whose server this is, and needs no key.
+    EngineUnavailable where none answers; KeyRefused where it does not admit the key, or is not the engine that
+    `djinn key trust` has noted, or where the hub refuses."""
     if address.startswith(SCHEME):
         return _through_ssh(address, key, None, {}, StartCallbacks(line=_not_said, second=_not_said))
-    channel = _channels.to(entry_at(read_address(address), key))
+    return _connected(address, key, None)
+
+
+def _connected(address: str, key: str | None, model: str | None) -> RemoteEngine:
+    """Return the engine at an address; at a hub the one of a model, None for the only one."""
+    entry = _admitted_by_hub(key, model) if address == HUB else entry_at(read_address(address), key)
+    channel = _channels.to(entry)
     return RemoteEngine(channel, channel.entry)
+
+
+def _admitted_by_hub(key: str | None, model: str | None) -> Entry:
+    if key is not None:
+        raise UsageError("At a hub your key is drawn and admitted by itself: leave key out.")
+    admission = HubAdmission.ask()
+    _renewal.keep(admission)
+    return admission.entry(model)
 
 
 def _served_at(address: str, key: str | None, identity: Identity, given: dict[str, Any]) -> RemoteEngine:
@@ -71,7 +88,7 @@ def _served_at(address: str, key: str | None, identity: Identity, given: dict[st
     own = [name for name in given if name not in TOLD]
     if own:
         raise UsageError(f"{own[0]} is an option of the engine itself: give it to `djinn serve` on its machine.")
-    engine = connect(address, key=key)
+    engine = _connected(address, key, identity.model)
     assert engine.entry is not None  # it was reached by one
     require_model(engine.entry, identity)
     return engine
@@ -118,5 +135,5 @@ def attach(entry: Entry) -> RemoteEngine:
     return RemoteEngine(_channels.to(entry), entry)
 
 
-_channels = Channels()
+_channels, _renewal = Channels(), Renewal()
 atexit.register(_channels.close)

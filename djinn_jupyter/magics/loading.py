@@ -27,7 +27,8 @@ class LoadingMagics(Group):
         option(
             "--at",
             metavar="HOST[:PORT]",
-            help="attach to the engine that `djinn serve` runs on another machine; ssh://HOST starts it there",
+            help="attach to the engine that `djinn serve` runs on another machine;"
+            " ssh://HOST starts it there, hub is that of your JupyterHub",
         ),
         option("--key", metavar="NAME", help="--at: which of your keys, or its file; by default the only one"),
         option("--session", metavar="NAME", help="name of the session; by default this notebook's"),

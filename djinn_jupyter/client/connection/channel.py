@@ -17,7 +17,7 @@ from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply,
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.transport import Connection, WireBytes
-from djinn_jupyter.errors import WireError
+from djinn_jupyter.errors import KeyRefused, WireError
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
 from djinn_jupyter.wire.requests import Request
@@ -85,6 +85,7 @@ class SocketChannel:
         self._thread = thread
         self._holder = holder
         self.unkept = Unkept()
+        self._refused = False
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
         self._notice = LineNotice(entry.place, lambda: self.down_since)
 
@@ -106,7 +107,8 @@ class SocketChannel:
 
     @property
     def usable(self) -> bool:
-        return self._thread.usable and not self._connection.closed
+        """False where another channel is needed: this one is closed, or the engine has refused its key since."""
+        return self._thread.usable and not self._connection.closed and not self._refused
 
     @property
     def down_since(self) -> float | None:
@@ -120,6 +122,7 @@ class SocketChannel:
 
     def _settle(self, future: Future[Reply], outcome: Reply | BaseException) -> None:
         self.unkept.heed(outcome)
+        self._refused |= isinstance(outcome, KeyRefused)
         settled(future, outcome)
 
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
