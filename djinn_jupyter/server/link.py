@@ -1,4 +1,5 @@
-"""The server's connection to one engine of the registry: opened, kept open, read, and ended with a reason.
+"""The server's connection to one engine, of the registry or of another machine: opened, kept open, read, and ended
+with a reason.
 
 The server is an observer at the engine: it holds no session, and an engine with only observers counts as idle.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.client.engines.attachments import name_afar
 from djinn_jupyter.client.engines.naming import holder_name, user_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.engines.versions import refusal_of
@@ -38,15 +40,18 @@ Heard = Callable[["EngineLink", Event], None]
 
 def engine_id(entry: Entry) -> str:
     """Return an engine's name in URLs: readable, and different for each process."""
+    if entry.is_afar:
+        return name_afar(entry)
     return f"{entry.identity.slug()}-{entry.pid}"
 
 
-def load_words(identity: Identity) -> str:
+def load_words(identity: Identity, at: str | None = None, key: str | None = None) -> str:
     """Return the arguments of `%djinn_load` that select this engine."""
+    way = [f"--{name} {_quoted(value)}" for name, value in (("at", at), ("key", key)) if value]
     named = {name: getattr(identity, name) for name in ("revision", "dtype", "device", "attention")}
     options = [f"{flag_of(name)} {_quoted(value)}" for name, value in named.items() if value]
     random = [f"--random-weights --random-seed {identity.random_seed}"] if identity.random_weights else []
-    return " ".join([_quoted(identity.model), *options, *random])
+    return " ".join([_quoted(identity.model), *options, *random, *way])
 
 
 def _quoted(text: str) -> str:
@@ -81,9 +86,9 @@ class EngineLink:
         return EngineFound(
             id=self.id,
             model=str(entry.identity),
-            load=load_words(entry.identity),
-            pid=entry.pid,
-            host=entry.host,
+            load=load_words(entry.identity, entry.place if entry.is_afar else None, entry.key),
+            pid=None if entry.is_afar else entry.pid,
+            host=entry.place if entry.is_afar else entry.host,
             version=entry.version,
             started=entry.started,
             state=self._state,

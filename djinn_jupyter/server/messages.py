@@ -38,12 +38,12 @@ class LiveSession(Frozen, frozen=True):
 class EngineFound(Frozen, frozen=True):
     """An engine of the registry. In state `refused` it has no connection, for `reason`; `description` is None until
     `ready`. `model` is the name as requested, `load` the arguments of `%djinn_load` that select this engine; `started`
-    in seconds since the epoch."""
+    in seconds since the epoch. `pid` is None on another machine, which `host` then names as the user does."""
 
     id: str
     model: str
     load: str
-    pid: int
+    pid: int | None
     host: str
     version: str
     started: float

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from djinn_jupyter.client.engines.afar import used_by_this_process
+from djinn_jupyter.client.engines.attachments import Attachments
 from djinn_jupyter.client.engines.registry import Registry
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
@@ -34,7 +36,7 @@ class Monitor:
 
     def __init__(self, picture: LivePicture, *, read_kernels: Callable[[], Awaitable[Kernels]]) -> None:
         self._picture, self._read_kernels = picture, read_kernels
-        self._registry = Registry()
+        self._registry, self._attachments = Registry(), Attachments()
         self._links: dict[str, EngineLink] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._activities: dict[str, Activities] = {}
@@ -128,12 +130,15 @@ class Monitor:
         self._wake.clear()
 
     def _look(self) -> None:
-        entries = {engine_id(entry): entry for entry in self._registry.look()}
+        afar = {name: used_by_this_process(entry) for name, entry in self._attachments.look().items()}
+        entries = {engine_id(entry): entry for entry in self._registry.look()} | afar
         for name, entry in entries.items():
             if name not in self._links:
                 self._add(EngineLink(entry, heard=self._hear))
         for name, link in tuple(self._links.items()):
-            if name not in entries and not link.ready:  # a ready one ends by itself, with its reason
+            if name not in entries and (
+                link.entry.is_afar or not link.ready
+            ):  # else it ends by itself, with its reason
                 self._keeping[name].cancel()
 
     async def _see_kernels(self) -> None:

@@ -1,7 +1,7 @@
 import { CommandIDs } from '../src/panels/names';
 import { RunningEngines } from '../src/application/running';
 import { DjinnService } from '../src/service/service';
-import { ChannelDouble, engine, session, snapshot } from './double';
+import { ChannelDouble, engine, found, session, snapshot } from './double';
 
 const trans = { __: (text: string) => text, _n: (one: string) => one };
 
@@ -41,4 +41,16 @@ test('a session with a notebook opens it', () => {
   const { list, executed } = running();
   list.running({ mode: 'list' })[2].open?.();
   expect(executed).toEqual([[CommandIDs.openNotebook, { engine: 'e1', session: 'b' }]]);
+});
+
+test('an engine of another machine is named by its place, and has no process here', () => {
+  const channel = new ChannelDouble();
+  const list = new RunningEngines(new DjinnService(channel, '0.1.0'), async () => {}, {
+    __: (text: string, ...words: unknown[]) => [text, ...words].join(' '),
+    _n: (one: string) => one
+  });
+  const afar = { ...engine('e1'), found: found('e1', { pid: null, host: 'gpu-box:5556' }) };
+  channel.tell(snapshot(0, [afar, engine('e2')]));
+  const titles = list.running({ mode: 'list' }).map(item => item.labelTitle?.());
+  expect(titles).toEqual(['On %1 gpu-box:5556', 'Process %1 on %2 4242 here']);
 });

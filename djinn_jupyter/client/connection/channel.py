@@ -17,6 +17,7 @@ from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply,
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.transport import Connection, WireBytes
+from djinn_jupyter.client.engines.attachments import note_attached
 from djinn_jupyter.errors import KeyRefused, WireError
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
@@ -87,6 +88,7 @@ class SocketChannel:
         self.unkept = Unkept()
         self._refused = False
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
+        self._forget = note_attached(self._connection.entry)
         self._notice = LineNotice(entry.place, lambda: self.down_since)
 
     @property
@@ -138,6 +140,7 @@ class SocketChannel:
 
     def close(self) -> None:
         """Close the connection; it is closed in the end also where the waiting is interrupted."""
+        self._forget()
         if self._thread.usable:
             self._thread.wait(self._close())
 

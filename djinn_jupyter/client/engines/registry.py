@@ -36,16 +36,17 @@ def running_engines() -> tuple[Entry, ...]:
 
 
 class Registry:
-    """All entries, including those of other hosts. A file is read again only when it has changed, so that a look once
-    a second costs little."""
+    """All entries of one kind, including those of other hosts. A file is read again only when it has changed, so that a
+    look once a second costs little."""
 
-    def __init__(self) -> None:
+    def __init__(self, suffix: str = ENTRY_SUFFIX) -> None:
+        self._suffix = suffix
         self._read: dict[Path, tuple[tuple[int, int], Entry | None]] = {}
 
     def look(self) -> tuple[Entry, ...]:
         """Return the live engines of this host and, unchecked, those of other hosts, oldest first. Remove the files of
         dead engines of this host."""
-        paths = sorted(registry_folder().glob(f"*{ENTRY_SUFFIX}"))
+        paths = sorted(registry_folder().glob(f"*{self._suffix}"))
         self._read = {path: self._entry(path) for path in paths}
         found: list[Entry] = []
         for path, (_, entry) in self._read.items():

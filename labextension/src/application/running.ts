@@ -66,7 +66,10 @@ export class RunningEngines implements IRunningSessions.IManager {
   private _engine(engine: string, found: EngineFound): Item {
     return {
       label: () => found.model,
-      labelTitle: () => this._trans.__('Process %1 on %2', found.pid, found.host),
+      labelTitle: () =>
+        found.pid === null
+          ? this._trans.__('On %1', found.host)
+          : this._trans.__('Process %1 on %2', found.pid, found.host),
       icon: () => djinnIcon,
       detail: () => found.description?.device ?? found.state,
       className: ENGINE,

@@ -165,7 +165,12 @@ function describe({ found }: LiveEngine, trans: Trans): string {
         description.attention
       )
     : '';
-  return what + trans.__('Process %1 on %2.', found.pid, found.host);
+  return (
+    what +
+    (found.pid === null
+      ? trans.__('On %1.', found.host)
+      : trans.__('Process %1 on %2.', found.pid, found.host))
+  );
 }
 
 interface RowProps extends EngineProps {

@@ -42,13 +42,13 @@ export interface LiveSession {
 /**
  * An engine of the registry. In state `refused` it has no connection, for `reason`; `description` is None until
  * `ready`. `model` is the name as requested, `load` the arguments of `%djinn_load` that select this engine; `started`
- * in seconds since the epoch.
+ * in seconds since the epoch. `pid` is None on another machine, which `host` then names as the user does.
  */
 export interface EngineFound {
   readonly id: string;
   readonly model: string;
   readonly load: string;
-  readonly pid: number;
+  readonly pid: number | null;
   readonly host: string;
   readonly version: string;
   readonly started: Float;
