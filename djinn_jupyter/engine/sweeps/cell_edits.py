@@ -77,11 +77,14 @@ class CellEdits:
 
     def __init__(self, edit: SweptEdit | None, seed: int, base: RunLine, clean: RunLine | None) -> None:
         self.edit, self.seed, self.base, self.clean = edit, seed, base, clean
+        self._alike: dict[Site, frozenset[int]] = {}  # rows that both lines have, by site
 
     def of(self, cell: Cell, *, always: bool = False) -> CellEdit | None:
         """Return the edit of a cell; None where that changes no bit, but `always` for a recheck."""
         taps = [(tap, list(spots)) for tap, spots in groupby(cell.spots, key=lambda spot: spot.tap)]
         for number, (tap, spots) in enumerate(taps):
+            if not always and all(map(self._patches_the_same, spots)):
+                continue
             raw = self.base.raw[tap.site]
             value = tap.read(raw)
             parts = [self._part(spot, value) for spot in spots]
@@ -93,6 +96,15 @@ class CellEdits:
     def nbytes(self, cell: Cell) -> int:
         """Return the bytes of the values that a cell has to compare."""
         return sum(self.base.raw[spot.tap.site].nbytes for spot in cell.spots)
+
+    def _patches_the_same(self, spot: Spot) -> bool:
+        """Return whether a spot is patched with rows that are the base's own, known by one look at all of them."""
+        if self.edit is not None or self.clean is None or spot.rows is None or spot.rows != spot.source_rows:
+            return False
+        site = spot.tap.site
+        if site not in self._alike:
+            self._alike[site] = rows_alike(spot.tap.read(self.base.raw[site]), spot.tap.read(self.clean.raw[site]))
+        return self._alike[site].issuperset(spot.rows)
 
     def _later(self, tap: Tap, spots: Sequence[Spot]) -> LaterEdit:
         def change(value: Tensor) -> Tensor:
@@ -109,6 +121,13 @@ class CellEdits:
 
 def same_bits(part: Tensor, before: Tensor) -> bool:
     return torch.equal(part, before)
+
+
+def rows_alike(rows_SD: Tensor, others_SD: Tensor) -> frozenset[int]:
+    """Return the rows that have the bits of the others', none where there are not as many of these."""
+    if rows_SD.shape != others_SD.shape:
+        return frozenset()
+    return frozenset((rows_SD == others_SD).flatten(1).all(1).nonzero().flatten().tolist())
 
 
 def first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:

@@ -7,7 +7,7 @@ that stops there, is edited and goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -15,11 +15,13 @@ from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.forward.pass_controller import Completed, Halted
 from djinn_jupyter.engine.forward.plan import PassRule, Target, make_plan
 from djinn_jupyter.engine.interventions.site_value import SiteValue
+from djinn_jupyter.engine.memory.kv.committed_rows import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows
 from djinn_jupyter.wire.sites import Site
 
 
@@ -41,17 +43,19 @@ class Recorded:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunLine:
     """A line as it ran: `raw` by tap, the hidden states `residuals` before each layer and after the last (empty where
-    they were not asked for), and the logits of its last position. `overrides` are in place wherever it runs."""
+    they were not asked for), its keys and values `rows` where it is the base of others, and the logits of its last
+    position. `overrides` are in place wherever it runs."""
 
     tokens: tuple[int, ...]
     raw: dict[Site, Tensor]
     residuals: tuple[Tensor, ...]
     logits_V: Tensor
     overrides: tuple[Override, ...] = ()
+    rows: BaseRows = field(default_factory=lambda: BaseRows({}))
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.raw.values(), *self.residuals, self.logits_V))
+        return self.rows.nbytes + sum(kept.nbytes for kept in (*self.raw.values(), *self.residuals, self.logits_V))
 
 
 class LinesAlone:
@@ -70,12 +74,16 @@ class LinesAlone:
         *,
         residuals: bool,
         overrides: tuple[Override, ...] = (),
+        rows: bool = False,
     ) -> Generator[Blocked | None, None, RunLine]:
-        """Run a line with `overrides` in place; keep the values at `taps`, and where asked those between all layers."""
+        """Run a line with `overrides` in place; keep the values at `taps`, and where asked those between all layers,
+        and its keys and values, the `rows` of a base."""
         seen = [Recorded(tap=tap) for tap in taps]
         borders = [Recorded(tap=tap) for tap in self.borders()] if residuals else []
         frame = Frame(tokens=tokens, committed=0, step=0, overrides=overrides)
-        outcome = yield from self.passed(frame, observers=[*seen, *borders])
+        with queries.isolated(self.session):
+            outcome = yield from self._entered(frame, observers=[*seen, *borders])
+            kept = self._rows() if rows else BaseRows({})
         assert isinstance(outcome, Completed)
         return RunLine(
             tokens=tokens,
@@ -83,15 +91,24 @@ class LinesAlone:
             residuals=tuple(one.raw for one in borders if one.raw is not None),
             logits_V=outcome.logits_1V[0].clone(),
             overrides=overrides,
+            rows=kept,
         )
 
-    def expected_bytes(self, tokens: tuple[int, ...], taps: Iterable[Tap], *, residuals: bool) -> int:
+    def _rows(self) -> BaseRows:
+        """Return the keys and values of the pass that has just ended."""
+        anatomy, layers = self.runtime.forward.anatomy, range(self.runtime.forward.layers)
+        numbers = {number for layer in layers for number in anatomy.cache_layers_of(layer)}
+        return BaseRows({number: whole_rows(self.session.cache, number) for number in sorted(numbers)})
+
+    def expected_bytes(self, tokens: tuple[int, ...], taps: Iterable[Tap], *, residuals: bool, rows: bool) -> int:
         """Return the bytes that a line's tensors will have, as far as its taps know the sizes of their values."""
         forward = self.runtime.forward
         hidden = forward.anatomy.hidden_size
         widths = [(tap.width or hidden) * (tap.heads or 1) for tap in taps]
         widths += [hidden] * (forward.layers + 1 if residuals else 0)
-        return (len(tokens) * sum(widths) + self.runtime.description.vocab_size) * forward.model.dtype.itemsize
+        values = (len(tokens) * sum(widths) + self.runtime.description.vocab_size) * forward.model.dtype.itemsize
+        position = sum(group.position_bytes for group in forward.geometry.groups) if rows else 0
+        return values + len(tokens) * position
 
     def borders(self) -> list[Tap]:
         """Return the taps before each layer, and after the last."""
@@ -140,8 +157,18 @@ class LinesAlone:
         rules: Iterable[PassRule] = (),
     ) -> Generator[Blocked | None, None, Halted | Completed]:
         """Run from `frame` to a target or the end of the pass; nothing is committed."""
+        with queries.isolated(self.session):
+            return (yield from self._entered(frame, targets=targets, observers=observers, rules=rules))
+
+    def _entered(
+        self,
+        frame: Frame,
+        *,
+        targets: tuple[Target, ...] = (),
+        observers: Iterable[Recorded] = (),
+        rules: Iterable[PassRule] = (),
+    ) -> Generator[Blocked | None, None, Halted | Completed]:
         plan = make_plan(
             rules=rules, observers=observers, halts=targets, counted=False, yields=self.runtime.giving_way.asked
         )
-        with queries.isolated(self.session):
-            return (yield from queries.passed(self.runtime, self.session, frame, plan))
+        return (yield from queries.passed(self.runtime, self.session, frame, plan))

@@ -72,7 +72,7 @@ class PathSweeping(Sweeping):
 
     def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         assert isinstance(edits, PathEdits)
-        front = yield from self._front(room, edits.base)
+        front = self.together.front(edits.base)
         several = PathLines(self.runtime.forward, edits.base, self.receivers, self.together.axes)
         yield from room.take(several.frozen_bytes)
         chunk: list[Path] = []

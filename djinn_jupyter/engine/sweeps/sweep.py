@@ -98,7 +98,10 @@ class Sweeping:
         if asked.noise is not None and source is not None:
             raw = swept_edits.noised(source.raw[first.site], asked.noise, asked.seed)
             spoiled = (Override(tap=first, raw=raw),)
-        base = yield from self._reserved(room, self._kept_taps(), asked.line, residuals=True, overrides=spoiled)
+        together = self.mode == "fast"
+        base = yield from self._reserved(
+            room, self._kept_taps(), asked.line, residuals=True, rows=together, overrides=spoiled
+        )
         unchanged = asked.metrics.of(base.logits_V)
         found = Found(
             metrics=asked.metrics.texts,
@@ -135,13 +138,14 @@ class Sweeping:
         tokens: tuple[int, ...],
         *,
         residuals: bool,
+        rows: bool = False,
         overrides: tuple[Override, ...] = (),
     ) -> Generator[Blocked | None, None, RunLine]:
         """Run a line within what is reserved for it before: as much as its tensors will have, corrected by what they
         do have."""
-        expected = self.alone.expected_bytes(tokens, taps, residuals=residuals)
+        expected = self.alone.expected_bytes(tokens, taps, residuals=residuals, rows=rows)
         yield from room.take(expected)
-        line = yield from self.alone.run(tokens, taps, residuals=residuals, overrides=overrides)
+        line = yield from self.alone.run(tokens, taps, residuals=residuals, rows=rows, overrides=overrides)
         if line.nbytes > expected:
             yield from room.take(line.nbytes - expected)
         else:
@@ -207,7 +211,7 @@ class Sweeping:
     # --- many at once ----------------------------------------------------------------------------------------------
 
     def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
-        front = yield from self._front(room, edits.base)
+        front = self.together.front(edits.base)
         chunk: list[JoiningLine] = []
         rows, most = 0, self._first_rows(edits.base, cells)
         settled: list[int] = []
@@ -230,14 +234,6 @@ class Sweeping:
         if chunk:
             yield from self._run_chunk(room, front, chunk, found)
         self._tell(settled, found)
-
-    def _front(self, room: Reservation, base: RunLine) -> Generator[Blocked | None, None, Wavefront]:
-        """Return a wavefront over the base line, with that line's keys and values."""
-        front = self.together.front(base)
-        for _ in front.prepare():
-            yield None
-        yield from room.take(front.base.nbytes)
-        return front
 
     def _first_rows(self, base: RunLine, cells: Sequence[Cell]) -> int:
         """Return how many rows the first chunk has: fewer where others follow, so that a coarse grid is soon there."""

@@ -50,7 +50,7 @@ class Together:
         return self._why_not
 
     def front(self, base: RunLine) -> Wavefront:
-        return Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, self.packing)
+        return Wavefront(self.runtime.forward, base.tokens, base.residuals, base.rows, self.axes, self.packing)
 
     def logits(self, rows_nD: Tensor, tokens: Sequence[int] | None) -> Tensor:
         """Return logits behind rows of the last layer: of `tokens` alone where they are few and the head allows it."""
@@ -86,7 +86,7 @@ class Together:
         packed, in calls that are left before each step; if that fails packed; and if that fails a start at a time."""
         size = self.runtime.description.vocab_size
         tokens = tuple(torch.randint(size, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist())
-        base = yield from alone.run(tokens, (), residuals=True)
+        base = yield from alone.run(tokens, (), residuals=True, rows=True)
         changed, exact = [], []
         for start in STARTS:
             line = base.residuals[0].clone()
@@ -128,8 +128,7 @@ class Together:
 
     def _learned(self, base: RunLine, in_sections: bool) -> Generator[None, None, Packing]:
         packing = Packing(self.runtime.forward, in_sections)
-        front = yield from self._prepared(base, None)
-        front.learn(packing, STARTS[0])
+        self._front_of(base, None).learn(packing, STARTS[0])
         yield
         return packing
 
@@ -155,7 +154,7 @@ class Together:
             for one in lines
             for by, rows in ((-100, torch.full_like(one.rows_nD, torch.nan)), (100, -one.rows_nD))
         ]
-        front = yield from self._prepared(base, packing)
+        front = self._front_of(base, packing)
         among = yield from _run(front, sorted([*others, *lines], key=lambda line: line.number))
         single: list[Tensor] = []
         for line in lines:
@@ -163,10 +162,9 @@ class Together:
             single.append(alone[line.number])
         return torch.stack([*(among[line.number] for line in lines), *single])
 
-    def _prepared(self, base: RunLine, packing: Packing | None) -> Generator[None, None, Wavefront]:
-        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, packing, step_by_step=True)
-        yield from front.prepare()
-        return front
+    def _front_of(self, base: RunLine, packing: Packing | None) -> Wavefront:
+        forward = self.runtime.forward
+        return Wavefront(forward, base.tokens, base.residuals, base.rows, self.axes, packing, step_by_step=True)
 
 
 def values_of(

@@ -6,7 +6,7 @@ line; for several, the axis that counts lines is found by asking for two, and re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from djinn_jupyter.engine.wavefront.shared_cache import SharedCache
 Path = tuple[int | str, ...]
 Axes = Mapping[Path, int]
 Structure = tuple[tuple[Path, int], ...]
+Tensors = dict[Path, Tensor]
 
 
 class ArgumentAxes:
@@ -27,14 +28,16 @@ class ArgumentAxes:
     def __init__(self) -> None:
         self._known: dict[Structure, Axes] = {}
 
-    def of(self, one: list[Arguments], two: Any) -> Axes:
-        """Return the axes in the arguments `one`; `two` returns the same for two lines, where they are not known."""
-        structure = tuple((path, tensor.ndim) for path, tensor in tensors_by_path(one, ()))
+    def of(self, one: Sequence[Tensors], two: Callable[[], list[Arguments]]) -> Axes:
+        """Return the axes of each layer's tensors `one`, by the layer and their paths; `two` returns the arguments for
+        two lines, where they are not known."""
+        by_path = {(layer, *path): tensor for layer, tensors in enumerate(one) for path, tensor in tensors.items()}
+        structure = tuple((path, tensor.ndim) for path, tensor in by_path.items())
         if structure not in self._known:
             doubled = dict(tensors_by_path(two(), ()))
             self._known[structure] = {
                 path: axis
-                for path, tensor in tensors_by_path(one, ())
+                for path, tensor in by_path.items()
                 if (axis := _grown(tensor, doubled.get(path, tensor))) is not None
             }
         return self._known[structure]
@@ -48,19 +51,20 @@ class LayerCalls:
     cache: SharedCache
     length: int
     arguments: list[Arguments]
-    tensors: list[dict[Path, Tensor]]  # among each layer's arguments
+    tensors: list[Tensors]  # among each layer's arguments
     axes: Axes
 
     @classmethod
     def of(cls, forward: Forward, tokens: tuple[int, ...], cache: SharedCache, axes: ArgumentAxes) -> LayerCalls:
         one = forward.layer_arguments(tokens, cache.start, cache, lines=1)
-        found = axes.of(one, lambda: forward.layer_arguments(tokens, cache.start, cache, lines=2))
+        tensors = [dict(tensors_by_path(given, ())) for given in one]
+        found = axes.of(tensors, lambda: forward.layer_arguments(tokens, cache.start, cache, lines=2))
         return cls(
             forward=forward,
             cache=cache,
             length=len(tokens) - cache.start,
             arguments=one,
-            tensors=[dict(tensors_by_path(given, ())) for given in one],
+            tensors=tensors,
             axes=found,
         )
 
@@ -82,7 +86,7 @@ class LayerCalls:
 def tensors_by_path(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for key, part in value.items():
             yield from tensors_by_path(part, (*path, key))
     elif isinstance(value, tuple | list):

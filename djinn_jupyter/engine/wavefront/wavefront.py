@@ -97,33 +97,25 @@ class CallSize:
 
 class Wavefront:
     """Runs lines over one base line of `tokens`. `residuals` are its hidden states before each layer and after the
-    last, [1, S, D]."""
+    last, [1, S, D], and `base` its keys and values."""
 
     def __init__(
         self,
         forward: Forward,
         tokens: tuple[int, ...],
         residuals: Sequence[Tensor],
+        base: BaseRows,
         axes: ArgumentAxes,
         packing: Packing | None = None,
         step_by_step: bool = False,
     ) -> None:
         self.forward, self.tokens, self.residuals, self._axes = forward, tokens, residuals, axes
         self.packing = packing
-        self.base, self.size = BaseRows({}), CallSize()
+        self.base, self.size = base, CallSize()
         self.layers_run = 0  # calls of a layer
         self.rows_run = 0
         self._calls: dict[int, LayerCalls] = {}
         self._step_by_step = step_by_step
-
-    def prepare(self) -> Iterator[None]:
-        """Compute the base's keys and values, a layer at a time."""
-        calls = self._calls_from(0)
-        for layer in range(self.forward.layers):
-            with self.forward.weights.passing():
-                keys, values = self._caught(calls, layer, self.residuals[layer])
-            self.base.of_layer[self._cache_layer(layer)] = (keys.contiguous(), values.contiguous())
-            yield
 
     @torch.inference_mode()
     def learn(self, packing: Packing, start: int) -> None:

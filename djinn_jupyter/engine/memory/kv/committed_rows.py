@@ -1,4 +1,4 @@
-"""Single committed rows of one layer: read, and replaced on private copies of their pages.
+"""Committed rows of one layer: read, and single ones replaced on private copies of their pages.
 
 Shapes: n positions, H key-value heads, D features of a head.
 """
@@ -27,6 +27,19 @@ def read_rows(cache: PagedCache, layer: int, positions: Sequence[int], *, keys: 
     group = _group(cache, layer)
     group.flush()
     return torch.stack([_row(group, layer, position, keys).clone() for position in positions])
+
+
+def whole_rows(cache: PagedCache, layer: int) -> tuple[Tensor, Tensor]:
+    """Return copies of the keys [1, H, n, Dk] and values [1, H, n, Dv] of a cache layer at all committed positions,
+    none of which may have been released."""
+    group = _group(cache, layer)
+    group.flush()
+    pieces = list(group.table.pieces(0, cache.length))
+    keys, values = (
+        torch.cat([view(piece.page, layer).narrow(1, piece.row, piece.count) for piece in pieces], 1)[None]
+        for view in (group.slab.key_view, group.slab.value_view)
+    )
+    return keys, values
 
 
 def replace_rows(cache: PagedCache, layer: int, positions: Sequence[int], rows_nHD: Tensor, *, keys: bool) -> None:
