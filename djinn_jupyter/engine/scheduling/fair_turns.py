@@ -20,6 +20,7 @@ class FairTurns:
         self._jobs: dict[str, deque[Job]] = {}  # of the people who have some, in the order in which they are asked
         self._turns: dict[str, int] = {}  # of all who ever came
         self._now = 0  # the turns of those who had the last one, before it
+        self._last: Job | None = None  # the job that had it
 
     def __iter__(self) -> Iterator[Job]:
         for jobs in self._jobs.values():
@@ -29,8 +30,9 @@ class FairTurns:
         return sum(map(len, self._jobs.values()))
 
     def add(self, job: Job) -> None:
-        """Add a job at the end of its person's: a look, which is short, at their head, and its person before those who
-        have had as many turns."""
+        """Add a job at the end of its person's, but before the one that has just had its turn, whose next may last as
+        long as a layer of many rows: a look, which is short, at their head, and its person before those who have had as
+        many turns."""
         person, is_look = job.person, job.kind == "look"
         jobs = self._jobs.setdefault(person, deque())
         if not jobs:
@@ -39,11 +41,13 @@ class FairTurns:
             jobs.appendleft(job)
             self._jobs = {person: jobs, **self._jobs}
         else:
-            jobs.append(job)
+            jobs.insert(len(jobs) - bool(jobs and jobs[-1] is self._last), job)
 
     def remove(self, job: Job) -> None:
         jobs = self._jobs[job.person]
         jobs.remove(job)
+        if job is self._last:
+            self._last = None
         if not jobs:
             del self._jobs[job.person]
 
@@ -66,6 +70,7 @@ class FairTurns:
         self._jobs[person] = jobs
         jobs.remove(job)
         jobs.append(job)
+        self._last = job
         self._now = max(self._now, self._turns[person])
         self._turns[person] += 1
 

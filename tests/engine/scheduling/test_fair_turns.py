@@ -60,6 +60,16 @@ def test_the_jobs_of_one_person_alternate_and_a_look_comes_first() -> None:
     assert [scheduler.next() for _ in range(2)] == [second, first]
 
 
+def test_a_job_that_comes_during_a_turn_has_its_own_before_the_next_of_that() -> None:
+    scheduler = Scheduler()
+    first, second, late = job_of("anna"), job_of("anna"), job_of("anna")
+    scheduler.add(first)
+    scheduler.add(second)
+    assert scheduler.next() is first
+    scheduler.add(late)
+    assert [scheduler.next() for _ in range(4)] == [second, late, first, second]
+
+
 def test_a_look_comes_before_the_runs_of_others() -> None:
     scheduler = Scheduler()
     for job in (job_of("anna"), job_of("anna"), job_of("bert", "look")):

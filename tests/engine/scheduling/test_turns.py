@@ -123,6 +123,22 @@ def test_a_prompt_takes_turns_with_a_longer_one_layer_by_layer(desk: Desk, count
     assert desk.outcome(short[0], "b") == plain(new=1)
 
 
+def test_a_run_that_comes_during_a_layer_has_its_turn_before_the_next(
+    desk: Desk, counted: tuple[Desk, LayerCount]
+) -> None:
+    stopped: list[Any] = []
+    desk.stop_at("resid_post.0", name="b")
+    request = ask.Run(session="b", tokens=PROMPT, max_new_tokens=1, ignore_eos=True)
+    during(desk, 1, lambda: desk.post(request, stopped))
+    counted[1].counted.clear()
+    ends = start(desk, "a", LONG, 1)
+    until(desk, stopped)
+    assert isinstance(stopped[0], Paused)
+    assert counted[1].counted.total() == 2 + 1
+    until(desk, ends)
+    assert desk.outcome(ends[0]) == plain(LONG, 1)
+
+
 def test_decode_steps_alternate(desk: Desk) -> None:
     ends = start(desk, "a", new=8), start(desk, "b", new=8)
     until(desk, *ends)
