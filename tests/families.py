@@ -244,6 +244,15 @@ def _knows(kind: Any, field: str) -> bool:
     return field in kind.attribute_map or field in vars(_default(kind)) or hasattr(kind, field)
 
 
+# Families whose layers are of one kind, and that are served with the first, the last and two between as with more.
+ALIKE = "llama gpt2 mistral qwen3 phi3 mixtral gpt_neox opt falcon falcon:new falcon:alibi bloom mamba mamba2".split()
+
+
+def enough_layers(family: str) -> int:
+    """Return how many layers show all kinds of layers that a family has, with a layer between two others."""
+    return 4 if family in ALIKE else 8
+
+
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Draw every parameter: matrices at unit gain, vectors (norm weights, biases) around their initial value."""
     generator = torch.Generator().manual_seed(seed)

@@ -14,7 +14,7 @@ from djinn_jupyter.wire.edits import Add
 from tests.engine.counting import LayerCount
 from tests.engine.desk import Desk, Outcome, array, build_desk, tokens
 from tests.engine.plain import generate, plain_of
-from tests.families import build
+from tests.families import build, enough_layers
 
 FAMILIES = (
     "llama",
@@ -64,10 +64,11 @@ def stopped_at() -> list[Any]:
 @pytest.fixture(scope="module")
 def built(request: pytest.FixtureRequest) -> tuple[Desk, LayerCount, Outcome]:
     family, dtype = request.param
-    model = build(family, dtype=dtype)
+    layers = enough_layers(family)
+    model = build(family, dtype=dtype, layers=layers)
     desk = build_desk(model)
     count = LayerCount(model, desk.engine.anatomy.layers)
-    return desk, count, generate(plain_of(family, dtype), PROMPT, NEW)
+    return desk, count, generate(plain_of(family, dtype, layers=layers), PROMPT, NEW)
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ MEBIBYTE = 1 << 20
 
 
 @functools.lru_cache(maxsize=4)
-def model_of(family: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, CacheGeometry]:
-    model = build(family, dtype=dtype, attention=attention)
+def model_of(family: str, dtype: torch.dtype, attention: str | None, layers: int) -> tuple[Any, CacheGeometry]:
+    model = build(family, dtype=dtype, attention=attention, layers=layers)
     return model, probe_geometry(model, CPU, PAGE)
 
 
@@ -110,8 +110,9 @@ def pair(
     dtype: torch.dtype = torch.float32,
     attention: str | None = None,
     limit_bytes: int = 64 * MEBIBYTE,
+    layers: int = 8,
 ) -> Pair:
-    model, geometry = model_of(family, dtype, attention)
+    model, geometry = model_of(family, dtype, attention, layers)
     budget = Budget(limit_bytes)
     slabs = [Slab(group, CPU, budget, segment_pages=4, poison=True) for group in geometry.groups]
     argument = geometry.cache_argument

@@ -9,6 +9,7 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from tests.engine.memory.kv.runs import pair, tokens
 from tests.engine.memory.kv.small import build_working
+from tests.families import enough_layers
 
 FAMILIES = (
     "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox qwen3 mixtral"
@@ -37,7 +38,7 @@ PROMPT = 21  # past the windows of 8 and into a second page
 
 @every_variant
 def test_prefill_a_second_chunk_and_steps_are_bitwise_equal(family, dtype, attention):
-    both = pair(family, dtype, attention)
+    both = pair(family, dtype, attention, layers=enough_layers(family))
     both.step(tokens(PROMPT))
     both.steps(tokens(6, seed=2))
     both.step(tokens(5, seed=3))
@@ -48,7 +49,7 @@ def test_prefill_a_second_chunk_and_steps_are_bitwise_equal(family, dtype, atten
 
 @each_variant
 def test_a_fork_and_its_parent_go_their_own_ways(family, dtype, attention):
-    parent = pair(family, dtype, attention)
+    parent = pair(family, dtype, attention, layers=enough_layers(family))
     parent.step(tokens(PROMPT))
     child = parent.fork()
     grandchild = child.fork()
@@ -67,7 +68,7 @@ def test_a_fork_and_its_parent_go_their_own_ways(family, dtype, attention):
 
 @each_variant
 def test_the_working_copy_may_go_and_come_at_any_step(family, dtype, attention):
-    both = pair(family, dtype, attention)
+    both = pair(family, dtype, attention, layers=enough_layers(family))
     both.step(tokens(PROMPT))
     for turn in range(8):
         if turn in (1, 2, 5):
@@ -81,7 +82,7 @@ def test_the_working_copy_may_go_and_come_at_any_step(family, dtype, attention):
 
 @each_variant
 def test_without_room_for_a_working_copy_the_bits_are_the_same(family, dtype, attention, monkeypatch):
-    both = pair(family, dtype, attention)
+    both = pair(family, dtype, attention, layers=enough_layers(family))
     for group in both.cache.groups:
         monkeypatch.setattr(group, "prepare", lambda start, end: None)
     both.step(tokens(PROMPT))
@@ -93,7 +94,7 @@ def test_without_room_for_a_working_copy_the_bits_are_the_same(family, dtype, at
 
 @each_variant
 def test_positions_run_again_after_a_rewind(family, dtype, attention):
-    both = pair(family, dtype, attention)
+    both = pair(family, dtype, attention, layers=enough_layers(family))
     both.step(tokens(PROMPT))
     before = both.plain.fork()
     states = both.cache.capture_all()
