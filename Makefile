@@ -15,7 +15,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar processes alone chromium sshd explore bench hub-test gpu wheels pictures clean
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test gpu \
+  wheels pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -59,20 +60,27 @@ lab: setup
 demo: setup
 	@$(BIN)/python examples/play_notebook.py notebooks/01_quickstart.ipynb
 
-check: setup
+check: style types sidebar-types
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+types: setup
 	$(BIN)/mypy
+
+sidebar-types: setup
 	npm --prefix labextension run --silent check
 
-# The checks, then four stages of tests: what computes in its own process, the sidebar's models, what starts engines,
-# kernels or JupyterLab (they mostly wait for each other), what needs the cores alone. All of them run, also after one that
-# fails; the sum of the tests is the last line.
+# The checks and the sidebar's models, two at a time; then three stages of tests: what computes in its own process, what
+# starts engines, kernels or JupyterLab (they mostly wait for each other), what needs the cores alone. All of them run, also
+# after one that fails; the sum of the tests is the last line.
 TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml)
 test: setup
 	@rm -f $(TESTED)
-	@status=0; $(MAKE) --no-print-directory --keep-going check chromium fast sidebar processes alone || status=1; \
+	@status=0; $(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync check chromium sidebar || status=1; \
+	  $(MAKE) --no-print-directory --keep-going fast processes alone || status=1; \
 	  $(BIN)/python tests/tally.py $(TESTED) || status=1; exit $$status
 
 fast: setup
