@@ -30,8 +30,9 @@ from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry
 from tests.engine.plain import generate, plain_of
+from tests.engine.proofs import proven_once
 from tests.engine.test_exact import NEW, PROMPT, stop_edit_and_go_back
-from tests.families import build
+from tests.families import build, enough_layers
 from tests.homes import DEVICES, HOMES, HomesMeet, two_homes
 
 FAMILIES = ("llama", "gemma3_text", "jamba", pytest.param("deepseek_v32", marks=pytest.mark.slow))
@@ -42,11 +43,17 @@ Built = tuple[Desk, LayerCount, Outcome]
 Verb = Callable[[Desk, Path], list[Any]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shared_proofs() -> Iterator[None]:
+    with proven_once():
+        yield
+
+
 @pytest.fixture(scope="class")
 def built(request: pytest.FixtureRequest) -> Iterator[Built]:
     """An engine on two homes, and what one device gives."""
-    family, plain = request.param, generate(plain_of(request.param, torch.float32), PROMPT, NEW)
-    model = build(family)
+    family, layers = request.param, enough_layers(request.param)
+    model, plain = build(family, layers=layers), generate(plain_of(family, layers=layers), PROMPT, NEW)
     with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
         desk = build_desk(model, devices=DEVICES, device_memory=EACH)
         yield desk, LayerCount(model, desk.engine.anatomy.layers), plain
@@ -97,7 +104,7 @@ class TestExact:
     @pytest.mark.parametrize("back", [False, True], ids=["one-to-two", "two-to-one"])
     def test_a_checkpoint_goes_on_under_another_placement(self, built: Built, back: bool) -> None:
         desk, _, plain = built
-        single = build_desk(build(desk.engine.model.config.model_type))
+        single = build_desk(build(desk.engine.model.config.model_type, layers=desk.layers))
         one, other = (desk, single) if back else (single, desk)
         for site in ("resid_post.1", f"mlp_out.{desk.layers - 1}"):
             one.open()

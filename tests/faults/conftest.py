@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engine.proofs import proven_once
 from tests.faults.inside import Inside
 from tests.threads import one_thread
 
 
 @pytest.fixture(scope="package", autouse=True)
 def small_models() -> Iterator[None]:
-    with one_thread():
+    with one_thread(), proven_once():
         yield
 
 

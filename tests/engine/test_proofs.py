@@ -1,0 +1,55 @@
+"""A proof is shared by engines of the same model only: what differs in weights, code or options is tested anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.engine.startup import build as startup
+from djinn_jupyter.errors import ModelRefused
+from tests.engine.desk import build_desk
+from tests.engine.proofs import proven_once
+from tests.engine.variants import in_place, remembering
+from tests.families import build
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Names of the models that were really tested, in order; one of them a tiny Llama."""
+    tested: list[Any] = []
+    prove = startup.prove
+    monkeypatch.setattr(startup, "prove", lambda engine: tested.append(engine.model) or prove(engine))
+    with proven_once():
+        build_desk(build("llama", layers=6))
+        yield tested
+
+
+def test_the_next_engine_of_a_model_has_the_proof_of_the_first(proven: list[Any]) -> None:
+    desk = build_desk(build("llama", layers=6))
+    assert len(proven) == 1
+    assert {check.name for check in desk.engine.description.checks} > {"forward is deterministic"}
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (lambda: build("llama", seed=1, layers=6), {}),
+        (lambda: in_place(build("llama", layers=6)), {}),
+        (lambda: build("llama", layers=6, attention="eager"), {}),
+        (lambda: build("llama", layers=6), {"page_positions": 32}),
+    ],
+    ids=["weights", "code", "attention", "options"],
+)
+def test_a_model_that_differs_is_tested_anew(
+    proven: list[Any], change: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    build_desk(change(), **options)
+    assert len(proven) == 2
+
+
+def test_a_broken_model_is_refused_beside_one_that_was_proven(proven: list[Any]) -> None:
+    with pytest.raises(ModelRefused):
+        build_desk(remembering(build("llama", layers=6)))
+    assert len(proven) == 2
