@@ -19,6 +19,7 @@ from djinn_jupyter.dap.debuggee import Debuggee
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.replies import SessionPaused
+from tests.waiting import SECONDS
 
 
 class Conversation:
@@ -108,7 +109,7 @@ def test_a_launch_is_refused_where_the_engine_ends_while_it_is_read(monkeypatch:
 
 def test_a_launch_that_its_client_does_not_wait_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    talk = _launching(monkeypatch, lambda *_: go_on.wait(10.0))
+    talk = _launching(monkeypatch, lambda *_: go_on.wait(SECONDS))
     assert talk.ask("disconnect") == [True]
     assert talk.answers(1) == [False]
     go_on.set()

@@ -12,11 +12,12 @@ import pytest
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.magics.native_panel.bridge import LEFT, Bridge
+from tests.waiting import SECONDS
 
 
 def reply_to(asked: Any) -> dict[str, Any]:
     async def awaited() -> dict[str, Any]:
-        return dict(await asyncio.wait_for(asked, 10.0))
+        return dict(await asyncio.wait_for(asked, SECONDS))
 
     return asyncio.run(awaited())
 
@@ -41,7 +42,7 @@ def test_what_is_asked_after_the_end_is_refused(engine: RemoteEngine, asked: Cal
     bridge, thread = bridged(engine)
     assert reply_to(bridge.ask(THREADS, {}))["success"]
     bridge.end()
-    thread.join(10.0)
+    thread.join(SECONDS)
     reply = reply_to(asked(bridge))
     assert (reply["success"], reply["message"]) == (False, LEFT)
 
@@ -50,7 +51,7 @@ def test_what_is_asked_after_the_end_is_refused(engine: RemoteEngine, asked: Cal
 def test_what_is_queued_behind_the_end_is_refused(engine: RemoteEngine, asked: Callable[[Bridge], Any]) -> None:
     bridge, thread = bridged(engine)
     held = threading.Event()
-    bridge.follow(lambda: [held.wait(10.0)].clear())
+    bridge.follow(lambda: [held.wait(SECONDS)].clear())
     bridge.end()
 
     async def late() -> dict[str, Any]:
@@ -61,4 +62,4 @@ def test_what_is_queued_behind_the_end_is_refused(engine: RemoteEngine, asked: C
 
     reply = reply_to(late())
     assert (reply["success"], reply["message"]) == (False, LEFT)
-    thread.join(10.0)
+    thread.join(SECONDS)

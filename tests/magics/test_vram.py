@@ -9,6 +9,7 @@ import pytest
 
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from tests.magics.conftest import Notebook
+from tests.waiting import SECONDS
 
 
 class Displays:
@@ -47,7 +48,7 @@ def followed(trace: MemoryTrace, count: int) -> None:
             enough.set()
 
     trace._heard = hear
-    assert enough.wait(30)
+    assert enough.wait(SECONDS)
 
 
 def test_static_prints_the_final_form_at_once(notebook: Notebook) -> None:
@@ -80,19 +81,19 @@ def test_the_chart_follows_until_it_is_stopped_and_is_then_frozen_in_its_place(
 def test_its_button_freezes_it(notebook: Notebook, displays: Displays) -> None:
     notebook.cell("%djinn_vram -o trace")
     displays.shown[0]._handle_custom_msg({"press": "freeze"}, [])
-    assert displays.frozen.wait(30)
+    assert displays.frozen.wait(SECONDS)
     assert not notebook.shell.user_ns["trace"].running
 
 
 def test_it_ends_by_itself_after_its_seconds(notebook: Notebook, displays: Displays) -> None:
     notebook.cell("%djinn_vram --seconds 0.01")
-    assert displays.frozen.wait(30)
+    assert displays.frozen.wait(SECONDS)
 
 
 def test_an_engine_that_ends_freezes_it_and_says_so(notebook: Notebook, displays: Displays) -> None:
     notebook.cell("%djinn_vram")
     notebook.engine.dead = True
-    assert displays.frozen.wait(30)
+    assert displays.frozen.wait(SECONDS)
     assert "ended: The engine of demo has ended" in displays.shown[-1].html
 
 

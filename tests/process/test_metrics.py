@@ -23,6 +23,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
 from djinn_jupyter.wire.nouns import EngineStatistics, PrefetchStatistics, Residency, SessionState, WeightsStatistics
 from tests.engine.desk import Desk, desk_of, tokens
+from tests.waiting import SECONDS
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 TABLE = BOARD.with_name("metrics.md")
@@ -34,7 +35,7 @@ Page = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def read(address: str) -> Page:
     """Return the value of each name with its labels, read by Prometheus's own parser."""
-    with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+    with urlopen(f"http://{address}/metrics", timeout=SECONDS) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 

@@ -6,6 +6,7 @@ import threading
 
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.wire.replies import SessionClosed
+from tests.waiting import SECONDS
 
 EVENT = SessionClosed(session="a")
 
@@ -18,7 +19,7 @@ def test_letting_out_returns_when_what_was_posted_is_sent() -> None:
     assert outbox.take(woken=True) == [EVENT]
     assert gone.is_alive()  # taken, not yet sent
     outbox.note_sent()
-    gone.join(30.0)
+    gone.join(SECONDS)
     assert not gone.is_alive()
     outbox.close()
 
@@ -34,6 +35,6 @@ def test_what_was_posted_while_others_were_sent_is_waited_for() -> None:
     assert len(outbox.take(woken=True)) == 1
     assert waits.is_alive()
     outbox.note_sent()
-    waits.join(30.0)
+    waits.join(SECONDS)
     assert not waits.is_alive()
     outbox.close()

@@ -26,6 +26,7 @@ from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.process.echoes import echo
 from tests.process.kernels import Kernel
+from tests.waiting import SECONDS
 
 PROMPT = [1, 5, 6, 7, 8]
 
@@ -55,7 +56,7 @@ def test_the_page_of_metrics_is_where_the_registry_says(engine: RemoteEngine, mo
     assert engine.entry is not None
     address = engine.entry.metrics
     assert address is not None
-    with urlopen(f"http://{address}/metrics", timeout=30) as page:
+    with urlopen(f"http://{address}/metrics", timeout=SECONDS) as page:
         told = page.read().decode()
     assert f'model="{model.name}"' in told
     assert str(model) not in told

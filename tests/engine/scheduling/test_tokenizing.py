@@ -17,6 +17,7 @@ from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, engine_like
 from tests.engine.model.test_tokenizer import byte_level, metaspace
 from tests.families import build
+from tests.waiting import SECONDS
 
 LONG = "The capital of France is Paris. " * 80
 assert len(LONG) > AT_ONCE_CHARACTERS
@@ -34,7 +35,7 @@ class HeldTokenizer(TokenText):
         self.threads.append(threading.current_thread().name)
         if len(text) > AT_ONCE_CHARACTERS:
             self.begun.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(SECONDS)
         return [token % 128 for token in super().encode(text, chat, most)[:12]]
 
 
@@ -85,7 +86,7 @@ def test_the_thread_that_polls_and_the_one_that_computes_read_no_long_text(desk:
     replies: list[Any] = []
     desk.post(_run(), replies)
     desk.post(ask.Tokenize(text=LONG), replies)
-    assert _held(desk).begun.wait(30)
+    assert _held(desk).begun.wait(SECONDS)
     assert desk.run((1, 2, 3), 2, name="b").tokens
     assert not replies
     _held(desk).go_on.set()
@@ -97,7 +98,7 @@ def test_the_thread_that_polls_and_the_one_that_computes_read_no_long_text(desk:
 def test_a_short_text_does_not_wait_for_a_long_one(desk: Desk) -> None:
     replies: list[Any] = []
     desk.post(ask.Tokenize(text=LONG * 30), replies)
-    assert _held(desk).begun.wait(30)
+    assert _held(desk).begun.wait(SECONDS)
     assert isinstance(desk.ask(ask.Tokenize(text="The capital")), told.Tokenized)
     assert not replies
 
@@ -118,7 +119,7 @@ def test_a_session_closed_meanwhile_has_its_prompt_answered_once(desk: Desk) -> 
     desk.open()
     replies: list[Any] = []
     desk.post(_run(), replies)
-    assert _held(desk).begun.wait(30)
+    assert _held(desk).begun.wait(SECONDS)
     desk.close("a")
     assert [(type(reply), reply.code) for reply in replies] == [(told.Failed, "UnknownSession")]
     _held(desk).go_on.set()
