@@ -112,10 +112,13 @@ def _pinged_until_it_fails(engine: RemoteEngine) -> None:
 def test_no_login_and_no_folder_outlives_the_client(box: Sshd) -> None:
     dj.load("fake", at=AT)
     tunnels = [one for one in psutil.Process().children(recursive=True) if "LocalForward" in " ".join(one.cmdline())]
-    assert len(tunnels) == 1
+    (tunnel,) = tunnels
+    (forward,) = (word for word in tunnel.cmdline() if word.startswith("LocalForward="))
+    folder = Path(forward.removeprefix("LocalForward=").split()[0]).parent
+    assert folder.stat().st_mode & 0o77 == 0
     loading._channels.close()
-    assert not tunnels[0].is_running()
-    box.cut()  # which waits for nothing that is left
+    assert not tunnel.is_running()
+    assert not folder.exists()
 
 
 def _no_ssh(box: Sshd) -> None:
