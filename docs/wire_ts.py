@@ -12,6 +12,7 @@ import msgspec
 
 from djinn_jupyter.server import answers, messages, protocol
 from djinn_jupyter.wire import (
+    access,
     attribution,
     checkpoints,
     collecting,
@@ -69,6 +70,7 @@ def wire_ts() -> dict[str, str]:
         "rules": [*_aliases(rules), *_interfaces(rules)],
         "progress": [*_aliases(progress), *_interfaces(progress)],
         "transfers": [*_interfaces(transfers)],
+        "access": [*_aliases(access), *_interfaces(access)],
         "nouns": [*_aliases(nouns), *_interfaces(nouns)],
         "readings": [*_aliases(readings), *_interfaces(readings)],
         "interventions": [*_interfaces(interventions)],

@@ -32,6 +32,7 @@ from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.magics.groups import GROUPS
 from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import (
+    access,
     holdings,
     nouns,
     progress,
@@ -50,7 +51,7 @@ from python_api import python_api  # its neighbours; `docs` is no package
 from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
-NOUNS = (nouns, rules, holdings, transfers, progress, readings, registry)
+NOUNS = (nouns, access, rules, holdings, transfers, progress, readings, registry)
 CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 

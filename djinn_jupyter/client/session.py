@@ -29,6 +29,7 @@ from djinn_jupyter.client.watching import WatchingSession
 from djinn_jupyter.errors import DjinnError, UsageError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import (
     AttentionName,
@@ -265,6 +266,13 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, ScoredSession, Head
     def attend(self, attention: AttentionName) -> SessionDescription:
         """Choose how the passes of this session compute attention, as in `engine.session`, before its first prompt."""
         return self._ask(ask.SetAttention(session=self.name, attention=attention), replies.Described).session
+
+    @typed
+    def share(self, person: str, access: Access | None = "read") -> SessionDescription:
+        """Let a person who is admitted to the engine `read` this session (inspect, listen, fork), or also `write` it
+        (run and edit it, all but close and share it), as `OWNER@NAME`; None takes it back. UsageError where it belongs
+        to the engine's own user, or to another."""
+        return self._ask(ask.Share(session=self.name, person=person, access=access), replies.Described).session
 
     def accept_recomputed(self) -> SessionDescription:
         """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.state_publisher import EngineReading
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Failed, Reply
 
@@ -61,6 +62,11 @@ class Engine:
     def keeps_sessions(self) -> bool:
         """True where the next engine will recover the sessions."""
         return self.persistence.journal is not None
+
+    def access(self, session: str, person: str) -> Access | None:
+        """Return what a person may do with another's session, as it is now."""
+        found = self.sessions.get(session)
+        return None if found is None else found.shares.access(person)
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""

@@ -17,6 +17,7 @@ from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
+    from djinn_jupyter.wire.access import Access
 
 
 @magics_class
@@ -130,6 +131,26 @@ class BranchingMagics(Group):
         self.state.drop(session)
         freed = f"{pages} page{'' if pages == 1 else 's'} freed"
         self.state.screen.say(f"{session.label} closed, {freed}; {self._in_use()}")
+
+    @verb(
+        option("name", nargs="?", help="a session; by default the one in use"),
+        option("--with", dest="person", required=True, metavar="PERSON", help="as the engine's user has admitted them"),
+        option("--read", action="store_true", help="they inspect it, hear its events and fork it"),
+        option("--write", action="store_true", help="they also run and edit it: all but to close or share it"),
+        option("--none", action="store_true", help="neither, from now on"),
+    )
+    def djinn_share(self, args: Namespace) -> None:
+        """Share a session with another person of the engine, who calls it OWNER@NAME."""
+        if args.read + args.write + args.none != 1:
+            raise UsageError("Say one of --read, --write and --none.")
+        session = self.state.reach(args.name)
+        access: Access | None = "read" if args.read else "write" if args.write else None
+        described = session.share(args.person, access)
+        if access is None:
+            self.state.screen.say(f"{session.label} is not shared with {args.person}")
+            return
+        reached = f"{described.owner}@{described.name}"
+        self.state.screen.say(f"{session.label} is shared with {args.person}, to {access}, as {in_quotes(reached)}")
 
     @verb(
         option("a", help="a session"),

@@ -27,7 +27,7 @@ from djinn_jupyter.wire.watches import spell_watch
 TableRows = Sequence[Sequence[str]]
 
 SHOWN_CHARACTERS = 60
-AT_TIMES = ("stopped at", "breaks", "rules")  # columns omitted from a narrow cell where they are empty
+AT_TIMES = ("stopped at", "breaks", "rules", "shared with")  # columns omitted from a narrow cell where they are empty
 
 
 def breakpoints_view(points: Sequence[BreakpointDescription], *, session: str | None = None) -> View:
@@ -68,7 +68,7 @@ def watches_view(watches: Sequence[WatchDescription], *, session: str | None = N
 
 def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
-    head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by".split("|")
+    head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by|shared with".split("|")
     shown = told_apart(s.name for s in sessions)
     rows = [
         _session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: natural_order(shown[s.name]))
@@ -77,7 +77,7 @@ def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None
     titles = [head[i] for i in kept]
     numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules")]
     code = [i for i, title in enumerate(titles) if title == "stopped at"]
-    long = [i for i, title in enumerate(titles) if title in ("session", "held by")]
+    long = [i for i, title in enumerate(titles) if title in ("session", "held by", "shared with")]
     return _listed(
         "Sessions",
         titles,
@@ -103,6 +103,7 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
         _memory(s),
         "" if s.state == "running" or s.progress is not None else since(s.idle_seconds),
         "this notebook" if s.name in mine else _held_by(s),
+        ", ".join(f"{one.person} ({one.access})" for one in s.shares),
     ]
 
 

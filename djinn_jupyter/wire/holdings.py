@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.transfers import Tier
 
 
 class Holding(Frozen, frozen=True):
@@ -42,3 +43,16 @@ class SlabStatistics(Frozen, frozen=True):
     bytes_limit: int
     working_copies: int
     working_bytes: int
+
+
+class TierStatistics(Frozen, frozen=True):
+    """The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
+    back."""
+
+    tier: Tier
+    pages: int
+    bytes_used: int
+    bytes_allocated: int
+    bytes_limit: int
+    bytes_out: int
+    bytes_in: int

@@ -6,9 +6,11 @@ from typing import Literal
 
 from djinn_jupyter.described import check_rules
 from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.wire.access import SharedWith as SharedWith
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory, SlabStatistics
+from djinn_jupyter.wire.holdings import TierStatistics as TierStatistics
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.progress import Progress as Progress
 from djinn_jupyter.wire.rules import PassesMeant as PassesMeant
@@ -203,7 +205,8 @@ class SessionDescription(Noun, frozen=True):
     runs: a view of another stop or edition is read again. `kept` is false while the journal does
     not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
     the one that it works with, where it has said so. `attention` is how it computes attention, None where that is as
-    the model was loaded. `progress` is that of work in it which does not move it, such as a sweep."""
+    the model was loaded. `progress` is that of work in it which does not move it, such as a sweep. `shares` are those
+    persons besides its owner who may use it."""
 
     name: OwnName
     owner: str
@@ -232,6 +235,7 @@ class SessionDescription(Noun, frozen=True):
     notebook: OwnName | None = None
     attention: str | None = None
     progress: Progress | None = None
+    shares: tuple[SharedWith, ...] = ()
 
     @property
     def doing(self) -> str:
@@ -246,19 +250,6 @@ class TopToken(Noun, frozen=True):
     text: str
     probability: float
     logit: float
-
-
-class TierStatistics(Noun, frozen=True):
-    """The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
-    back."""
-
-    tier: Tier
-    pages: int
-    bytes_used: int
-    bytes_allocated: int
-    bytes_limit: int
-    bytes_out: int
-    bytes_in: int
 
 
 class RingSlot(Noun, frozen=True):

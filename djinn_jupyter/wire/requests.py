@@ -35,7 +35,7 @@
     ReadHistory                 History
     ReadTree                    Tree
     Describe                    Described
-    SetAttention                Described
+    SetAttention / Share        Described
     SwapOut / SwapIn            Swapped, when the bytes have moved
     Rest                        Described
     Sleep / Wake                WeightsMoved
@@ -55,7 +55,18 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import collecting, greeting, heads, interventions, listening, opening, scoring, sweeps, watches
+from djinn_jupyter.wire import (
+    collecting,
+    greeting,
+    heads,
+    interventions,
+    listening,
+    opening,
+    scoring,
+    sharing,
+    sweeps,
+    watches,
+)
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -95,6 +106,7 @@ Detach = opening.Detach
 Close = opening.Close
 Fork = opening.Fork
 Score = scoring.Score
+Share = sharing.Share
 Sweep = sweeps.Sweep
 ReadMetrics = sweeps.ReadMetrics
 ReadWatch = watches.ReadWatch
@@ -329,6 +341,7 @@ Request = (
     | Open
     | Describe
     | SetAttention
+    | Share
     | Detach
     | Close
     | Fork

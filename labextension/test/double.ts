@@ -194,6 +194,7 @@ export function session(
     host_bytes: 0,
     disk_bytes: 0,
     dirty_bytes: 0,
+    shares: [],
     exactness: 'exact',
     last_transfer: null,
     kept: true,

@@ -65,6 +65,8 @@ def _of(shape: Any) -> st.SearchStrategy[Any]:
             return st.dictionaries(_of(key), _of(value), max_size=3)
         case msgspec.inspect.IntType(ge=least, le=most):
             return st.integers(least if least is not None else -(2**63), most if most is not None else 2**63 - 1)
+        case msgspec.inspect.StrType(pattern=pattern, max_length=most) if pattern is not None:
+            return st.from_regex(pattern, fullmatch=True).filter(lambda drawn: most is None or len(drawn) <= most)
         case msgspec.inspect.StrType(min_length=least):
             return st.text(st.characters(codec="utf-8"), min_size=least or 0, max_size=(least or 0) + 8)
         case msgspec.inspect.FloatType(gt=above, ge=least, lt=below, le=most):

@@ -184,6 +184,7 @@ class _Dump:
             rows=rows,
             places=None,
             lost=session.needs_recompute,
+            shares=session.shares.by_person,
         )
 
     def _live_states(self) -> StatesImage:

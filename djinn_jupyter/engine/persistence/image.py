@@ -19,9 +19,18 @@ import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.persistence.values import Kept
+from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Mode, Origin, PassesMeant, PauseReason, Sampling
+from djinn_jupyter.wire.nouns import (
+    BreakpointDescription,
+    Exactness,
+    Mode,
+    Origin,
+    PassesMeant,
+    PauseReason,
+    Sampling,
+)
 from djinn_jupyter.wire.sites import Site
 
 
@@ -359,3 +368,6 @@ class SessionImage(ImagePart, frozen=True):
     forked_from: Origin | None = None
     edits_made: tuple[EditImage, ...] = ()  # empty in images of versions that recorded only `edits` in force
     attention: str | None = None
+    shares: dict[str, Access] = msgspec.field(
+        default_factory=dict
+    )  # by person, of a journal; a restored checkpoint has none

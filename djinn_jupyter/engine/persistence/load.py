@@ -37,6 +37,7 @@ from djinn_jupyter.engine.session.pass_log import CachedEdit, Passes, PassLog
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import make_sampler
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.shares import Shares
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import CheckpointRefused, DjinnError
@@ -125,6 +126,7 @@ class _Load:
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
             rules={one.number: self._rule(one) for one in image.rules},
             watches={watch.key: watch for watch in map(self._watch, image.watches)},
+            shares=Shares(),
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 

@@ -72,6 +72,7 @@ class Recovery:
         try:
             session = load_session(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
             session.keep_for(named_notebook(name))
+            session.shares.take_over(image.shares)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
             journal.set_aside(found.path, error)
             return None

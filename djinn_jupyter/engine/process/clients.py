@@ -15,11 +15,12 @@ from typing import Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
-from djinn_jupyter.engine.process.persons import Person, require_unowned
+from djinn_jupyter.engine.process.persons import Person, named_by, require_unowned
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, UsageError, VersionMismatch
 from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import (
@@ -27,6 +28,7 @@ from djinn_jupyter.wire.replies import (
     Event,
     Failed,
     Listening,
+    Noted,
     Pong,
     Reply,
     Sessions,
@@ -39,6 +41,7 @@ from djinn_jupyter.wire.requests import (
     Hello,
     Listen,
     ListSessions,
+    Note,
     Open,
     Ping,
     ReadStatistics,
@@ -71,6 +74,7 @@ class Served(Protocol):
     def reading(self) -> PublishedState: ...
     @property
     def keeps_sessions(self) -> bool: ...
+    def access(self, session: str, person: str) -> Access | None: ...
     def forget_sessions(self) -> None: ...
     def accept(self, request: Request, holder: Holder, reply: Answer) -> None: ...
     def depart(self, holder: Holder) -> None: ...
@@ -119,15 +123,26 @@ class ClientTable:
         """Handle one request of the client `peer`, behind which is `person`, by the key of the connection on which this
         very request came, or the engine's own user (None). `answer` is called exactly once, now or later, from any
         thread."""
-        behind = None if person is None else Person(person)
+        behind = None if person is None else Person(person, self._engine.access)
         answer = answer if behind is None else behind.answered_by(answer)
         try:
-            self._receive(peer, request if behind is None else behind.asks(request), answer, behind)
+            if behind is None:
+                self._receive(peer, request, answer, None)
+            else:
+                self._receive_of(behind, peer, request, answer)
         except DjinnError as error:
             answer(Failed(code=error.code, message=str(error)))
         except Exception as error:  # the process's edge: one client's request may not end the service
             log.exception("A %s could not be handled", type(request).__name__)
             answer(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
+
+    def _receive_of(self, person: Person, peer: bytes, request: Request, answer: Answer) -> None:
+        asked = person.asks(request)
+        session = named_by(asked)
+        if session is None or person.owns(session):
+            self._receive(peer, asked, answer, person)
+        else:
+            self._receive(peer, asked, person.told_as_guest(answer, session, request), person)
 
     def sweep(self) -> None:
         """Detach the sessions of holders that have been silent for too long, and forget clients after a day."""
@@ -145,7 +160,7 @@ class ClientTable:
         found: dict[Person | None, list[bytes]] = {}
         for peer in self.listeners.of(session):
             client = self._clients.get(peer)
-            if client is not None and (client.person is None or client.person.owns(session)):
+            if client is not None and (client.person is None or client.person.may_hear(session)):
                 found.setdefault(client.person, []).append(peer)
         return found
 
@@ -156,7 +171,7 @@ class ClientTable:
             return None
         if client.person is None:
             return event
-        return client.person.event(event) if client.person.owns(event.session) else None
+        return client.person.event(event) if client.person.may_hear(event.session) else None
 
     def dismiss(self, peer: bytes) -> None:
         """Take a client for gone, if it is known: its sessions are detached unless another speaks for its holder."""
@@ -184,6 +199,8 @@ class ClientTable:
                 answer(Statistics(statistics=self._engine.reading.statistics))
             case ListSessions():
                 answer(Sessions(sessions=self._engine.reading.sessions))
+            case Note(session=session) if person is not None and not person.owns(session):
+                answer(Noted())  # the work of a guest's notebook is no sign of its owner's
             case Goodbye():
                 self._dismiss(peer)
                 answer(Departed())
@@ -201,7 +218,8 @@ class ClientTable:
         require_showable(hello.user, "The name of a user")
         if person is not None and peer not in self._clients:
             self._make_room(person)
-        holder = Holder(name=hello.holder, user=person.name if person else hello.user, notebook=hello.notebook)
+        known = person.name if person else None
+        holder = Holder(name=hello.holder, user=known or hello.user, notebook=hello.notebook, person=known)
         self._clients[peer] = ConnectedClient(
             holder=holder,
             person=person,

@@ -1,6 +1,7 @@
 """A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
-and no message of hers can name another's, because every name in it is put behind hers. The engine's own user, who has
-no key, sees all of them under these full names.
+and no message of hers can name another's, because every name in it is put behind hers. What another shares with her is
+the exception: she names `bert@main` so while it is shared. The engine's own user, who has no key, sees all of them
+under these full names.
 
 What concerns the whole engine, or a path on its machine, is its own user's alone.
 """
@@ -8,19 +9,24 @@ What concerns the whole engine, or a path on its machine, is its own user's alon
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
+from djinn_jupyter.engine.requests.owners import not_shared
+from djinn_jupyter.engine.requests.sharing import require_granted
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.naming import of_person, person_of, respelled
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
-from djinn_jupyter.wire.replies import Checkpoints, Event, Failed, Reply, Sessions, Statistics, Tree
+from djinn_jupyter.wire.readings import Branch
+from djinn_jupyter.wire.replies import Checkpoints, Described, Event, Failed, Opened, Reply, Sessions, Statistics, Tree
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import in_quotes
 
+Shares = Callable[[str, str], Access | None]
 OF_THE_ENGINE: Final = (ask.Shutdown, ask.Sleep, ask.Wake)
 NOT_KEPT: Final = (
     "What this did is in memory alone, because the journal cannot be written just now. It is tried again; an engine "
@@ -50,23 +56,57 @@ def _made_by(request: Request) -> str | None:
     return None
 
 
+def no_shares(session: str, person: str) -> None:
+    """Return the access to sessions of others where none is shared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person who has proved by a key who they are."""
+    """A person who has proved by a key who they are. `shares` has the access of a person to another's session, as it is
+    now."""
 
     name: str
+    shares: Shares = field(default=no_shares, compare=False, repr=False)
 
     def owns(self, session: str) -> bool:
         return person_of(session) == self.name
 
+    def may_hear(self, session: str) -> bool:
+        return self.owns(session) or self.access(session) is not None
+
+    def access(self, session: str) -> Access | None:
+        """Return this person's access to another's session."""
+        return self.shares(session, self.name)
+
     def asks(self, request: Request) -> Request:
-        """Return the request with this person's names as the engine has them. UsageError for what is the engine's own
-        user's alone."""
+        """Return the request with this person's names as the engine has them, and a session that is shared by the name
+        by which it is. UsageError for what is the engine's own user's alone, or not granted."""
         self._require_allowed(request)
-        return respelled(request, self._in_full)
+        full, named = respelled(request, self._in_full), named_by(request)
+        access = None if named is None else self.access(named)
+        if named is None or access is None:
+            return full
+        if isinstance(request, ask.Open):
+            request = _entered(request)
+            full = request
+        require_granted(request, named, access)
+        return _of_another(full, named)
 
     def answered_by(self, answer: Callable[[Reply], None]) -> Callable[[Reply], None]:
         return lambda reply: answer(self.hears(reply))
+
+    def told_as_guest(self, answer: Callable[[Reply], None], session: str, asked: Request) -> Callable[[Reply], None]:
+        """Return the callback of a request for another's session: it refuses where that is not shared any more."""
+
+        def told(reply: Reply) -> None:
+            if self.access(session) is None:
+                error = not_shared(session)
+                reply = Failed(code=error.code, message=str(error))
+            elif isinstance(asked, ask.Open) and isinstance(reply, Described):
+                reply = Opened(session=reply.session, created=False)
+            answer(reply)
+
+        return told
 
     def hears(self, reply: Reply) -> Reply:
         """Return the reply with these names as the person has them, and of others' no more than that a session exists
@@ -79,7 +119,7 @@ class Person:
             case Sessions(sessions=sessions):
                 reply = Sessions(sessions=tuple(self._seen(one, at) for at, one in enumerate(sessions, 1)))
             case Tree(branches=branches):
-                reply = Tree(branches=tuple(branch for branch in branches if self.owns(branch.session)))
+                reply = Tree(branches=tuple(self._branch(one) for one in branches if self.may_hear(one.session)))
             case Checkpoints(checkpoints=checkpoints):
                 reply = Checkpoints(checkpoints=tuple(one for one in checkpoints if self.owns(one.name)))
             case Statistics(statistics=statistics):
@@ -87,7 +127,7 @@ class Person:
         return respelled(reply, self._in_short)
 
     def event(self, event: Event) -> Event:
-        """Return an event of one of this person's sessions under the person's name for it."""
+        """Return an event of a session that this person may hear, under the person's name for it."""
         return respelled(event, self._in_short)
 
     def _require_allowed(self, request: Request) -> None:
@@ -104,10 +144,49 @@ class Person:
         return of_person(self.name, name)
 
     def _in_short(self, name: str) -> str:
-        return name.removeprefix(of_person(self.name, ""))
+        """Return a name as the person has it; of others' names that are not shared, as their notebooks', the person
+        alone."""
+        person = person_of(name)
+        if person is None or person == self.name or self.access(name) is not None:
+            return name.removeprefix(of_person(self.name, ""))
+        return person
 
     def _seen(self, session: SessionDescription, number: int) -> SessionDescription:
-        return session if self.owns(session.name) else _sized(session, number)
+        if self.owns(session.name):
+            return session
+        if self.access(session.name) is None:
+            return _sized(session, number)
+        own = tuple(one for one in session.shares if one.person == self.name)
+        return msgspec.structs.replace(session, shares=own)
+
+    def _branch(self, branch: Branch) -> Branch:
+        """Return the branch without a parent that is not this person's to name."""
+        parent = branch.forked_from
+        known = parent is None or self.may_hear(parent.session)
+        return branch if known else msgspec.structs.replace(branch, forked_from=None)
+
+
+def named_by(request: Request) -> str | None:
+    """Return the session that a request is about."""
+    if isinstance(request, ask.SessionRequest | ask.Listen | ask.Unlisten):
+        return request.session
+    return None
+
+
+def _entered(request: ask.Open) -> ask.Describe:
+    """Return the request of a guest who opens a session: it goes on being held by its own person's kernel. UsageError
+    where it would be emptied."""
+    if request.fresh:
+        raise UsageError(f"Session {in_quotes(request.session)} is shared with you: only its owner makes it fresh.")
+    return ask.Describe(session=request.session)
+
+
+def _of_another(request: Request, session: str) -> Request:
+    """Return the request about another's session, all other names in it being the person's own."""
+    changes: dict[str, object] = {"session": session}
+    if isinstance(request, ask.StopRequest) and request.stop is not None:
+        changes["stop"] = msgspec.structs.replace(request.stop, session=session)
+    return msgspec.structs.replace(request, **changes)
 
 
 def _sized(session: SessionDescription, number: int) -> SessionDescription:

@@ -146,6 +146,7 @@ class CheckpointRequests:
             raise
         before = self._sessions.get(request.session)
         if before is not None:
+            session.shares.take_over(before.shares.by_person)
             self._life.end(before)
         self._life.begin(session)
         return Opened(session=reports.describe(session), created=True)

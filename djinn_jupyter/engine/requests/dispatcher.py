@@ -170,6 +170,7 @@ class Dispatcher:
         """Answer the request, or start a job for it."""
         request = queued.request
         needs = self._needs.of(request)
+        self._owners.require_shared(request, queued.holder)
         self._owners.require_own(request, queued.holder)
         if isinstance(request, ask.SessionRequest):
             self._sessions.touch(request.session)

@@ -1,22 +1,37 @@
 """The refusal of requests that only a session's own notebook may make, for every request by one rule: its handler names
-the deed, `ownership` the owner of the session."""
+the deed, `ownership` the owner of the session. And of those that only its person may make, or who it is shared with."""
 
 from __future__ import annotations
 
 from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.sharing import require_granted
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers, refusal
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.errors import SessionsWouldSuffer
+from djinn_jupyter.errors import SessionsWouldSuffer, UnknownSession
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import told_apart
+from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class Owners:
     def __init__(self, sessions: SessionTable, residency: Residency, needs: RequestNeeds) -> None:
         self._sessions, self._residency, self._needs = sessions, residency, needs
+
+    def require_shared(self, request: ask.RequestBase, sender: Holder) -> None:
+        """Raise UsageError or UnknownSession where the request is about another person's session and not granted."""
+        if sender.person is None or not isinstance(request, ask.SessionRequest):
+            return
+        if person_of(request.session) == sender.person:
+            return
+        session = self._sessions.get(request.session)
+        access = session.shares.access(sender.person) if session is not None else None
+        if access is None:
+            raise not_shared(request.session)
+        require_granted(request, request.session, access)
 
     def require_own(self, request: ask.RequestBase, sender: Holder) -> None:
         """Raise SessionsWouldSuffer where the request would end what belongs to another notebook, without `force`."""
@@ -29,6 +44,11 @@ class Owners:
         if is_anothers(session, asker.name, asker.notebook):
             shown = told_apart(self._sessions)[session.name]
             raise SessionsWouldSuffer(refusal(session, shown, deed))
+
+
+def not_shared(session: str) -> UnknownSession:
+    """Return the error of one who asks for another's session that is not, or not any more, shared with them."""
+    return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
 
 
 def asker_of(request: ask.OwnerRequest, sender: Holder, session: Session) -> Holder:

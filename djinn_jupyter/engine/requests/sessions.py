@@ -23,6 +23,7 @@ from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
+from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import Origin
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
 from djinn_jupyter.wire.rules import dosed
@@ -90,6 +91,7 @@ class SessionRequests:
         fresh = self._empty(
             session.name, session.owner, session.holder, session.holder_notebook, temporary=session.temporary
         )
+        fresh.shares.take_over(session.shares.by_person)
         self._life.end(session)
         return self._life.begin(fresh)
 
@@ -114,6 +116,21 @@ class SessionRequests:
                 )
             self._runtime.forward.attending(request.attention)
             session.attend(None if request.attention == own else request.attention)
+        return Described(session=reports.describe(session))
+
+    @handles(ask.Share, while_running=True, at_once=True)
+    def share(self, request: ask.Share, holder: Holder) -> Described:
+        """Let another person read or change a person's session from now on, or no more."""
+        session = self._sessions.find(request.session)
+        owner = person_of(session.name)
+        if owner is None:
+            raise UsageError(
+                f"Session {in_quotes(label(session.name))} is of the engine's own user, and others could not name it: "
+                "load the engine by a key of your own to share sessions."
+            )
+        if owner == request.person:
+            raise UsageError(f"Session {in_quotes(label(session.name))} is {owner}'s own; share it with another.")
+        session.shares.grant(request.person, request.access)
         return Described(session=reports.describe(session))
 
     @handles(ask.Detach, while_running=True, at_once=True, changes=False)

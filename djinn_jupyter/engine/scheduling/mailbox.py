@@ -17,10 +17,11 @@ from djinn_jupyter.wire.requests import Request
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """The sender of a request: a kernel or process (`name` survives its restart) of a user, and the notebook that it
-    runs, by which two are not told apart."""
+    runs, by which two are not told apart. `person` is who has proved by a key to be behind it."""
 
     name: str
     user: str
+    person: str | None = field(default=None, compare=False)
     notebook: str | None = field(default=None, compare=False)
 
 

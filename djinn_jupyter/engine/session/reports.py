@@ -60,6 +60,7 @@ def describe(session: Session) -> SessionDescription:
         in_use=session.holder is not None and session.used_by == session.holder,
         attention=session.attention,
         progress=session.progress,
+        shares=session.shares.describe(),
     )
 
 

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.pass_log import PassLog
 from djinn_jupyter.engine.session.residence import Residence
+from djinn_jupyter.engine.session.shares import Shares
 from djinn_jupyter.engine.session.steps import JobKind
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.errors import IllegalMove
@@ -57,6 +58,7 @@ class Session:
     numbers_given: int = 0
     runs: int = 0  # prompts so far
     forked_from: Origin | None = None
+    shares: Shares = field(default_factory=Shares)
     used_by: str | None = None  # the holder whose magics act on it
     holder_notebook: str | None = None
     kept_for: str | None = None  # the notebook that it was recovered for, until that opens it
@@ -126,8 +128,7 @@ class Session:
 
     def change_value(self, frame: Frame) -> None:
         """Put another value at the same stop."""
-        self.frame = frame
-        self.edition = self._next_edition()
+        self.frame, self.edition = frame, self._next_edition()
 
     def _next_edition(self) -> int:
         """Return the clock in microseconds, always more than before: a session never repeats the numbers of a closed
@@ -296,9 +297,8 @@ class Session:
 
     def arrive(self, frame: Frame) -> None:
         """Stop at `frame`."""
-        self.frame = frame
+        self.frame, self.pause_requested = frame, False
         self.edits.clear()
-        self.pause_requested = False
         self.move("stop")
 
     def finish(self) -> None:

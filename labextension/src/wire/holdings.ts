@@ -37,3 +37,17 @@ export interface SlabStatistics {
   readonly working_copies: number;
   readonly working_bytes: number;
 }
+
+/**
+ * The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
+ * back.
+ */
+export interface TierStatistics {
+  readonly tier: 'host' | 'disk';
+  readonly pages: number;
+  readonly bytes_used: number;
+  readonly bytes_allocated: number;
+  readonly bytes_limit: number;
+  readonly bytes_out: number;
+  readonly bytes_in: number;
+}

@@ -6,6 +6,7 @@ export * from './holdings';
 export * from './rules';
 export * from './progress';
 export * from './transfers';
+export * from './access';
 export * from './nouns';
 export * from './readings';
 export * from './interventions';

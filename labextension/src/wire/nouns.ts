@@ -9,6 +9,7 @@ import {
   BudgetStatistics,
   ProcessMemory,
   SlabStatistics,
+  TierStatistics,
 } from './holdings';
 
 import {
@@ -22,6 +23,10 @@ import {
 import {
   Transfer,
 } from './transfers';
+
+import {
+  SharedWith,
+} from './access';
 
 export type PassesMeant = 'prompt' | 'new';
 
@@ -214,7 +219,8 @@ export interface StopIdentity {
  * runs: a view of another stop or edition is read again. `kept` is false while the journal does
  * not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
  * the one that it works with, where it has said so. `attention` is how it computes attention, None where that is as
- * the model was loaded. `progress` is that of work in it which does not move it, such as a sweep.
+ * the model was loaded. `progress` is that of work in it which does not move it, such as a sweep. `shares` are those
+ * persons besides its owner who may use it.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -244,6 +250,7 @@ export interface SessionDescription {
   readonly notebook: string | null;
   readonly attention: string | null;
   readonly progress: Progress | null;
+  readonly shares: readonly SharedWith[];
 }
 
 /** A token with its probability under the softmax of fp32 logits. */
@@ -252,20 +259,6 @@ export interface TopToken {
   readonly text: string;
   readonly probability: Float;
   readonly logit: Float;
-}
-
-/**
- * The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
- * back.
- */
-export interface TierStatistics {
-  readonly tier: 'host' | 'disk';
-  readonly pages: number;
-  readonly bytes_used: number;
-  readonly bytes_allocated: number;
-  readonly bytes_limit: number;
-  readonly bytes_out: number;
-  readonly bytes_in: number;
 }
 
 /**

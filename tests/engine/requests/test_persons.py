@@ -9,9 +9,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.persons import NOT_KEPT, Person
-from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
@@ -28,47 +26,12 @@ from djinn_jupyter.wire.replies import (
     Welcome,
 )
 from tests.engine.cases import KINDS
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import desk_of, tokens
+from tests.engine.requests.house import GUESSED, UNSAID, House
 from tests.wire import values
 
-GUESSED: Final = "quetzal"  # the name of a session and of a checkpoint of bert, which anna guesses
-UNSAID: Final = "ibis"  # in all other names of bert
 PROMPT: Final = tokens(9, seed=4)
 MOST: Final = 10  # cases of a kind
-
-
-class House:
-    """A real engine whose clients are persons: each request is answered before the next is asked."""
-
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end)
-        for person, word in (("bert", UNSAID), ("anna", "hers")):
-            self.greet(person, word)
-
-    def ask(self, person: str | None, request: Any) -> Any:
-        replies: list[Any] = []
-        self.clients.receive((person or "local").encode(), request, replies.append, person)
-        while not replies:
-            self.desk.engine.tick()
-        return replies[0]
-
-    def greet(self, person: str, word: str) -> None:
-        hello = protocol.hello(holder=f"kernel of {word}", user="root", notebook=f"{word}.ipynb")
-        assert isinstance(self.ask(person, hello), Welcome)
-
-    def of_bert(self) -> tuple[Any, ...]:
-        """All that can be read of bert's sessions, as bits."""
-        read: list[Any] = []
-        for name in (GUESSED, UNSAID):
-            described = self.ask("bert", ask.Describe(session=name)).session
-            read.append(msgspec.structs.replace(described, idle_seconds=0.0))
-            read.append(bytes(to_tensor(self.ask("bert", ask.Inspect(session=name)).snapshot.value).numpy().data))
-        return (*read, self.ask("bert", ask.ReadTree()), self.ask("bert", ask.ListCheckpoints()))
-
-    @staticmethod
-    def _must_not_end() -> None:
-        raise AssertionError("a person has ended the engine")
 
 
 @pytest.fixture(scope="module")

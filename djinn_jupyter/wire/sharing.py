@@ -1,0 +1,20 @@
+"""The request that shares a session with another person."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.access import Access
+from djinn_jupyter.wire.request_base import SessionRequest
+
+PersonName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+
+
+class Share(SessionRequest, frozen=True, tag="Share"):
+    """Share a session of one's own with a person, or take that back (`access` None). They say its owner's name before
+    its own: `anna@main`."""
+
+    person: PersonName
+    access: Access | None
