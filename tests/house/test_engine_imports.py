@@ -15,6 +15,7 @@ LATE = {
     "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
     "cli/every.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
+    "cli/hub.py": ("tornado, which an environment of engines may not have", {"hub"}),
     "cli/offers.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
