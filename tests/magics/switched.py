@@ -9,6 +9,7 @@ import msgspec
 
 from djinn_jupyter.errors import UnknownRule
 from djinn_jupyter.wire import nouns, replies, requests
+from djinn_jupyter.wire.access import SharedWith
 from djinn_jupyter.wire.readings import EditAtStop
 from tests.widgets import samples, trees
 
@@ -19,6 +20,12 @@ class Switched:
     sessions: dict[str, nouns.SessionDescription]
     stops: dict[str, replies.Paused | None]
     _site: Callable[[str], str]
+
+    def _share(self, request: requests.Share) -> replies.Reply:
+        given = () if request.access is None else (SharedWith(person=request.person, access=request.access),)
+        found = msgspec.structs.replace(self.sessions[request.session], shares=given)
+        self.sessions[request.session] = found
+        return replies.Described(session=found)
 
     def _setattention(self, request: requests.SetAttention) -> replies.Reply:
         found = msgspec.structs.replace(self.sessions[request.session], attention=request.attention)

@@ -35,6 +35,16 @@ def test_a_fork_has_its_keys_or_values_edited(notebook: Notebook) -> None:
     assert "belong to an edit" in notebook.fails("%djinn_fork third --positions 2")
 
 
+def test_a_session_is_shared_with_a_person_and_the_list_shows_it(notebook: Notebook) -> None:
+    notebook.cell("%djinn_use maps --new")
+    assert "maps is shared with bert, to write, as '" in notebook.cell("%djinn_share --with bert --write")
+    assert last(notebook, requests.Share) == requests.Share(session="maps", person="bert", access="write")
+    assert "bert (write)" in notebook.cell("%djinn_sessions")
+    assert notebook.cell("%djinn_share maps --with bert --none") == "maps is not shared with bert\n"
+    assert "shared with" not in notebook.cell("%djinn_sessions")
+    assert "Say one of --read, --write and --none." in notebook.fails("%djinn_share --with bert --read --none")
+
+
 def test_a_session_chooses_its_attention_and_the_list_shows_it(notebook: Notebook) -> None:
     assert notebook.cell("%djinn_use maps --new --attention eager") == "maps is in use\n"
     assert last(notebook, requests.SetAttention) == requests.SetAttention(session="maps", attention="eager")
