@@ -33,14 +33,22 @@ def cores_first(pids: Sequence[int], *, asked: bool) -> Iterator[bool]:
     """Give the threads of these processes a core before all other programs during the block, where that is asked for,
     so that the other programs' work is no part of a comparison. Yield True where the kernel grants it, which takes a
     right that not every user has. The other programs keep a twentieth of each second, by Linux's own rule."""
-    granted = False
-    with suppress(PermissionError):
-        granted = asked and _schedule(pids, first=True)
+    granted = asked and _granted(pids)
     try:
         yield granted
     finally:
         if granted:
             _schedule(pids, first=False)
+
+
+def _granted(pids: Sequence[int]) -> bool:
+    """Return whether all of these processes have the cores first; where the kernel refuses one, none has them."""
+    try:
+        return _schedule(pids, first=True)
+    except PermissionError:
+        with suppress(PermissionError):  # of the one that was refused
+            _schedule(pids, first=False)
+        return False
 
 
 def _schedule(pids: Sequence[int], *, first: bool) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,17 +53,25 @@ def test_all_threads_have_the_cores_first_within_the_block_and_not_after_it(
 def test_cores_that_were_not_asked_for_or_are_refused_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = list[int]()
+    """One process may be refused where another is granted: a comparison has both sides first, or none."""
+    policies = {7: os.SCHED_OTHER, 8: os.SCHED_OTHER}
+    told = list[tuple[int, int]]()
 
-    def refused(thread: int, *asked: Any) -> None:
-        told.append(thread)
-        raise PermissionError
+    def schedule(thread: int, policy: int, param: os.sched_param) -> None:
+        told.append((thread, policy))
+        if thread == 8:
+            raise PermissionError
+        policies[thread] = policy
 
     monkeypatch.setattr(cores, "PROCESSES", tmp_path)
-    monkeypatch.setattr(os, "sched_setscheduler", refused)
+    monkeypatch.setattr(os, "sched_setscheduler", schedule)
     threads(tmp_path, 7, 7)
-    with cores.cores_first([7], asked=False) as granted:
+    threads(tmp_path, 8, 8)
+    with cores.cores_first([7, 8], asked=False) as granted:
         assert (granted, told) == (False, [])
-    with cores.cores_first([7], asked=True) as granted:
-        assert (granted, told) == (False, [7])
-    assert told == [7]
+    with cores.cores_first([7, 8], asked=True) as granted:
+        assert not granted
+        assert (7, os.SCHED_RR) in told
+        assert set(policies.values()) == {os.SCHED_OTHER}
+        told.clear()
+    assert told == []
