@@ -1,7 +1,8 @@
 """A closed network of queues: users who think, then ask, with resources that serve one at a time.
 
 Exact mean value analysis (Reiser and Lavenberg 1980): the mean seconds that a user waits, from what a visit costs each
-resource. Independent of the distribution of thinking times, and of how a resource orders those that wait.
+resource. Independent of the distribution of thinking times. A resource is taken to be shared by those present, as an
+engine's turns are.
 """
 
 from __future__ import annotations
