@@ -95,7 +95,6 @@ def failures(desk: Desk) -> list[str]:
         curve=Curve([]),
         runs=tuple(made),
         rates=(1.0,),
-        waited=after.waited_seconds - before.waited_seconds,
     )
     bar = Bar(
         required=0.0,

@@ -163,7 +163,6 @@ def _flow(
         runs=tuple(runs.tokens),
         rates=tuple(runs.rates),
         without_core=runs.without_core,
-        waited=waited,
         cores_first=first,
     )
 

@@ -52,7 +52,6 @@ class Flow:
     runs: tuple[tuple[int, ...], ...]  # the new tokens of each run of the one prompt
     rates: tuple[float, ...]  # tokens a second of each run
     without_core: float | None = 0.0  # seconds for which the engine's threads had no core
-    waited: float = 0.0  # seconds of passes in which a copy was waited for, whichever it was
     cores_first: bool = False  # both sides had the cores before other programs
 
     @property
@@ -65,17 +64,19 @@ class Flow:
 
     def together(self, *, waits: bool) -> float:
         """Return the share of the time in which copying and computing could overlap and did; 0 where they take turns.
-        With `waits` a copy also counts where computing did not wait for it: one by another thread may be over before
-        the next layer has begun. What passes waited for copies, wherever they did, is not beside computing."""
-        copying = sum(copy.seconds for copy in self.copies)
-        possible = min(copying, self.computing)
-        beside = sum(max(copy.overlapped_seconds, _not_waited_for(copy) if waits else 0.0) for copy in self.copies)
-        beside = min(beside, max(0.0, copying - self.waited))
+        With `waits` all of a copy counts that computing did not wait for: one by another thread may be over before the
+        next layer has begun."""
+        possible = min(sum(copy.seconds for copy in self.copies), self.computing)
+        beside = sum(_beside_computing(copy, waits=waits) for copy in self.copies)
         return beside / possible if possible > 0 else 0.0
 
 
-def _not_waited_for(copy: LayerCopy) -> float:
-    return 0.0 if copy.stalled_seconds is None else max(0.0, copy.seconds - copy.stalled_seconds)
+def _beside_computing(copy: LayerCopy, *, waits: bool) -> float:
+    """Return the seconds of a copy beside computing. A time in which it was waited for is none of them."""
+    if copy.stalled_seconds is None:
+        return copy.overlapped_seconds
+    not_waited_for = max(0.0, copy.seconds - copy.stalled_seconds)
+    return not_waited_for if waits else min(copy.overlapped_seconds, not_waited_for)
 
 
 def bar_of(wanted: PcieFlatline, hand: HandStreamed, *, gpu: bool) -> Bar:
