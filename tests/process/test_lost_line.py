@@ -290,6 +290,20 @@ async def test_a_line_that_cannot_be_opened_just_now_is_tried_again(monkeypatch:
         assert isinstance(listed, told.Sessions)
 
 
+async def test_a_line_that_gets_no_monitor_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[zmq.Socket[bytes]] = []
+
+    def refused(socket: zmq.Socket[bytes], events: int) -> None:
+        made.append(socket)
+        raise zmq.ZMQError(errno.EMFILE)
+
+    async with afar() as (_, relay, _):
+        monkeypatch.setattr(zmq.Socket, "get_monitor_socket", refused)
+        with zmq.Context() as context, pytest.raises(zmq.ZMQError):
+            SocketLine(context, relay.entry, lambda frames: None, patient=True)
+        assert [socket.closed for socket in made] == [True]
+
+
 async def test_who_is_revoked_while_the_line_is_down_does_not_come_back() -> None:
     async with afar() as (house, relay, connection):
         relay.cut()

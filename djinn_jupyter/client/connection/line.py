@@ -25,8 +25,14 @@ class SocketLine:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Entry, take: Take, *, patient: bool) -> None:
         self.handshake = Handshake(entry, patient=patient)
         self._socket = _connected(context, entry, AGAIN_MILLISECONDS if patient else NEVER_MILLISECONDS)
+        try:
+            monitor = self._socket.get_monitor_socket(WATCHED)
+        except BaseException:
+            self._socket.disable_monitor()
+            self._socket.close()  # else its context would wait for it for ever
+            raise
         self._stream = ZmqStream(self._socket, take)
-        self._monitor = ZmqStream(self._socket.get_monitor_socket(WATCHED), self.handshake.note)
+        self._monitor = ZmqStream(monitor, self.handshake.note)
 
     def send(self, frames: Sequence[bytes | memoryview]) -> None:
         """Raises zmq.Again where the engine has refused the keys and closed its end."""
