@@ -84,6 +84,7 @@ class Tunnel:
         self._folder: _Folder | None = None
         self._ssh: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
+        self._lock = threading.Lock()
 
     @property
     def entry(self) -> Entry:
@@ -107,13 +108,16 @@ class Tunnel:
         await self.open()
 
     def close(self) -> None:
-        if self._ssh is not None:
-            ssh.end(self._ssh)
-        if self._errors is not None:
-            self._errors.close()
-        if self._folder is not None:
-            self._folder.remove()
-        self._ssh = self._errors = self._folder = None
+        """Close the way. The thread that makes it may do so at the same time."""
+        with self._lock:
+            running, errors, folder = self._ssh, self._errors, self._folder
+            self._ssh = self._errors = self._folder = None
+        if running is not None:
+            ssh.end(running)
+        if errors is not None:
+            errors.close()
+        if folder is not None:
+            folder.remove()
 
     def _open(self) -> None:
         self._folder, self._errors = _Folder(), tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
