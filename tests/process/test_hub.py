@@ -290,6 +290,21 @@ async def test_an_admission_is_renewed_until_the_hub_refuses(site: Site, monkeyp
     assert key_folder().allowed() == {}
 
 
+async def test_a_renewal_goes_on_after_an_answer_that_is_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_HUB", site.address)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "token-of-anna")
+    admission, waits = await aside(HubAdmission.ask), list[float]()
+    answers, posted = [(200, b"<html>Sign in</html>")], HubService._posted
+    monkeypatch.setattr(HubService, "_posted", lambda self, body: answers.pop() if answers else posted(self, body))
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 3
+
+    await aside(lambda: client._renew(admission, wait))
+    assert waits == [300.0, 5.0, 300.0]
+
+
 def test_a_token_is_in_no_repr() -> None:
     assert "secret" not in repr(HubService(address="http://hub", token="secret"))
 

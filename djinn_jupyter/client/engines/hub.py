@@ -148,7 +148,7 @@ def _renew(admission: HubAdmission, wait: Callable[[float], bool]) -> None:
     while not wait(seconds):
         try:
             seconds = admission.service.exchange(admission.public).seconds / 2
-        except EngineUnavailable:
+        except (EngineUnavailable, WireError):  # the answer of a proxy, perhaps
             seconds = min(AGAIN_SECONDS, seconds)
         except (KeyRefused, UsageError):
             return  # the next message to the engine says so
