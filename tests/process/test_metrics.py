@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from djinn_jupyter.engine.process import metrics
 from djinn_jupyter.engine.process.metrics import COUNTS, OF_THE_SERVICE, EngineCollector, MetricsPage
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
@@ -59,6 +60,19 @@ def page(desk: Desk) -> Iterator[MetricsPage]:
     with page_of(desk.engine) as page:
         yield page
     desk.close_all()
+
+
+def test_an_address_is_told_as_it_was_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def start(port: int, host: str, registry: object) -> tuple[Any, Any]:  # without IPv6, which a machine may lack
+        asked.append(host)
+        return SimpleNamespace(server_port=9464), None
+
+    monkeypatch.setattr(metrics, "start_http_server", start)
+    collector = EngineCollector(desk.engine.description, lambda: desk.engine.reading, lambda: SERVICE)
+    assert MetricsPage("[::1]:9464", collector).address == "[::1]:9464"
+    assert asked == ["::1"]
 
 
 def sessions(found: Page) -> float:

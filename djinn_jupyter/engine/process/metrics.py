@@ -61,7 +61,7 @@ class MetricsPage:
                 f"The page of metrics cannot be served at {address} ({error.strerror or error}): give another address "
                 "with --metrics, or leave it out."
             ) from None
-        self.address = f"{host}:{self._server.server_port}"
+        self.address = f"{address.rpartition(':')[0]}:{self._server.server_port}"
         log.info("Metrics for Prometheus: http://%s/metrics", self.address)
 
     def close(self) -> None:
