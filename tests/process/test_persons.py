@@ -118,10 +118,17 @@ async def test_where_no_one_listens_it_is_said(house: Served, monkeypatch: pytes
     def unknown(host: str, *of: object, **more: object) -> None:  # where no server of names answers it takes longer
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
+    async def of_several_addresses(host: str, port: int) -> None:
+        raise OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 5556, 0, 0), [Errno 111] Connect")
+
     listens = entry_of(house, "anna")
     house.service.stop()
     with pytest.raises(EngineUnavailable, match=r"Nothing listens at 127.0.0.1:\d+ \(connection refused\)"):
         await Connection.open(listens, holder="kernel-1", user="root")
+    monkeypatch.setattr(asyncio, "open_connection", of_several_addresses)
+    with pytest.raises(EngineUnavailable, match=r"Nothing listens at 127.0.0.1:\d+ \(none of its addresses answers\)"):
+        await Connection.open(listens, holder="kernel-1", user="root")
+    monkeypatch.undo()
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     nowhere = msgspec.structs.replace(listens, commands="tcp://no-such-host.invalid:5556")
     with pytest.raises(EngineUnavailable, match="no machine of that name"):

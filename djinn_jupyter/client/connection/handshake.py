@@ -41,8 +41,10 @@ async def require_reachable(entry: Entry) -> None:
 
 
 def _why(error: OSError) -> str:
-    if isinstance(error, socket.gaierror) or error.errno is None:
+    if isinstance(error, socket.gaierror):
         return "no machine of that name is known here"
+    if error.errno is None:  # asyncio's, for a name of several addresses
+        return "none of its addresses answers"
     return os.strerror(error.errno).lower()
 
 
