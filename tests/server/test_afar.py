@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from djinn_jupyter.client.connection.channels import Channels
+from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engines import attachments
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
@@ -87,6 +88,17 @@ def test_the_note_of_a_process_that_has_gone_is_removed(afar: Served) -> None:
     attachments.note_attached(msgspec.structs.replace(entry, mark="0"))
     looked = attachments.Attachments()
     assert looked.look() == {}
+    assert not list(registry_folder().glob(f"*{attachments.SUFFIX}"))
+
+
+def test_a_forked_child_leaves_the_note_of_its_parent(afar: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    channels = Channels()
+    channel = channels.to(entry_of(afar))
+    with monkeypatch.context() as forked:
+        forked.setattr(IoThread, "usable", False)
+        channel.close()
+    assert list(registry_folder().glob(f"*{attachments.SUFFIX}"))
+    channels.close()
     assert not list(registry_folder().glob(f"*{attachments.SUFFIX}"))
 
 

@@ -140,8 +140,8 @@ class SocketChannel:
 
     def close(self) -> None:
         """Close the connection; it is closed in the end also where the waiting is interrupted."""
-        self._forget()
-        if self._thread.usable:
+        if self._thread.usable:  # else a forked child's, whose parent is attached
+            self._forget()
             self._thread.wait(self._close())
 
     async def _close(self) -> None:
