@@ -124,6 +124,16 @@ def test_a_restarted_kernel_finds_its_sessions_by_its_holder_name(house: House) 
     assert house.engine.departed == []
 
 
+def test_a_client_that_speaks_for_another_holder_has_left_the_first(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.ask(b"1", Open(session="paris"))
+    house.hello(b"1", "kernel-2")
+    assert house.engine.departed == ["kernel-1"]
+    assert house.holder_of("paris") is None
+    house.hello(b"1", "kernel-2")
+    assert house.engine.departed == ["kernel-1"]
+
+
 def test_another_kernel_does_not_get_a_held_session_silently(house: House) -> None:
     house.hello(b"1", "kernel-1")
     house.hello(b"2", "kernel-2")

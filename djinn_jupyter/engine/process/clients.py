@@ -216,10 +216,12 @@ class ClientTable:
         self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
-        if person is not None and peer not in self._clients:
-            self._make_room(person)
         known = person.name if person else None
         holder = Holder(name=hello.holder, user=known or hello.user, notebook=hello.notebook, person=known)
+        if peer in self._clients and self._clients[peer].holder != holder:
+            self._dismiss(peer)  # it spoke for another: its key has another name now
+        if person is not None and peer not in self._clients:
+            self._make_room(person)
         self._clients[peer] = ConnectedClient(
             holder=holder,
             person=person,
