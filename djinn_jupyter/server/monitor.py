@@ -136,9 +136,8 @@ class Monitor:
             if name not in self._links:
                 self._add(EngineLink(entry, heard=self._hear))
         for name, link in tuple(self._links.items()):
-            if name not in entries and (
-                link.entry.is_afar or not link.ready
-            ):  # else it ends by itself, with its reason
+            ends_itself = link.ready and not link.entry.is_afar  # with its reason
+            if name not in entries and not ends_itself:
                 self._keeping[name].cancel()
 
     async def _see_kernels(self) -> None:
