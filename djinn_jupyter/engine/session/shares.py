@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.access import Access, SharedWith
+
+MOST_PERSONS: Final = 100  # all of them are in every description of the session
 
 
 class Shares:
@@ -21,8 +25,13 @@ class Shares:
         return self._access.get(person)
 
     def grant(self, person: str, access: Access | None) -> None:
-        """Give a person this access in place of another; None takes it back."""
+        """Give a person this access in place of another; None takes it back. UsageError where they would be more than
+        MOST_PERSONS."""
         others = {name: given for name, given in self._access.items() if name != person}
+        if access is not None and len(others) >= MOST_PERSONS:
+            raise UsageError(
+                f"A session is shared with at most {MOST_PERSONS} persons: take it back from one (--none)."
+            )
         self._access = others if access is None else {**others, person: access}
 
     def take_over(self, given: Mapping[str, Access]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from djinn_jupyter.engine.process.persons import Person, named_by
 from djinn_jupyter.engine.requests.sharing import READING, WRITING
+from djinn_jupyter.engine.session.shares import MOST_PERSONS, Shares
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
@@ -118,6 +119,19 @@ def test_lists_tell_the_owner_with_whom_and_the_other_what_is_shared(stopped: Ho
     assert [one.session for one in stopped.ask("anna", ask.ReadTree()).branches] == [SHARED]
     share(stopped, None)
     assert stopped.ask("anna", ask.ReadTree()).branches == ()
+
+
+def test_a_session_is_shared_with_a_number_of_persons_at_most() -> None:
+    shares = Shares()
+    for number in range(MOST_PERSONS):
+        shares.grant(f"person{number}", "read")
+    shares.grant("person0", "write")
+    with pytest.raises(UsageError, match="at most 100 persons"):
+        shares.grant("anna", "read")
+    shares.grant("anna", None)
+    shares.grant("person1", None)
+    shares.grant("anna", "read")
+    assert len(shares.by_person) == MOST_PERSONS
 
 
 def test_a_fork_that_is_shared_does_not_tell_what_it_was_forked_from(stopped: House) -> None:
