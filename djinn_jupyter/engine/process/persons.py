@@ -22,7 +22,18 @@ from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.naming import of_person, person_of, respelled
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.readings import Branch
-from djinn_jupyter.wire.replies import Checkpoints, Described, Event, Failed, Opened, Reply, Sessions, Statistics, Tree
+from djinn_jupyter.wire.replies import (
+    Checkpoints,
+    Described,
+    Event,
+    Failed,
+    Opened,
+    Reply,
+    Sessions,
+    Statistics,
+    Swapped,
+    Tree,
+)
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -118,6 +129,8 @@ class Person:
                 return msgspec.structs.replace(reply, message=reply.message.replace(of_person(self.name, ""), ""))
             case Sessions(sessions=sessions):
                 reply = Sessions(sessions=tuple(self._seen(one, at) for at, one in enumerate(sessions, 1)))
+            case Opened(session=session) | Described(session=session) | Swapped(session=session):
+                reply = msgspec.structs.replace(reply, session=self._used(session))
             case Tree(branches=branches):
                 reply = Tree(branches=tuple(self._branch(one) for one in branches if self.may_hear(one.session)))
             case Checkpoints(checkpoints=checkpoints):
@@ -152,10 +165,12 @@ class Person:
         return person
 
     def _seen(self, session: SessionDescription, number: int) -> SessionDescription:
+        return self._used(session) if self.may_hear(session.name) else _sized(session, number)
+
+    def _used(self, session: SessionDescription) -> SessionDescription:
+        """Return a session that this person may use; of another's it is not told with whom else it is shared."""
         if self.owns(session.name):
             return session
-        if self.access(session.name) is None:
-            return _sized(session, number)
         own = tuple(one for one in session.shares if one.person == self.name)
         return msgspec.structs.replace(session, shares=own)
 

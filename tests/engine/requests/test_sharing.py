@@ -121,6 +121,15 @@ def test_lists_tell_the_owner_with_whom_and_the_other_what_is_shared(stopped: Ho
     assert stopped.ask("anna", ask.ReadTree()).branches == ()
 
 
+def test_a_guest_is_not_told_with_whom_else_it_is_shared(stopped: House) -> None:
+    share(stopped, "write")
+    stopped.ask("bert", ask.Share(session=GUESSED, person="carl", access="read"))
+    for request in (ask.Open(session=SHARED), ask.Describe(session=SHARED), ask.SwapIn(session=SHARED)):
+        shares = stopped.ask("anna", request).session.shares
+        assert [one.person for one in shares] == ["anna"], request
+    assert len(stopped.ask("bert", ask.Describe(session=GUESSED)).session.shares) == 2
+
+
 def test_a_session_is_shared_with_a_number_of_persons_at_most() -> None:
     shares = Shares()
     for number in range(MOST_PERSONS):
