@@ -48,7 +48,8 @@ def test_a_line_is_told_once_when_it_is_down_and_once_when_it_is_back(line: Line
     assert line.said[1:] == ["The line to gpu-box:5556 is back."]
 
 
-def test_a_line_that_is_back_at_once_is_not_told(line: Line) -> None:
+def test_a_line_that_is_back_at_once_is_not_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaiting, "TOLD_SECONDS", 3600.0)
     line.down_since = time.time()
     line.notice.look()
     line.down_since = None
