@@ -43,6 +43,7 @@ $(STAMP): pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
 	@$(MAKE) --no-print-directory node
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,lab,test]'
 	@touch $@
+	@echo "Djinn is set up in .venv: make lab, make demo, or . .venv/bin/activate"
 
 # Node.js builds the sidebar: the one on the path when it is new enough, else one from a wheel (Debian 12 has 18).
 node:
