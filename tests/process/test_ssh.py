@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection import road
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines import ssh
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.registry import is_alive, read_entry
 from djinn_jupyter.client.engines.ssh import read_place
@@ -108,21 +106,20 @@ def test_an_engine_that_ended_meanwhile_is_told_in_one_sentence(box: Sshd, monke
         _pinged_until_it_fails(engine)
 
 
-def test_a_way_is_closed_once_where_its_login_ends_as_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that waits for the login closes the way too, as soon as `close` has ended its ssh."""
+def test_a_way_is_closed_once_where_two_threads_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that waits for a login closes the way too as that ends, here while the other is closing it."""
     afar = entry_at(read_address("box"), None)
     way = road.Tunnel(msgspec.structs.replace(afar, commands=f"{AT}/tmp/commands"))
-    folder = way._folder = road._Folder()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as way._ssh:
-        end = ssh.end
+    folder, remove = road._Folder(), shutil.rmtree
+    way._folder = folder
 
-        def ended(running: subprocess.Popen[bytes]) -> None:
-            monkeypatch.setattr(ssh, "end", end)
-            end(running)
-            way.close()
-
-        monkeypatch.setattr(ssh, "end", ended)
+    def removed(path: Path, **how: bool) -> None:
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        remove(path, **how)
         way.close()
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    way.close()  # else a descriptor is closed twice
     assert not folder.socket.parent.exists()
 
 
