@@ -22,9 +22,9 @@ from djinn_jupyter.engine.startup.selftest import Proof
 
 
 @contextmanager
-def proven_once() -> Iterator[None]:
-    """Let engines that are built inside this block share the proofs of their models."""
-    proofs: dict[Hashable, Proof] = {}
+def proven_once(proofs: dict[Hashable, Proof] | None = None) -> Iterator[None]:
+    """Let engines that are built inside this block share the proofs of their models, and those of `proofs`."""
+    proofs = {} if proofs is None else proofs
     prove = build._prove
 
     def proof_of(engine: Engine) -> Proof:

@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, in_the_repository
 
 OURS = ("djinn_jupyter", "benchmarks")
-SOURCES = [ast.parse(file.read_text()) for part in OURS for file in sorted((ROOT / part).rglob("*.py"))]
+SOURCES = [
+    ast.parse(file.read_text())
+    for file in in_the_repository()
+    if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in OURS
+]
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 

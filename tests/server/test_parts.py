@@ -236,6 +236,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.ReadHeads,
         ask.ReadMetrics,
         ask.SetAttention,
+        ask.Share,
     }
 
 

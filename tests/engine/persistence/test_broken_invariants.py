@@ -6,10 +6,12 @@ import errno
 import os
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from djinn_jupyter.engine.system import device
 from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire import requests as ask
@@ -128,6 +130,7 @@ def test_an_engine_that_may_open_no_file_goes_on_with_its_last_measurement(
     desk.open()
     before = desk.engine.reading.statistics.process_bytes
     with monkeypatch.context() as patch:
+        patch.setattr(device, "STATUS", SimpleNamespace(read_text=_too_many))
         patch.setattr(psutil.Process, "memory_info", _too_many)
         patch.setattr(desk.engine.state_publisher, "_published", 0.0)
         desk.run(PROMPT, 2)
