@@ -136,7 +136,7 @@ class BranchingMagics(Group):
         option("name", nargs="?", help="a session; by default the one in use"),
         option("--with", dest="person", required=True, metavar="PERSON", help="as the engine's user has admitted them"),
         option("--read", action="store_true", help="they inspect it, hear its events and fork it"),
-        option("--write", action="store_true", help="they also run and edit it; to close, share, empty or replace it stays yours"),
+        option("--write", action="store_true", help="they also run and edit it, but not close, share or empty it"),
         option("--none", action="store_true", help="neither, from now on"),
     )
     def djinn_share(self, args: Namespace) -> None:
