@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -65,9 +65,11 @@ class Sshd:
         """End sshd and every login, as a cable does that is pulled out."""
         if self._process is None:
             return
-        for process in (*psutil.Process(self._process.pid).children(recursive=True), self._process):
-            if process.pid == self._process.pid or "sshd" in process.name():
-                process.kill()
+        server = psutil.Process(self._process.pid)
+        for process in (*server.children(recursive=True), server):
+            with suppress(psutil.NoSuchProcess):  # a login may end by itself
+                if process == server or "sshd" in process.name():
+                    process.kill()
         self._process.wait()
         self._process = None
 

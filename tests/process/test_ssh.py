@@ -78,17 +78,17 @@ def test_a_lost_login_is_a_lost_line_and_comes_back_by_another(box: Sshd, monkey
     monkeypatch.setattr(road.Tunnel, "again_seconds", 0.05)
     engine = dj.load("fake", at=AT)
     session, heard = engine.session("paris"), list[object]()
-    begun = threading.Event()
+    cut = threading.Event()
 
     def hear(token: object) -> None:
         heard.append(token)
         if len(heard) == 5:
             box.cut()
-        begun.set()
+            cut.set()
 
     runner = threading.Thread(target=lambda: session.run("a b", max_new_tokens=3000, on_token=hear))
     runner.start()
-    begun.wait()
+    cut.wait()  # sshd has gone, so that another can have its port
     while engine.channel.down_since is None:
         assert far_entries(box)
     box.start()
