@@ -13,7 +13,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.forward.pass_controller import Completed, Halted
-from djinn_jupyter.engine.forward.plan import PassRule, Target, make_plan
+from djinn_jupyter.engine.forward.plan import PassRule, Plan, Target, make_plan
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.memory.kv.committed_rows import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -82,7 +82,8 @@ class LinesAlone:
         borders = [Recorded(tap=tap) for tap in self.borders()] if residuals else []
         frame = Frame(tokens=tokens, committed=0, step=0, overrides=overrides)
         with queries.isolated(self.session):
-            outcome = yield from self._entered(frame, observers=[*seen, *borders])
+            plan = self.plan(observers=[*seen, *borders])
+            outcome = yield from queries.passed(self.runtime, self.session, frame, plan)
             kept = self._rows() if rows else BaseRows({})
         assert isinstance(outcome, Completed)
         return RunLine(
@@ -120,7 +121,7 @@ class LinesAlone:
         self, line: RunLine, tap: Tap, raw: Tensor, rules: Iterable[PassRule] = ()
     ) -> Generator[Blocked | None, None, Tensor]:
         """Return the logits of the line with `raw` in place at `tap`, and `rules` behind it."""
-        outcome = yield from self.passed(self._frame(line, tap, raw), rules=rules)
+        outcome = yield from self.passed(self._frame(line, tap, raw), self.plan(rules=rules))
         assert isinstance(outcome, Completed)
         return outcome.logits_1V[0].clone()
 
@@ -129,7 +130,7 @@ class LinesAlone:
     ) -> Generator[Blocked | None, None, Tensor]:
         """Return the hidden state [1, S, D] behind `layer`, with `raw` in place at `tap`, and `rules` behind it."""
         target = Target(tap=self.runtime.resolve(Site(point="resid_post", layer=layer)), step=0)
-        outcome = yield from self.passed(self._frame(line, tap, raw), targets=(target,), rules=rules)
+        outcome = yield from self.passed(self._frame(line, tap, raw), self.plan(rules=rules, halts=[target]))
         assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
         return outcome.frame.hidden
 
@@ -148,27 +149,19 @@ class LinesAlone:
             overrides=() if tap.boundary is not None else (own,),
         )
 
-    def passed(
+    def plan(
         self,
-        frame: Frame,
         *,
-        targets: tuple[Target, ...] = (),
-        observers: Iterable[Recorded] = (),
         rules: Iterable[PassRule] = (),
-    ) -> Generator[Blocked | None, None, Halted | Completed]:
-        """Run from `frame` to a target or the end of the pass; nothing is committed."""
-        with queries.isolated(self.session):
-            return (yield from self._entered(frame, targets=targets, observers=observers, rules=rules))
-
-    def _entered(
-        self,
-        frame: Frame,
-        *,
-        targets: tuple[Target, ...] = (),
         observers: Iterable[Recorded] = (),
-        rules: Iterable[PassRule] = (),
-    ) -> Generator[Blocked | None, None, Halted | Completed]:
-        plan = make_plan(
-            rules=rules, observers=observers, halts=targets, counted=False, yields=self.runtime.giving_way.asked
+        halts: Iterable[Target] = (),
+    ) -> Plan:
+        """Return the plan of a pass that counts nothing and gives way to other jobs."""
+        return make_plan(
+            rules=rules, observers=observers, halts=halts, counted=False, yields=self.runtime.giving_way.asked
         )
-        return (yield from queries.passed(self.runtime, self.session, frame, plan))
+
+    def passed(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
+        """Run from `frame` to a halt of the plan or the end of the pass; nothing is committed."""
+        with queries.isolated(self.session):
+            return (yield from queries.passed(self.runtime, self.session, frame, plan))

@@ -37,7 +37,8 @@ class PathsAlone:
         for one in received:
             if one.receiver.tap.boundary == first:
                 hidden = one.receiver.put(hidden, one.met)
-        outcome = yield from self.alone.passed(self._from(line, first, hidden, ()), rules=received)
+        frame = self._from(line, first, hidden, ())
+        outcome = yield from self.alone.passed(frame, self.alone.plan(rules=received))
         assert isinstance(outcome, Completed)
         return outcome.logits_1V[0].clone()
 
@@ -56,7 +57,8 @@ class PathsAlone:
             overrides.append(Override(tap=sender, raw=raw))
         met = {one.tap.site: Recorded(tap=one.tap) for one in reached}
         frame = self._from(line, first, hidden, tuple(overrides))
-        yield from self.alone.passed(frame, targets=(Target(tap=end, step=0),), observers=met.values())
+        plan = self.alone.plan(observers=met.values(), halts=[Target(tap=end, step=0)])
+        yield from self.alone.passed(frame, plan)
         return [Received(receiver=one, met=value) for one in reached if (value := met[one.tap.site].raw) is not None]
 
     def _from(self, line: RunLine, boundary: int, hidden: Tensor, overrides: tuple[Override, ...]) -> Frame:
