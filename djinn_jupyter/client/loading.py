@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -101,25 +102,23 @@ def _through_ssh(
     if key is not None:
         raise UsageError("Through ssh the keys are ssh's own: leave the key out.")
     place = read_place(address)
-    for attempt in (1, 2):
-        entry = entry_through_ssh(place, model, given, told)
-        try:
-            return attach(entry)
-        except EngineUnavailable:
-            if attempt == 2:
-                raise  # an engine that has just ended is started again
-    raise AssertionError("unreachable")
+    return _attached(lambda: entry_through_ssh(place, model, given, told))
 
 
 def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told: StartCallbacks) -> RemoteEngine:
-    for attempt in (1, 2):
-        entry = adopt_or_start(identity, options, serving, told=told)
-        try:
-            return attach(entry)
-        except EngineUnavailable:
-            if attempt == 2 or is_alive(entry):
-                raise  # an engine that is alive but silent is reported; one that has just ended is started again
-    raise AssertionError("unreachable")
+    return _attached(lambda: adopt_or_start(identity, options, serving, told=told))
+
+
+def _attached(find: Callable[[], Entry]) -> RemoteEngine:
+    """Attach to the engine that `find` finds or starts. One that has just ended is started again, once; one that is
+    alive but silent is reported, which can be told on this machine alone."""
+    entry = find()
+    try:
+        return attach(entry)
+    except EngineUnavailable:
+        if not entry.is_afar and is_alive(entry):
+            raise
+    return attach(find())
 
 
 def _not_said(line: str) -> None: ...
