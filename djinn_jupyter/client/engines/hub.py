@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from djinn_jupyter import errors
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.keys import draw, key_folder
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError, WireError
+from djinn_jupyter.errors import BY_CODE, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.hub import SERVICE, TOKEN, Exchange, Loan, OfferedEngine, Refusal, decode
 from djinn_jupyter.wire.keys import read_public, spell_public
@@ -57,8 +56,7 @@ class HubService:
             refusal = decode(answer, Refusal)
         except WireError:
             raise EngineUnavailable(f"At {self.address} is no service of Djinn (status {status}).") from None
-        kind = getattr(errors, refusal.code, None)
-        raise (kind if isinstance(kind, type) and issubclass(kind, DjinnError) else EngineUnavailable)(refusal.message)
+        raise BY_CODE.get(refusal.code, EngineUnavailable)(refusal.message)
 
     def _posted(self, body: bytes) -> tuple[int, bytes]:
         """Return the status and the body of the answer to a POST, which follows no other address with the token."""
