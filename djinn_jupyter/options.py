@@ -101,7 +101,7 @@ class Identity(ModelOptions):
         """Return a short file name: readable first, unique by hash."""
         import msgspec  # not at import: `%load_ext` goes without
 
-        readable = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.rstrip("/").rpartition("/")[2]).strip("-.")[:40]
+        readable = re.sub(r"[^A-Za-z0-9.]+", "-", short_name(self.model)).strip("-.")[:40]
         digest = sha256(msgspec.json.encode(self)).hexdigest()[:10]
         return f"{readable or 'model'}-{digest}"
 
@@ -159,3 +159,8 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{address!r} is no address; write a host and a port, as 127.0.0.1:9464.")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def short_name(model: str) -> str:
+    """Return the last part of a folder or a hub name."""
+    return model.rstrip("/").rpartition("/")[2]

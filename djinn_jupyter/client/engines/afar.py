@@ -12,7 +12,7 @@ import msgspec
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.options import Identity, Options
+from djinn_jupyter.options import Identity, Options, short_name
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name, process_mark
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -87,6 +87,6 @@ def as_told(entry: Entry, model: ModelDescription) -> Entry:
 def require_model(entry: Entry, wanted: Identity) -> None:
     """Raise UsageError where the engine afar serves another model than the one that is wanted."""
     found = entry.found
-    named = wanted.model in (found.model, found.model.rstrip("/").rpartition("/")[2])
+    named = wanted.model in (found.model, short_name(found.model))
     if not named or any(getattr(wanted, one) not in (None, getattr(found, one)) for one in TOLD):
         raise UsageError(f"{entry.named} serves {found}, not {wanted}.")

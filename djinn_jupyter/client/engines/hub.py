@@ -17,6 +17,7 @@ import msgspec
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.keys import draw, key_folder
 from djinn_jupyter.errors import BY_CODE, EngineUnavailable, KeyRefused, UsageError, WireError
+from djinn_jupyter.options import short_name
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.hub import SERVICE, TOKEN, Exchange, Loan, OfferedEngine, Refusal, decode
 from djinn_jupyter.wire.keys import read_public, spell_public
@@ -104,9 +105,7 @@ class HubAdmission:
         offers = self.loan.engines
         if not offers:
             raise EngineUnavailable("The hub has no engine now: its administrator starts one with `djinn serve MODEL`.")
-        meant = [
-            one for one in offers if model is None or model in (one.model, one.model.rstrip("/").rpartition("/")[2])
-        ]
+        meant = [one for one in offers if model in (None, one.model, short_name(one.model))]
         there = ", ".join(one.model for one in offers)
         if not meant:
             raise UsageError(f"The hub has no engine of {model}; it has {there}.")
