@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from djinn_jupyter.errors import UsageError
-
-MOST_CHARACTERS: Final = 64
+from djinn_jupyter.wire.naming import MOST_CHARACTERS
 
 
 def person_of(user: str) -> str:

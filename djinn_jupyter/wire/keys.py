@@ -32,6 +32,7 @@ import msgspec
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.moments import read_moment, spell_moment
+from djinn_jupyter.wire.naming import PERSON
 from djinn_jupyter.wire.own import make_own_folder, read_own
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ _PART: Final = ".part"
 _UNTIL: Final = " until "  # in a file of `allowed`, between a key and its end
 PREFIX: Final = "djinn-"
 _PUBLIC: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ADMITTED: Final = re.compile(rf"{_NAME.pattern}(\+[0-9a-f]{{16}})?")
+_NAME: Final = re.compile(PERSON)
+_ADMITTED: Final = re.compile(rf"{PERSON}(\+[0-9a-f]{{16}})?")
 _PLACE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,254}")
 _SETTLED_NANOSECONDS: Final = 1_000_000_000  # the clock of a file system may stand still for some of them
 AGAIN_SECONDS: Final = 1.0

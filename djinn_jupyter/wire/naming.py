@@ -16,7 +16,9 @@ import msgspec
 PERSONAL: Final = "a name that a person gave"
 OwnName = Annotated[str, PERSONAL]
 Message = TypeVar("Message", bound=msgspec.Struct)
-_OF_A_PERSON: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})@.+", re.DOTALL)
+MOST_CHARACTERS: Final = 64  # of a person's name
+PERSON: Final = rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_CHARACTERS - 1}}}"
+_OF_A_PERSON: Final = re.compile(rf"({PERSON})@.+", re.DOTALL)
 Spell = Callable[[str], str]
 
 

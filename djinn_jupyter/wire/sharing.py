@@ -7,9 +7,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.wire.access import Access
+from djinn_jupyter.wire.naming import MOST_CHARACTERS, PERSON
 from djinn_jupyter.wire.request_base import SessionRequest
 
-PersonName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+PersonName = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=rf"^{PERSON}\Z")]
 
 
 class Share(SessionRequest, frozen=True, tag="Share"):
