@@ -15,9 +15,9 @@ from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process import unread as unread_module
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
+from djinn_jupyter.engine.process.refusals import NOT_TAKEN
 from djinn_jupyter.engine.process.sender import NOT_SENT
 from djinn_jupyter.engine.process.unread import LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
-from djinn_jupyter.engine.process.zmq_service import NOT_TAKEN
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

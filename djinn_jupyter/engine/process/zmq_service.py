@@ -19,17 +19,16 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
+from djinn_jupyter.engine.process.refusals import NOT_TAKEN, UNKNOWN, Refusals
 from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
-from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.engine.system.faults import Faults, in_short
-from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
+from djinn_jupyter.errors import EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Failed, Reply
@@ -42,17 +41,8 @@ REQUESTS_PER_TURN = 64
 SWEEP_SECONDS = 1.0
 POLL_MILLISECONDS = 1000
 BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to read: no event of a ROUTER tells of room
-COMPLAINT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
-NOT_TAKEN = (
-    f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. Read them, "
-    "and ask again."
-)
-UNKNOWN = (
-    "The engine does not know this client any more: it was started anew, or has let the client go (its key was "
-    "revoked, or it was away for a day). Load it again, and look at your sessions before you go on."
-)
 SMALL = Hello | Goodbye | Ping | Unlisten
 """Requests that are taken all the same: their replies are small, and some make room."""
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
@@ -96,19 +86,19 @@ class Service:
         self._lines = Lines()
         self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
         self._sender = Sender(clients, self._admission, self._lines, self._queues)
+        self._refusals = Refusals(self._sender)
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
         self._stopping = threading.Event()
-        self._requests = self._refused = self._dropped = 0
-        self._complained = 0.0
+        self._requests = 0
 
     def statistics(self) -> ServiceStatistics:
         return ServiceStatistics(
             requests=self._requests,
             replies=self._sender.replies,
-            refused=self._refused,
-            dropped=self._dropped + self._sender.dropped,
+            refused=self._refusals.refused,
+            dropped=self._refusals.dropped + self._sender.dropped,
             unroutable=self._sender.unroutable,
             events=self._sender.events,
             events_dropped=self._queues.events_dropped,
@@ -211,14 +201,14 @@ class Service:
         try:
             envelope = codec.decode_request(frames)
         except (WireError, UsageError) as error:
-            return self._refuse(client, codec.read_number(frames), error)
+            return self._refusals.refuse(client, codec.read_number(frames), error)
         except Exception as error:
             log.exception("A message could not be read")
             said = EngineError(f"It cannot be read ({in_short(error)}).")
-            return self._refuse(client, codec.read_number(frames), said)
+            return self._refusals.refuse(client, codec.read_number(frames), said)
         if isinstance(envelope.body, Hello):
             if envelope.body.heard is not None and not self._knows_of_old(peer, envelope.body):
-                return self._refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
+                return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
             client = self._greet(peer, envelope.body)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
@@ -245,9 +235,9 @@ class Service:
     def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         request = envelope.body
         if self._sender.expects(client, envelope.id):
-            return self._refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
+            return self._refusals.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
         if not isinstance(request, SMALL) and not self._queues.has_room(self._lines.peer_of(client)):
-            return self._refuse(client, envelope.id, EngineError(NOT_TAKEN))
+            return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
         self._requests += 1
         self._sender.pending.add((client, envelope.id))
         self._clients.receive(client, request, self._answer_to(client, envelope.id), person)
@@ -259,25 +249,10 @@ class Service:
     def _turn_away(self, peer: bytes, frames: list[codec.WireFrame], refused: KeyRefused) -> None:
         """Refuse the message of a person whose admission ended since the handshake."""
         self._sender.dismiss(self._lines.client_on(peer))
-        number = codec.read_number(frames)
-        if number is None or (peer, number) in self._sender.pending:
-            self._dropped += 1
-        else:
-            self._refused += 1
-            self._sender.send_reply(peer, number, Failed(code=refused.code, message=str(refused)))
+        self._refusals.refuse(peer, codec.read_number(frames), refused)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
-
-    def _refuse(self, client: bytes, number: int | None, error: DjinnError) -> None:
-        if number is None or (client, number) in self._sender.pending:
-            self._dropped += 1
-            if time.monotonic() - self._complained > COMPLAINT_SECONDS:
-                self._complained = time.monotonic()
-                log.warning("Dropped a message, %d so far: %s", self._dropped, error)
-            return
-        self._refused += 1
-        self._sender.send_reply(client, number, Failed(code=error.code, message=str(error)))
 
     def _send_waiting(self, *, woken: bool) -> None:
         self._sender.go_on()
