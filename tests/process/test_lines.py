@@ -80,6 +80,14 @@ def test_replies_are_kept_up_to_a_bound_for_all_clients_of_a_person(monkeypatch:
     assert of_ada.bytes == len(of_ada) == 0
 
 
+def test_so_many_replies_are_kept_at_most_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_replies, "MOST_REPLIES", 2)
+    kept = kept_replies.KeptReplies()
+    for number in (1, 2, 3):
+        kept.keep(b"1", number, [b"x"])
+    assert kept.numbers(b"1") == {2, 3}
+
+
 def test_replies_are_let_go_when_a_client_was_not_heard_for_long() -> None:
     now = [0.0]
     lines = Lines(clock=lambda: now[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import zmq
@@ -14,9 +14,12 @@ from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process import unread as unread_module
+from djinn_jupyter.engine.process.admission import Admission
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
 from djinn_jupyter.engine.process.refusals import NOT_TAKEN
-from djinn_jupyter.engine.process.sender import NOT_SENT
+from djinn_jupyter.engine.process.sender import NOT_SENT, Sender
 from djinn_jupyter.engine.process.unread import LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
@@ -207,6 +210,20 @@ def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
     assert list(queues.go_on()) == []
     assert [connections[peer].waiting for peer in (b"1", b"2")] == [0, 0]
     assert sum(queues._unread._lumps(ADA)) == 2 * bytes_of(reply)
+
+
+def test_beyond_the_bound_a_sentence_is_sent_and_beyond_sentences_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
+    router, clients = Router(), cast("ClientTable", None)  # none is asked of
+    queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
+    sender = Sender(clients, Admission(None), Lines(), queues)
+    queues._unread.wait(ADA, b"2", 2 * LUMP_BYTES + 1)
+    sender.send_frames(b"1", 7, [b"the reply"])
+    assert router.sent == [[b"1", *codec.encode_reply(7, NOT_SENT)]]
+    queues._unread.wait(ADA, b"2", LUMP_BYTES)
+    sender.send_frames(b"1", 8, [b"another"])
+    assert (len(router.sent), sender.dropped) == (1, 1)
 
 
 def test_beyond_sentences_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

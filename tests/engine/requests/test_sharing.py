@@ -15,7 +15,7 @@ from djinn_jupyter.engine.session.shares import MOST_PERSONS, Shares
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused
+from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused, SessionClosed
 from tests.engine.cases import KINDS
 from tests.engine.desk import desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
@@ -164,23 +164,27 @@ def test_what_was_asked_before_it_was_taken_back_is_not_told_after(stopped: Hous
     assert "is shared with you" in heard[0].message
 
 
-def test_what_waits_in_a_queue_as_it_is_taken_back_is_not_done(stopped: House) -> None:
+@pytest.mark.parametrize(("left", "code"), [(None, "UnknownSession"), ("read", "UsageError")])
+def test_what_waits_in_a_queue_as_it_is_taken_back_is_not_done(stopped: House, left: Any, code: str) -> None:
     share(stopped, "write")
     heard, told = list[Any](), list[Any]()
-    stopped.clients.receive(b"bert", ask.Share(session=GUESSED, person="anna", access=None), told.append, "bert")
+    stopped.clients.receive(b"bert", ask.Share(session=GUESSED, person="anna", access=left), told.append, "bert")
     stopped.clients.receive(b"anna", ask.ClearBreakpoints(session=SHARED), heard.append, "anna")
     while not (heard and told):
         stopped.desk.engine.tick()
-    assert heard[0].code == "UnknownSession"
+    assert heard[0].code == code
     assert len(stopped.ask("bert", ask.Describe(session=GUESSED)).session.breakpoints) == 1
 
 
 def test_events_are_heard_while_it_is_shared(stopped: House) -> None:
     share(stopped, "read")
     stopped.ask("anna", ask.Listen(session=SHARED))
+    missed = SessionClosed(session=SHARED)
+    assert stopped.clients.seen(b"anna", missed) == missed
     assert stopped.clients.listeners_of(SHARED) == {Person("anna"): [b"anna"]}
     share(stopped, None)
     assert stopped.clients.listeners_of(SHARED) == {}
+    assert stopped.clients.seen(b"anna", missed) is None
     share(stopped, "read")
     stopped.ask("anna", ask.Unlisten(session=SHARED))
     assert stopped.clients.listeners_of(SHARED) == {}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 import pytest
 import torch
 
+from djinn_jupyter.engine.system import device
 from djinn_jupyter.engine.system.device import Usage, own_and_mapped
 
 
@@ -17,3 +20,13 @@ def test_the_memory_of_the_process_is_read_off_one_file(monkeypatch: pytest.Monk
     assert usage.anonymous_bytes is not None
     assert usage.mapped_bytes is not None
     assert usage.process_bytes == usage.anonymous_bytes + usage.mapped_bytes > 0
+
+
+def test_shared_memory_is_the_processs_own_and_files_are_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tdjinn\nRssAnon:\t 5 kB\nRssFile:\t 3 kB\nRssShmem:\t 2 kB\nThreads:\t4\n")
+    monkeypatch.setattr(device, "STATUS", status)
+    usage = Usage.read(torch.device("cpu"))
+    assert (usage.anonymous_bytes, usage.mapped_bytes, usage.process_bytes) == (7 << 10, 3 << 10, 10 << 10)
