@@ -17,7 +17,7 @@ from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process.admission import Admission, require_free
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.host import host_name
@@ -86,7 +86,9 @@ async def test_each_hears_the_events_of_their_own_sessions_alone(house: Served) 
     heard: dict[str, list[Event]] = {"anna": [], "bert": []}
     for one, name in ((anna, "anna"), (bert, "bert")):
         await one.listen("", heard[name].append)
-        await one.listen("anna@main", heard[name].append)
+        other = {"anna": "bert", "bert": "anna"}[name]
+        with pytest.raises(UnknownSession, match="is shared with you"):
+            await one.listen(f"{other}@main", heard[name].append)
         await one.ask(Open(session="main"))
         await one.ask(Run(session="main", tokens=(1,), max_new_tokens=2))
     for name in ("anna", "bert"):

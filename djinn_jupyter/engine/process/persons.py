@@ -91,9 +91,15 @@ class Person:
 
     def asks(self, request: Request) -> Request:
         """Return the request with this person's names as the engine has them, and a session that is shared by the name
-        by which it is. UsageError for what is the engine's own user's alone, or not granted."""
+        by which it is. UsageError for what is the engine's own user's alone, or not granted; UnknownSession for
+        another's that is not shared."""
         self._require_allowed(request)
         full, named = respelled(request, self._in_full), named_by(request)
+        if named is not None and isinstance(request, ask.Unlisten) and self._is_of_another(named):
+            return _of_another(full, named)  # also when it is not shared any more
+        for name in (named, _made_by(request)):
+            if name is not None and self._is_of_another(name) and self.access(name) is None:
+                raise not_shared(name)
         access = None if named is None else self.access(named)
         if named is None or access is None:
             return full
@@ -110,7 +116,7 @@ class Person:
         """Return the callback of a request for another's session: it refuses where that is not shared any more."""
 
         def told(reply: Reply) -> None:
-            if self.access(session) is None:
+            if self.access(session) is None and not isinstance(asked, ask.Unlisten):
                 error = not_shared(session)
                 reply = Failed(code=error.code, message=str(error))
             elif isinstance(asked, ask.Open) and isinstance(reply, Described):
@@ -153,8 +159,12 @@ class Person:
         if isinstance(request, ask.SaveCheckpoint | ask.RestoreCheckpoint | ask.DropCheckpoint) and "/" in request.name:
             raise UsageError("A path on the engine's machine is for its user alone: give the checkpoint's name.")
 
+    def _is_of_another(self, name: str) -> bool:
+        return person_of(name) not in (None, self.name)
+
     def _in_full(self, name: str) -> str:
-        return of_person(self.name, name)
+        """Return a name of this person's as the engine has it; it may be given so too, as lists show it."""
+        return of_person(self.name, name.removeprefix(of_person(self.name, "")))
 
     def _in_short(self, name: str) -> str:
         """Return a name as the person has it; of others' names that are not shared, as their notebooks', the person

@@ -77,7 +77,7 @@ def test_every_request_is_allowed_or_refused_by_the_table(stopped: House, access
     for kind in (one for one in NAMING if one not in (ask.Open, ask.Collect)):
         for request in cases(kind):
             reply = stopped.ask("anna", request)
-            told = isinstance(request, ask.Listen | ask.Unlisten) and access is None  # as for a name that no one has
+            told = isinstance(request, ask.Unlisten) and access is None  # who hears no more needs no leave
             if access is None:
                 assert isinstance(reply, Failed) != told, reply
             else:
@@ -222,3 +222,25 @@ def test_a_restored_checkpoint_is_shared_with_none(stopped: House) -> None:
     assert stopped.ask("anna", ask.SaveCheckpoint(session=SHARED, name="copy", replace=True)).checkpoint
     restored = stopped.ask("anna", ask.RestoreCheckpoint(session="copy", name="copy"))
     assert (restored.session.name, restored.session.shares) == ("copy", ())
+
+
+def test_a_name_of_anothers_is_no_name_of_ones_own(stopped: House) -> None:
+    share(stopped, None)
+    asked = (
+        ask.Open(session=SHARED),
+        ask.Run(session=SHARED, tokens=PROMPT),
+        ask.Fork(session="main", name=SHARED),
+        ask.Listen(session=SHARED),
+        ask.Open(session="bert@nothing"),
+    )
+    before = set(stopped.desk.engine.sessions)
+    for request in asked:
+        assert "is shared with you" in stopped.ask("anna", request).message
+    assert set(stopped.desk.engine.sessions) == before
+
+
+def test_a_person_may_say_the_whole_name_of_their_own(stopped: House) -> None:
+    stopped.ask("anna", ask.Open(session="main"))
+    assert stopped.ask("anna", ask.Describe(session="anna@main")).session.name == "main"
+    stopped.ask("anna", ask.Close(session="anna@main"))
+    assert "anna@main" not in stopped.desk.engine.sessions
