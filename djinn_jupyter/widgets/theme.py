@@ -94,7 +94,8 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 # The width of a cell on a screen of 1360 pixels with both sidebars open, approximately; two notebooks side by side have
 # 390 to 510. Text wraps, a guess has its probability below it, and the picture beside a stop's rows goes below them.
 # There the columns of a stop's rows share the width, and a long token ends in an ellipsis (the
-# heading of the picture stays as a column of no width: its cell would take an equal share).
+# heading of the picture stays as a column of no width: its cell would take an equal share). Beside both sidebars a
+# notebook of two has a cell of 250 pixels, where of five guesses the most probable one stays and has the room of all.
 NARROW: Final = (
     (
         "@container (max-width:680px)",
@@ -121,6 +122,14 @@ NARROW: Final = (
 .djinn.djinn .dj-rows th:nth-child(4),.djinn.djinn .dj-rows .dj-above{display:table-cell;width:0;padding:0;font-size:0}
 .djinn .dj-rows .dj-meter{display:none}
 .djinn .dj-rows .dj-mono{display:block;overflow:hidden;text-overflow:ellipsis;white-space:pre}
+""",
+    ),
+    (
+        "@container (max-width:360px)",
+        """
+.djinn .dj-rows .dj-tight ~ .dj-tight{display:none}
+.djinn .dj-rows .dj-guess{width:500%}
+.djinn .dj-rows th:nth-child(n+5){width:38%}
 """,
     ),
 )
