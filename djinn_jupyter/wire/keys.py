@@ -296,12 +296,21 @@ class Admitted:
 
     def permit(self, public: PublicKey) -> Permit | None:
         """Return the admission of a key, which may have ended; None where there is none."""
+        return self._look().get(public)
+
+    def knows(self, person: str) -> bool:
+        """Return whether a key has been admitted under this name, until a moment that may have passed, and was not
+        revoked."""
+        return any(permit.person == person for permit in self._look().values())
+
+    def _look(self) -> Mapping[PublicKey, Permit]:
+        """Return the admissions as the folder has them now."""
         with self._lock:
             stamp = self._settled_stamp()
             if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
                 self._permits, whole = self._folder.read_permits()
                 self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
-            return self._permits.get(public)
+            return self._permits
 
     def _settled_stamp(self) -> int | None:
         """Return when the folder changed; None so soon after a change that another could have the same time."""

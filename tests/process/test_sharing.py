@@ -54,6 +54,15 @@ keep(fork.logits())
 print(made.hexdigest(), len(heard), [one.owner for one in engine.sessions()].count("anna"))
 """
 
+SHARES = re.findall(r"^%djinn_share .*$", (ROOT / "docs" / "sharing.md").read_text(), re.MULTILINE)
+CELLS = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in ("%load_ext djinn_jupyter", "import djinn_jupyter as dj", *sys.argv[1:]):
+    shell.run_cell(cell)
+"""
+
 
 class Side:
     """A machine, as far as a home folder makes one."""
@@ -117,6 +126,7 @@ def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side], tmp
     assert (int(heard) > 0, sessions) == (True, "2")
     assert _through_ssh(box, laptop, tmp_path / "ssh") == here
     assert "serves demo" in laptop.says("-c", WORK.replace('load("demo"', 'load("gpt2"'), at)
+    _share_with_bert(laptop, box, Side(tmp_path / "bert"), at)
     _no_secret_is_told(sides, served, drawn + admitted + trusted + line)
     assert re.match(r"anna is admitted until 20[0-9T:-]+Z\. ", box.djinn(KEY.sub(public, allow_for_a_day)))
     assert "is not admitted any more" in box.djinn(revoke)
@@ -173,3 +183,21 @@ def _no_secret_is_told(sides: dict[str, Side], served: subprocess.Popen[str], sa
     for side in sides.values():
         told += [path.read_text(errors="replace") for path in (side.home / "runtime").rglob("*") if path.is_file()]
     assert not [text for text in told for secret in secrets if secret in text]
+
+
+def _share_with_bert(anna: Side, box: Side, bert: Side, at: str) -> None:
+    """Follow the page's lines about a session of anna's, whose line they share with bert, who has a key too."""
+    load = f"%djinn_load demo --at {at} --session main"
+    listed = f"print([one.name for one in dj.load('demo', at={at!r}).sessions()])"
+    (share,) = SHARES
+    refused = anna.says("-c", CELLS, load, share)
+    assert "No bert is admitted here" in refused
+    public = KEY.findall(bert.djinn("key new bert"))[0]
+    engines = KEY.findall(box.djinn(f"key allow {public} --as bert"))[0]
+    bert.djinn(f"key trust {at} {engines}")
+    assert "anna@main" not in bert.says("-c", CELLS, load, listed)
+    anna.says("-c", CELLS, load, share)
+    entered = bert.says("-c", CELLS, load, listed, "%djinn_use anna@main")
+    assert entered.count("anna@main") >= 2, entered
+    anna.says("-c", CELLS, load, f"{share.rpartition(' ')[0]} --none")
+    assert "anna@main" not in bert.says("-c", CELLS, load, listed)

@@ -192,3 +192,13 @@ def test_what_another_program_leaves_in_a_folder_of_keys_is_no_key(keys: KeyFold
         assert keys.names(kind) == ("anna",)
     assert keys.own().public == keys.own("anna").public
     assert keys.read_permits() == ({keys.own("anna").public: Permit(person="anna")}, True)
+
+
+def test_a_name_is_known_until_it_is_revoked_also_when_its_time_has_passed(tmp_path: Path) -> None:
+    keys = KeyFolder(tmp_path, lambda: 1_000_000.0)
+    admitted, public = keys.admitted(), os.urandom(32)
+    assert not admitted.knows("anna")
+    keys.allow(public, "anna", 999_999.0)
+    assert (admitted.name_of(public), admitted.knows("anna"), admitted.knows("ann")) == (None, True, False)
+    keys.revoke("anna")
+    assert not admitted.knows("anna")

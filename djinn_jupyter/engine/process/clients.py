@@ -46,6 +46,7 @@ from djinn_jupyter.wire.requests import (
     Ping,
     ReadStatistics,
     Request,
+    Share,
     Shutdown,
     Unlisten,
 )
@@ -56,6 +57,11 @@ AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes
 FORGOTTEN_SECONDS = 24 * 3600.0
 MOST_CLIENTS = 100  # of one person with a key
 Answer = Callable[[Reply], None]
+
+
+def no_one(person: str) -> bool:
+    """Return False: an engine without a door knows no persons."""
+    return False
 
 
 class PublishedState(Protocol):
@@ -94,7 +100,8 @@ class ConnectedClient:
 
 class ClientTable:
     """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
-    sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code)."""
+    sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code).
+    `knows_person` says of a name whether a key is, or was, admitted under it."""
 
     def __init__(
         self,
@@ -102,9 +109,11 @@ class ClientTable:
         *,
         shut_down: Callable[[], None],
         silence_seconds: float = 20.0,
+        knows_person: Callable[[str], bool] = no_one,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
+        self._knows_person = knows_person
         self._silence_seconds = silence_seconds
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
@@ -210,6 +219,8 @@ class ClientTable:
             case _:
                 if person is None:
                     require_unowned(request)
+                if isinstance(request, Share) and request.access is not None:
+                    self._require_known(request.person)
                 self._engine.accept(request, client.holder, answer)
 
     def _welcome(self, peer: bytes, hello: Hello, person: Person | None) -> Welcome:
@@ -251,6 +262,14 @@ class ClientTable:
                 f"{person.name} has {MOST_CLIENTS} notebooks and panels at this engine, which is the limit: close some."
             )
         self._dismiss(silent)
+
+    def _require_known(self, person: str) -> None:
+        """Raise UsageError where a session would be shared with a name that no one has, or that another gets later."""
+        if not self._knows_person(person):
+            raise UsageError(
+                f"No {person} is admitted here, so a session cannot be shared with them: mind the spelling, or ask the "
+                "engine's user to admit them first (`djinn key allow`); in a JupyterHub they load once."
+            )
 
     def _require_this_protocol(self, hello: Hello) -> None:
         different = protocol.difference(hello.version, hello.protocol)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.admission import Door, require_free
-from djinn_jupyter.engine.process.clients import ClientTable, Served
+from djinn_jupyter.engine.process.clients import ClientTable, Served, no_one
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
@@ -108,13 +108,15 @@ class Daemon:
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
+        door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
         clients = ClientTable(
             engine,
             shut_down=self.stop,
             silence_seconds=self._daemon.silence_seconds,
+            knows_person=door.admitted.knows if door else no_one,
         )
         folder = SocketFolder()
-        service = self._bind(clients, outbox, folder, engine.faults)
+        service = self._bind(clients, outbox, folder, door, engine.faults)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
         broken: EngineBroken | None = None
@@ -154,8 +156,9 @@ class Daemon:
         if self._restarts.allowed:
             self._restarts.hold_lock(self._config.identity)
 
-    def _bind(self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, faults: Faults) -> Service:
-        door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
+    def _bind(
+        self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, door: Door | None, faults: Faults
+    ) -> Service:
         return Service(
             clients, outbox, commands=folder.endpoint("commands"), door=door, broken=self.stop, faults=faults
         )

@@ -14,6 +14,7 @@ from djinn_jupyter.wire.replies import Welcome
 from tests.engine.desk import Desk
 
 GUESSED: Final = "quetzal"  # the name of a session and of a checkpoint of bert, which anna guesses
+PERSONS: Final = ("anna", "bert", "carl")
 UNSAID: Final = "ibis"  # in all other names of bert
 
 
@@ -22,7 +23,7 @@ class House:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end)
+        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end, knows_person=PERSONS.__contains__)
         for person, word in (("bert", UNSAID), ("anna", "hers")):
             self.greet(person, word)
 

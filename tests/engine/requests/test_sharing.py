@@ -130,6 +130,13 @@ def test_a_guest_is_not_told_with_whom_else_it_is_shared(stopped: House) -> None
     assert len(stopped.ask("bert", ask.Describe(session=GUESSED)).session.shares) == 2
 
 
+def test_a_name_that_no_one_has_is_refused_and_may_be_taken_back(stopped: House) -> None:
+    refusal = stopped.ask("bert", ask.Share(session=GUESSED, person="ana", access="read"))
+    assert (refusal.code, refusal.message.startswith("No ana is admitted here")) == ("UsageError", True)
+    assert stopped.ask("bert", ask.Describe(session=GUESSED)).session.shares == ()
+    assert not isinstance(stopped.ask("bert", ask.Share(session=GUESSED, person="ana", access=None)), Failed)
+
+
 def test_a_session_is_shared_with_a_number_of_persons_at_most() -> None:
     shares = Shares()
     for number in range(MOST_PERSONS):
