@@ -15,6 +15,7 @@ from djinn_jupyter._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
+    from djinn_jupyter.client.attributing import attribute as attribute
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
@@ -42,6 +43,7 @@ _HOMES = {
     "connect": "client.loading",
     "sweep": "client.sweeping",
     "path": "client.paths",
+    "attribute": "client.attributing",
     "noise": "client.sweep_arguments",
     "collect": "client.engine",
     "Activations": "client.activations",

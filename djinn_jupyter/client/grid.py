@@ -16,7 +16,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.replies import Swept
-from djinn_jupyter.wire.sweeps import Continued, EditedLine, Measured
+from djinn_jupyter.wire.sweeps import Continued, EditedLine, Estimate, Measured
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,8 @@ RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "in
 class Grid:
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
     `several` metrics the next axis counts them. Cells that were not reached are NaN. `replies` holds the sweep of each
-    pair, of which `missing` ones were not reached. `interrupted` is True where an interrupt ended the sweep."""
+    pair, of which `missing` ones were not reached. `interrupted` is True where an interrupt ended the sweep. `steps` is
+    the number of gradients of an attribution, whose values are changes of the metric; None of a sweep."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Grid:
         self.site, self.edit, self.seed = first.site, first.edit, first.seed
         self.in_pairs, self.windows = first.in_pairs, dict(first.windows)
         self.receivers, self.into = first.receivers, first.into
+        self.steps = None if first.estimate is None else first.estimate.steps
         self.metrics = tuple(one.metric for one in first.measured)
         counted = (("pair", paired), ("metric", several))
         self.over: tuple[str, ...] = (*(name for name, there in counted if there), *_axes(first))
@@ -111,7 +113,10 @@ class Grid:
 
     @property
     def unedited(self) -> Any:
-        """The metric of the line that was edited, without an edit: what the cells are compared with."""
+        """The metric of the line that was edited, without an edit: what the cells are compared with. It is 0 of an
+        attribution, whose cells are changes."""
+        if self.steps is not None:
+            return self._numbers([[0.0] * len(one.measured) for one in self.replies])
         return self.clean if self.into == "clean" else self.corrupted
 
     def _of_each(self, found: Sequence[Sequence[Any]]) -> Any:
@@ -147,7 +152,8 @@ class Grid:
         """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each line."""
         told = {name: getattr(self.replies[0], name) for name in RECIPE}
         metric = list(self.metrics) if self.several else self.metric
-        return told | {"metric": metric, "texts": [one.texts for one in self.replies]}
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return told | steps | {"metric": metric, "texts": [one.texts for one in self.replies]}
 
     def places(self) -> tuple[tuple[Any, ...], ...]:
         """Return the places along each axis."""
@@ -215,7 +221,7 @@ class Grid:
     def __repr__(self) -> str:
         sizes = " x ".join(f"{len(at)} {axis}s" for axis, at in zip(self.over, self.places(), strict=True))
         over = f" over {sizes}" if sizes else ""
-        return f"Grid of {self.metric}{over}: {self.what}, {self.mode}"
+        return f"Grid of {self.metric}{over}: {self.what}, {self.mode if self.steps is None else 'estimated'}"
 
     @property
     def what(self) -> str:
@@ -237,7 +243,8 @@ def _reply(fields: dict[str, Any]) -> Swept:
         Measured(**{**one, "values": Array(dtype="float64", shape=shape, data=one["values"])})
         for one in fields["measured"]
     )
-    return Swept(**{**fields, **lists, "places": places, "measured": measured})
+    estimate = msgspec.convert(fields.get("estimate"), Estimate | None)
+    return Swept(**{**fields, **lists, "places": places, "measured": measured, "estimate": estimate})
 
 
 def _axes(reply: Swept) -> tuple[str, ...]:

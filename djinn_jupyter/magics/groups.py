@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from djinn_jupyter.magics.attributing import AttributingMagics
 from djinn_jupyter.magics.branching import BranchingMagics
 from djinn_jupyter.magics.breaking import BreakingMagics
 from djinn_jupyter.magics.changing import ChangingMagics
@@ -30,6 +31,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     MemoryMagics,
     SweepingMagics,
     PathMagics,
+    AttributingMagics,
     HeadsMagics,
     CollectingMagics,
     DebuggingMagics,

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import batches, doses, paths, stops, sweep_arguments, sweeping
+    from djinn_jupyter.client import attributing, batches, doses, paths, stops, sweep_arguments, sweeping
     from djinn_jupyter.client.engines import logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
@@ -19,6 +19,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(importlib.import_module(self._module), name)
 
+    attributing = _Lazy("djinn_jupyter.client.attributing")
     batches = _Lazy("djinn_jupyter.client.batches")
     doses = _Lazy("djinn_jupyter.client.doses")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
@@ -34,6 +35,7 @@ else:
     views = _Lazy("djinn_jupyter.widgets.views")
 
 __all__ = [
+    "attributing",
     "batches",
     "doses",
     "live_memory",

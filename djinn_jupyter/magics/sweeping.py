@@ -100,7 +100,7 @@ class SweepingMagics(Group):
             raise UsageError("A sweep needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         noise = self._noise(args)
         session = self.state.session(args.session)
-        pairs = self._pairs(args)
+        pairs = pairs_of(self, args, noise=noise)
         draw_swept(
             self.state,
             args,
@@ -109,14 +109,14 @@ class SweepingMagics(Group):
                 corrupted=session if noise is None and pairs is None else None,
                 pairs=pairs,
                 positions=args.positions,
-                align=None if args.align is None else _alignment(args.align),
+                align=None if args.align is None else aligned_positions(args.align),
                 clean=session if noise is not None else named_line(self.state, args.clean),
                 noise=noise,
                 samples=args.samples,
                 coefs=numbers_of(args.coefs),
                 site=args.site,
-                over=args.over or (None if _has_stars(args.site) else "layer,position"),
-                window=_window(args.window),
+                over=args.over or (None if has_stars(args.site) else "layer,position"),
+                window=window_of(args.window),
                 in_pairs=args.in_pairs,
                 metric=args.metrics[0] if len(args.metrics) == 1 else args.metrics,
                 edit=swept_edit(self.state, args.edit),
@@ -136,12 +136,14 @@ class SweepingMagics(Group):
             raise UsageError("--noise patches from the present line itself: leave --from out.")
         return sweep_arguments.noise(args.noise, **given(scale=args.noise_scale))
 
-    def _pairs(self, args: Namespace) -> object:
-        if args.prompts is None:
-            return None
-        if args.clean is not None or args.noise is not None:
-            raise UsageError("--prompts gives both lines of each pair: leave --from and --noise out.")
-        return prompts_of(self, args.prompts)
+
+def pairs_of(group: Group, args: Namespace, *, noise: Noise | None = None) -> object:
+    """Return the pairs of lines that --prompts names, None where it is not given. Raises UsageError."""
+    if args.prompts is None:
+        return None
+    if args.clean is not None or noise is not None:
+        raise UsageError("--prompts gives both lines of each pair: leave --from and --noise out.")
+    return prompts_of(group, args.prompts)
 
 
 def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:
@@ -173,7 +175,7 @@ def named_line(state: KernelState, name: str | None) -> object:
     return there if name is None or (there is not None and not callable(there)) else state.find(name)
 
 
-def _alignment(text: str) -> list[Any]:
+def aligned_positions(text: str) -> list[Any]:
     """Return the alignment that --align names: a number, a slice or a text in quotes, or two of them with = between."""
     if not _ALIGNED.fullmatch(text):
         raise UsageError(f"--align is a list such as \"' capital', -1, ' Italy'=' France'\"; {text!r} is none.")
@@ -181,11 +183,11 @@ def _alignment(text: str) -> list[Any]:
     return [sides[0] if len(sides) == 1 else tuple(sides) for sides in found]
 
 
-def _has_stars(site: str) -> bool:
+def has_stars(site: str) -> bool:
     return site.startswith("*") or "[*]" in site
 
 
-def _window(text: str | None) -> int | dict[str, int]:
+def window_of(text: str | None) -> int | dict[str, int]:
     try:
         if text is None or "=" not in text:
             return int(text or 1)

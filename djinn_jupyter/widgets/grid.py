@@ -130,6 +130,8 @@ def _most(values: NDArray[Any], base: float) -> float:
 
 def _legend(grid: Grid, base: float) -> Html:
     of = "the mean over pairs, " if grid.paired else ""
+    if grid.steps is not None:
+        return joined([f"{of}orange where the metric would rise, blue where it would fall; full colour at the largest"])
     return joined([f"{of}orange above {figure(base)}, the {grid.into} line's, blue below; full colour at the largest"])
 
 
@@ -149,6 +151,8 @@ def _facts(grid: Grid) -> list[tuple[str, str]]:
     finished = int(np.count_nonzero(~np.isnan(grid.values))) // len(grid.metrics)
     if finished < cells:
         return [*found, ("cells", f"{finished:,} of {cells:,} finished")]
+    if grid.steps is not None:
+        return [*found, ("cells", f"{cells:,} estimated, to first order, and none computed")]
     found.append(("cells", f"{grid.computed:,} computed, {cells - grid.computed:,} where the edit changes nothing"))
     if grid.largest_difference is None:
         return [*found, ("exactness", "each cell computed alone" if grid.mode == "exact" else "nothing to recheck")]

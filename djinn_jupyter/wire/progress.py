@@ -6,13 +6,17 @@ from typing import Final, Literal
 
 from djinn_jupyter.wire.frozen import Frozen
 
-Doing = Literal["sweeping", "collecting", "computing losses", "computing logits", "reading heads"]
-COUNTED: Final[dict[Doing, str]] = {"sweeping": "cells", "reading heads": "lines"}  # the others count prompts
+Doing = Literal["sweeping", "collecting", "computing losses", "computing logits", "reading heads", "attributing"]
+COUNTED: Final[dict[Doing, str]] = {
+    "sweeping": "cells",
+    "reading heads": "lines",
+    "attributing": "layers",
+}  # the others count prompts
 
 
 class Progress(Frozen, frozen=True):
-    """`done` of `total` cells, prompts or lines; `total` is None where more may follow than the engine was asked for
-    yet."""
+    """`done` of `total` cells, prompts, lines or layers; `total` is None where more may follow than the engine
+    was asked for yet."""
 
     doing: Doing
     done: int

@@ -56,6 +56,13 @@ class Continued(Frozen, frozen=True):
     values: tuple[tuple[float, ...], ...]
 
 
+class Estimate(Frozen, frozen=True):
+    """Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
+    metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one."""
+
+    steps: Annotated[int, Meta(ge=1, le=1000)] = 1
+
+
 class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     """Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
     line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
@@ -68,7 +75,8 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
     With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
     `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
-    taken as they are, but for those that are recomputed."""
+    taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
+    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use."""
 
     corrupted: LineSource
     site: Spelling
@@ -88,6 +96,7 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     into: EditedLine = "corrupted"
     pair: Annotated[int, Meta(ge=0)] = 0
     continued: Continued | None = None
+    estimate: Estimate | None = None
 
 
 class ReadMetrics(SessionRequest, frozen=True, tag="ReadMetrics"):
@@ -120,7 +129,7 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
     axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
     in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
     the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
-    says so. By `recipe` another sweep is known to go on from this one."""
+    says so. By `recipe` another sweep is known to go on from this one. With an `estimate` the values are changes."""
 
     site: str
     over: tuple[Axis, ...]
@@ -138,6 +147,7 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
     receivers: tuple[str, ...] = ()
     into: EditedLine = "corrupted"
     recipe: str = ""
+    estimate: Estimate | None = None
 
 
 class SweepProgressed(EventBase, frozen=True, tag="SweepProgressed"):

@@ -12,8 +12,8 @@ from djinn_jupyter.magics import unload_ipython_extension
 from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
-back resume fork tree sessions use share close diff swap rest sleep nap sweep path heads collect loss checkpoint restore
-accept vram debugger""".split()
+back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute heads collect loss
+checkpoint restore accept vram debugger""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 

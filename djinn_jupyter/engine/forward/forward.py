@@ -246,12 +246,23 @@ class Forward:
         """Return logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the
         residual stream; [n, tokens] where only some are wanted, for which the head computes no others. Whether a
         family's epilogue allows that has to be tested."""
+        return self.epilogue(rows_nD, tokens)
+
+    def epilogue(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
+        """Return the same logits, computed in the mode that the caller has set: with a graph where that makes one."""
         epilogue = EpilogueHooks(self.layers, to_home(rows_nD, self.device)[None])
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
         with self._attending(), self.weights.passing(), self.gates.entered(epilogue), columns:
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Let the caller run single layers inside this block, by their own arguments: weights awake, attention as it
+        is computed here."""
+        with self._attending(), self.weights.passing():
+            yield
 
     @torch.inference_mode()
     def layer_arguments(self, tokens: tuple[int, ...], start: int, cache: Cache, *, lines: int) -> list[Arguments]:

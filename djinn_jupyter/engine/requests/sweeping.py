@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from djinn_jupyter.engine.gradients.attributing import Attributing
+from djinn_jupyter.engine.gradients.slopes import require_slopes
+from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
@@ -29,7 +32,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.replies import MetricsRead
-from djinn_jupyter.wire.sweeps import LineSource, source_of
+from djinn_jupyter.wire.sweeps import Estimate, LineSource, source_of
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -39,7 +42,7 @@ class SweepRequests:
     ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
         self._persistence = persistence
-        self._together = Together(runtime)
+        self._together, self._trials = Together(runtime), Trials()
 
     @handles(ask.Sweep, wakes_weights=True, changes=False)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
@@ -47,6 +50,8 @@ class SweepRequests:
         session.attend(self._attention(request))
         runtime = self._runtime.of(session)
         asked = self._checked(request, runtime)
+        if request.estimate is not None:
+            return Attributing(runtime, session, asked, request.estimate, self._trials).steps(self._workspace)
         kind = Sweeping if asked.receivers is None else PathSweeping
         return kind(runtime, session, asked, self._together).steps(self._workspace)
 
@@ -79,6 +84,8 @@ class SweepRequests:
         if line is None:
             raise UsageError("A sweep into the clean line needs that line.")
         metrics = self._metrics(request.metrics)
+        if request.estimate is not None:
+            _check_estimate(request, request.estimate, metrics, len(line), None if source is None else len(source))
         places = places_of(
             runtime,
             request.site,
@@ -122,7 +129,7 @@ class SweepRequests:
             raise UsageError("A sweep over coef needs an edit with a coefficient, such as scale; patching has none.")
         if request.noise is not None:
             self._check_noise(request.noise.positions, corrupted, clean)
-        if request.edit is None and clean is None:
+        if request.edit is None and clean is None and request.estimate is None:
             raise UsageError("A sweep needs a clean line to patch from, or an edit such as zero or scale.")
         if clean is not None and clean != corrupted and (request.noise or swept_edits.reads_a_line(request.edit)):
             self._check_unequal(request, places, corrupted, clean)
@@ -170,6 +177,21 @@ class SweepRequests:
     def _checked_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         require_fit(self._runtime.description, tokens, "A line")
         return tokens
+
+
+def _check_estimate(
+    request: ask.Sweep, estimate: Estimate, metrics: Metrics, corrupted: int, clean: int | None
+) -> None:
+    """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
+    for metric in metrics.each:
+        require_slopes(metric)
+    if request.noise or request.coefs or request.receivers or request.continued or request.into == "clean":
+        raise UsageError("Gradients estimate a sweep into the corrupted line, of one edit, without noise or paths.")
+    if estimate.steps > 1 and (clean is None or clean != corrupted):
+        raise UsageError(
+            "Integrated gradients go from the corrupted line to the clean one, which has to be as long: give such a "
+            "line, or one step."
+        )
 
 
 def _receivers(runtime: Runtime, request: ask.Sweep, places: SweptPlaces) -> Receivers | None:

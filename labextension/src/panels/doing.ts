@@ -25,11 +25,13 @@ export function progressText({ doing, done, total }: Progress, trans: Trans): st
     collecting: trans.__('collecting'),
     'computing losses': trans.__('computing losses'),
     'computing logits': trans.__('computing logits'),
-    'reading heads': trans.__('reading heads')
+    'reading heads': trans.__('reading heads'),
+    attributing: trans.__('attributing')
   };
   const counted: Partial<Record<Doing, string>> = {
     sweeping: trans.__('cells'),
-    'reading heads': trans.__('lines')
+    'reading heads': trans.__('lines'),
+    attributing: trans.__('layers')
   };
   const what = counted[doing] ?? trans.__('prompts');
   const count = done.toLocaleString('en-US');

@@ -35,6 +35,14 @@ export interface Continued {
   readonly values: readonly (readonly Float[])[];
 }
 
+/**
+ * Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
+ * metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one.
+ */
+export interface Estimate {
+  readonly steps: number;
+}
+
 /** A value for each metric, in the order asked. */
 export interface MetricsRead {
   readonly reply: 'MetricsRead';
@@ -61,7 +69,7 @@ export interface Measured {
  * axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
  * in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
  * the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
- * says so. By `recipe` another sweep is known to go on from this one.
+ * says so. By `recipe` another sweep is known to go on from this one. With an `estimate` the values are changes.
  */
 export interface Swept {
   readonly reply: 'Swept';
@@ -81,5 +89,6 @@ export interface Swept {
   readonly receivers: readonly string[];
   readonly into: 'corrupted' | 'clean';
   readonly recipe: string;
+  readonly estimate: Estimate | null;
   readonly not_kept: string | null;
 }

@@ -1,0 +1,98 @@
+"""`dj.attribute`: what a sweep would find, estimated by gradients from three passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from djinn_jupyter.client.arguments import checked_seed, typed
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.grid import Grid
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.prompts import given_pairs
+from djinn_jupyter.client.sweep_arguments import (
+    alignment_of,
+    axes_of,
+    edit_of,
+    metrics_of,
+    named_positions,
+    windows_of,
+)
+from djinn_jupyter.client.sweeping import swept
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.sweeps import Estimate
+
+MOST_STEPS = 1000
+
+
+@interruptible("The attribution")
+@typed
+def attribute(
+    engine: RemoteEngine,
+    *,
+    corrupted: object = None,
+    site: str,
+    over: str | Sequence[str] | None = None,
+    metric: str | Sequence[str],
+    clean: object = None,
+    pairs: object = None,
+    edit: object = None,
+    positions: object = None,
+    align: object = None,
+    window: int | Mapping[str, int] = 1,
+    in_pairs: bool = False,
+    steps: int = 1,
+    seed: int = 0,
+) -> Grid:
+    """Return an estimate of what each cell of a sweep would change: (clean - corrupted) activation x gradient of the
+    metric in the corrupted line (attribution patching; Nanda 2023, Syed et al. 2023). All cells come from two passes
+    forward and one back.
+
+    The values are changes of the metric, to first order, with the sign of a sweep that patches from `clean`: they
+    estimate `grid.values - grid.corrupted` of `dj.sweep` with the same arguments. With an `edit` the change is that of
+    the edit; without one and without `clean` the values are gradient x activation, minus what zeroing would change.
+
+    With `steps` the gradient is the mean over as many points of the way from the corrupted line's embedding to the
+    clean one's, the midpoints of equal parts (integrated gradients; Sundararajan et al. 2017, Hanna et al. 2024); one
+    step is the corrupted line itself. At "resid_pre.0" many steps sum to the whole change of the metric.
+
+    Sites, axes, lines, pairs, positions, windows and metrics are as in `dj.sweep`, but that rank() has no gradient. A
+    model whose layers keep recurrent states, or whose weights stream, gives none. UsageError; UnknownSite;
+    InvalidCondition; SlabFull.
+
+    >>> scores = dj.attribute(
+    ...     engine,
+    ...     clean="The capital of France is",
+    ...     corrupted="The capital of Italy is",
+    ...     site="z",
+    ...     over=("layer", "head"),
+    ...     metric="logit(' Paris') - logit(' Rome')",
+    ... )
+    >>> scores.values.shape, bool(scores.values.max() > 0)
+    ((8, 4), True)
+    """
+    if pairs is not None:
+        if clean is not None or corrupted is not None:
+            raise UsageError("Give the lines once: as pairs, or as clean and corrupted.")
+        clean, corrupted = given_pairs(pairs)
+    if corrupted is None:
+        raise UsageError("An attribution needs the line whose gradient it takes, as corrupted=...")
+    if not 1 <= steps <= MOST_STEPS:
+        raise UsageError(f"Integrated gradients take from 1 to {MOST_STEPS:,} steps, not {steps:,}.")
+    axes = axes_of(over, site)
+    request = ask.Sweep(
+        session="sweep",
+        corrupted=(0,),
+        site=site,
+        over=axes,
+        metrics=metrics_of(metric),
+        edit=edit_of(edit),
+        positions=named_positions(positions),
+        align=alignment_of(align),
+        windows=windows_of(window, axes),
+        in_pairs=in_pairs,
+        seed=checked_seed(seed),
+        estimate=Estimate(steps=steps),
+    )
+    several = not isinstance(metric, str)
+    return swept(engine, request, corrupted, clean, several=several, on_progress=None, so_far=None)

@@ -1,0 +1,200 @@
+"""An attribution under way: the lines forward, the way back, and the reply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.gradients.estimates import Estimates
+from djinn_jupyter.engine.gradients.line import GradedLine, LayerArguments, recording
+from djinn_jupyter.engine.gradients.slopes import metric_gradient
+from djinn_jupyter.engine.gradients.trial import GraphSize, Trials
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.sweeps import swept_edits
+from djinn_jupyter.engine.sweeps.lines import LinesAlone
+from djinn_jupyter.engine.sweeps.places import Spot
+from djinn_jupyter.engine.sweeps.sweep import CheckedSweep
+from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
+from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.wire.progress import Progress
+from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.sweeps import Estimate, Measured, Swept
+
+ADVICE: Final = "Close sessions, or give shorter lines."
+WAY_BACK: Final = 2  # graphs of one layer: its own while it is gone through, and as much of gradients beside it
+
+
+class Attributing:
+    """One attribution of one session. `done` counts the layers run, forward and back."""
+
+    def __init__(
+        self, runtime: Runtime, session: Session, asked: CheckedSweep, estimate: Estimate, trials: Trials
+    ) -> None:
+        self.runtime, self.session, self.asked = runtime, session, asked
+        self.estimate, self.trials = estimate, trials
+        self.estimates = Estimates(places=asked.places, weight=1 / estimate.steps)
+        self.done = 0
+        self._clean: dict[Site, Tensor] = {}
+
+    def steps(self, workspace: Workspace) -> Steps:
+        """Compute every cell. Raises SlabFull and OutOfDeviceMemory where memory does not suffice; UsageError where the
+        model gives no gradients."""
+        self._count(0)
+        with (
+            device_memory_for("the way back of this attribution", ADVICE),
+            workspace.opened(self.runtime.space, self.session) as room,
+        ):
+            return (yield from self._steps(room))
+
+    def _steps(self, room: Reservation) -> Steps:
+        asked, forward = self.asked, self.runtime.forward
+        size = yield from self.trials.size(self.runtime, LinesAlone(self.runtime, self.session))
+        keep = yield from self._reserved(room, size)
+        taps = tuple(asked.places.taps.values())
+        clean_V: Tensor | None = None
+        source: GradedLine | None = None
+        if asked.source is not None:
+            source = GradedLine(forward, LayerArguments.of(forward, asked.source), taps)
+            clean_V = source.logits((yield from self._counted(source.onward(self._keep_clean))))
+        line = GradedLine(forward, LayerArguments.of(forward, asked.line), taps)
+        graphs = self.estimate.steps == 1
+        end_1SD = yield from self._counted(line.onward(self._note_change, graphs=graphs, keep=keep))
+        unchanged_V = line.logits(end_1SD)
+        if graphs:
+            yield from self._back(line, unchanged_V)
+        else:
+            assert source is not None
+            yield from self._between(line, source, keep)
+        return self._reply(unchanged_V, clean_V, keep)
+
+    def _between(self, line: GradedLine, source: GradedLine, keep: bool) -> Pieces:
+        """Go forward and back from each of the midpoints of equal parts of the way between two lines' entries."""
+        one, other = line.arguments.entry_1SD, source.arguments.entry_1SD
+        for step in range(self.estimate.steps):
+            with recording(False):
+                entry = torch.lerp(one, other, (step + 0.5) / self.estimate.steps)
+            end_1SD = yield from self._counted(line.onward(entry_1SD=entry, graphs=True, keep=keep))
+            yield from self._back(line, line.logits(end_1SD))
+
+    def _back(self, line: GradedLine, logits_V: Tensor) -> Pieces:
+        by_logits = [metric_gradient(metric, logits_V) for metric in self.asked.metrics.each]
+        yield from self._counted(line.back(by_logits, self.estimates))
+
+    def _reserved(self, room: Reservation, size: GraphSize) -> Generator[Blocked | None, None, bool]:
+        """Take the memory of the attribution. Return whether every layer's graph is kept until the way back; where it
+        has no room, each is made there again."""
+        asked, layers = self.asked, self.runtime.forward.layers
+        length, graph = max(len(asked.line), len(asked.source or ())), size.at(len(asked.line))
+        hidden = self.runtime.forward.anatomy.hidden_size * max(one.itemsize for one in self._dtypes)
+        values = (layers + 2 + len(asked.metrics.each)) * length * hidden
+        values += sum(self._value_bytes(tap, length) for tap in asked.places.taps.values())
+        try:
+            yield from room.take(values + (layers + WAY_BACK) * graph)
+        except SlabFull:
+            try:
+                yield from room.take(values + WAY_BACK * graph)
+            except SlabFull as error:
+                raise SlabFull(
+                    f"An attribution of a line of {len(asked.line)} tokens has no room, even with each layer's graph "
+                    f"made again on the way back: {error}"
+                ) from None
+            return False
+        return True
+
+    @property
+    def _dtypes(self) -> tuple[torch.dtype, ...]:
+        return self.runtime.forward.anatomy.dtypes
+
+    def _value_bytes(self, tap: Tap, length: int) -> int:
+        """Return the bytes of a tap's value in the model's dtype, and of its change in float32."""
+        width = length if tap.width is None else tap.width
+        return length * width * (tap.heads or 1) * (max(one.itemsize for one in self._dtypes) + 4)
+
+    # --- values ----------------------------------------------------------------------------------------------------
+
+    def _keep_clean(self, tap: Tap, raw: Tensor) -> None:
+        self._clean[tap.site] = tap.read(raw).clone()
+
+    def _note_change(self, tap: Tap, raw: Tensor) -> None:
+        """Note by how much the value at a tap would change. Without a clean line or an edit it is the value itself."""
+        asked = self.asked
+        with recording(False):
+            value, clean = tap.read(raw), self._clean.pop(tap.site, None)
+            if asked.edit is None and clean is None:
+                self.estimates.changes[tap.site] = value.to(torch.float32, copy=True)
+                return
+            rows, others = asked.places.alignment.rows, asked.places.alignment.of_clean(asked.places.alignment.rows)
+            spot = Spot(tap=tap, rows=rows, source_rows=others, units=None)
+            part = swept_edits.part_of(asked.edit, spot, value, value if clean is None else clean, asked.seed)
+            change = torch.zeros_like(value, dtype=torch.float32)
+            at = slice(None) if rows is None else list(rows)
+            change[at] = part.to(torch.float32) - value[at].to(torch.float32)
+            self.estimates.changes[tap.site] = change
+
+    # --- the report ------------------------------------------------------------------------------------------------
+
+    def _counted(self, going: Generator[None, None, Tensor | None]) -> Generator[None, None, Tensor]:
+        """Go on, and count each layer."""
+        while True:
+            try:
+                next(going)
+            except StopIteration as done:
+                end: Tensor = done.value
+                return end
+            self._count(1)
+            yield
+
+    def _count(self, layers: int) -> None:
+        self.done += layers
+        ways = 2 * self.estimate.steps + (self.asked.source is not None) + (self.estimate.steps > 1)
+        total = max(self.done, ways * self.runtime.forward.layers + self.estimate.steps)
+        self.runtime.counters.count_layers(layers)
+        self.session.note_progress(Progress(doing="attributing", done=self.done, total=total))
+
+    def _reply(self, unchanged_V: Tensor, clean_V: Tensor | None, keep: bool) -> Swept:
+        asked, places = self.asked, self.asked.places
+        corrupted = asked.metrics.of(unchanged_V)
+        clean = None if clean_V is None else asked.metrics.of(clean_V)
+        values = self.estimates.values(len(asked.metrics.each))
+        again = ("Each layer's graph was made again on the way back: all of them had no room.",)
+        return Swept(
+            site=places.site,
+            over=places.over,
+            places=places.along,
+            texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.line),
+            edit=_spelled(asked, self.estimate),
+            measured=tuple(
+                Measured(
+                    metric=text,
+                    values=to_array(values[..., number].contiguous()),
+                    corrupted=corrupted[number],
+                    clean=None if clean is None else clean[number],
+                    largest_difference=None,
+                    tolerance=0.0,
+                )
+                for number, text in enumerate(asked.metrics.texts)
+            ),
+            mode=asked.mode,
+            seed=asked.seed,
+            computed=math.prod(places.shape),
+            rechecked=(),
+            notes=(*asked.notes, *(() if keep else again)),
+            windows=tuple(places.windows.items()),
+            in_pairs=places.in_pairs,
+            estimate=self.estimate,
+            recipe=asked.recipe,
+        )
+
+
+def _spelled(asked: CheckedSweep, estimate: Estimate) -> str:
+    change = "activation" if asked.edit is None and asked.source is None else swept_edits.spell(asked.edit)
+    return f"gradient x {change}" + (f", {estimate.steps} steps" if estimate.steps > 1 else "")

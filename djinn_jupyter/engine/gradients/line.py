@@ -1,0 +1,216 @@
+"""One line through the layers, forward and then backward, a layer at a time: between two layers other jobs may run.
+
+Each layer has a graph of its own, from its entry to its output. It is kept until the way back, or made again there by
+running the layer once more, where memory is short. Nothing of the engine's inference mode gets into a graph.
+
+Shapes: 1 line, S positions, D features; V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.call_forms import Arguments
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
+from djinn_jupyter.errors import UsageError
+
+Meet = Callable[[Tap, Tensor], None]
+"""Called with a tap and the raw value there, without a graph, as a line first goes forward."""
+
+
+class Gradients(Protocol):
+    """Takes the gradient of each metric, by its number, at each tap."""
+
+    def take(self, metric: int, tap: Tap, raw_gradient: Tensor) -> None: ...
+
+
+@contextmanager
+def recording(on: bool) -> Iterator[None]:
+    """Compute ordinary tensors in this block, with their graph where it is `on`."""
+    with torch.inference_mode(False), torch.set_grad_enabled(on):
+        yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerArguments:
+    """The `entry` [1, S, D] of a line's first layer, and the arguments that each layer gets besides."""
+
+    entry_1SD: Tensor
+    of_layer: Sequence[Arguments]
+
+    @classmethod
+    def of(cls, forward: Forward, tokens: tuple[int, ...]) -> LayerArguments:
+        """Make the arguments of a line by the model's own forward; no layer runs. They are ordinary tensors."""
+        cache = SharedCache(forward.model.config, BaseRows({}), 0)
+        found = forward.layer_arguments(tokens, 0, cache, lines=1)
+        copies: dict[int, Tensor] = {}
+        with recording(False):
+            ordinary = [_ordinary(given, copies) for given in found]
+        return cls(entry_1SD=forward.anatomy.forms[0].take(*ordinary[0]), of_layer=ordinary)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield every tensor among them."""
+        yield from _tensors(self.of_layer)
+
+
+def _ordinary(value: Any, copies: dict[int, Tensor]) -> Any:
+    """Return the same arguments with a copy of each tensor; those that layers share stay one."""
+    if isinstance(value, Tensor):
+        return copies.setdefault(id(value), value.clone()) if id(value) not in copies else copies[id(value)]
+    if isinstance(value, dict):
+        return {key: _ordinary(part, copies) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_ordinary(part, copies) for part in value)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from _tensors(part)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GradedLayer:
+    """A layer that ran from its `entry`; where its graph is kept, its output and the edges at taps within it."""
+
+    entry_1SD: Tensor
+    after_1SD: Tensor | None = None
+    edges: list[tuple[Tap, GradientEdge]] | None = None
+
+
+class GradedLine:
+    """A line that goes through the layers with the tensors at `taps` met on the way."""
+
+    def __init__(self, forward: Forward, arguments: LayerArguments, taps: Iterable[Tap]) -> None:
+        self.forward, self.arguments = forward, arguments
+        self._within: dict[int, list[Tap]] = {}
+        self._between: dict[int, list[Tap]] = {}
+        for tap in taps:
+            where, key = (self._within, tap.stage) if tap.boundary is None else (self._between, tap.boundary)
+            where.setdefault(key, []).append(tap)
+        self._runs: list[GradedLayer] = []
+        self._end_1SD: Tensor | None = None
+
+    def onward(
+        self, meet: Meet | None = None, *, entry_1SD: Tensor | None = None, graphs: bool = False, keep: bool = True
+    ) -> Generator[None, None, Tensor]:
+        """Run every layer, a step each, from another `entry` where one is given. Return the hidden state behind the
+        last [1, S, D]. With `graphs` the way back is open after it, and every layer's graph is kept or, without `keep`,
+        made again on that way."""
+        hidden = self.arguments.entry_1SD if entry_1SD is None else entry_1SD
+        self._runs = []
+        for layer in range(self.forward.layers):
+            self._meet_between(layer, hidden, meet)
+            ran = self.run(layer, hidden, meet, graph=graphs and keep)
+            assert ran.after_1SD is not None
+            hidden = ran.after_1SD.detach()
+            if graphs:
+                self._runs.append(ran if keep else GradedLayer(entry_1SD=ran.entry_1SD))
+            yield
+        self._meet_between(self.forward.layers, hidden, meet)
+        self._end_1SD = hidden
+        return hidden
+
+    def run(self, layer: int, hidden_1SD: Tensor, meet: Meet | None, *, graph: bool) -> GradedLayer:
+        """Run one layer, with its graph where that is asked for."""
+        edges: list[tuple[Tap, GradientEdge]] = []
+
+        def met(tap: Tap, raw: Tensor) -> None:
+            if meet is not None:
+                meet(tap, raw.detach())
+            if graph and raw.requires_grad:
+                edges.append((tap, get_gradient_edge(raw)))
+
+        form = self.forward.anatomy.forms[layer]
+        with recording(graph):
+            entry = hidden_1SD.detach().requires_grad_(graph)
+            args, kwargs = form.put(*self.arguments.of_layer[layer], entry.clone())
+            with self.forward.calling(), catch(self._within.get(layer, ()), met):
+                after = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
+        if graph and not after.requires_grad:
+            raise UsageError(f"No gradient goes through layer {layer} of this model: it computes without a graph.")
+        return GradedLayer(entry_1SD=entry, after_1SD=after, edges=edges)
+
+    def logits(self, end_1SD: Tensor) -> Tensor:
+        """Return the logits [V] of the last position, without a graph."""
+        return self.forward.lens(end_1SD[0, -1:])[0]
+
+    def back(self, by_logits: Sequence[Tensor], gradients: Gradients) -> Generator[None, None, None]:
+        """Go back through the layers, a step each, from the derivatives [V] of each metric by the logits, and give the
+        gradients at every tap to `gradients`."""
+        assert self._end_1SD is not None
+        flowing = self._before_the_end(self._end_1SD, by_logits)
+        self._take_between(self.forward.layers, flowing, gradients)
+        yield
+        for layer in reversed(range(self.forward.layers)):
+            ran = self._runs.pop()
+            if ran.after_1SD is None:
+                ran = self.run(layer, ran.entry_1SD, None, graph=True)
+            flowing = self._through(ran, flowing, gradients)
+            self._take_between(layer, flowing, gradients)
+            yield
+
+    def _before_the_end(self, end_1SD: Tensor, by_logits: Sequence[Tensor]) -> list[Tensor]:
+        """Return each metric's gradient [1, S, D] behind the last layer: of its last position alone."""
+        with recording(True):
+            last_1D = end_1SD[0, -1:].detach().requires_grad_(True)
+            edge = get_gradient_edge(last_1D)
+            logits_V = self.forward.epilogue(last_1D)[0]
+        found = []
+        for number, by_logits_V in enumerate(by_logits):
+            [of_last_1D] = _gradients(logits_V, [edge], by_logits_V.to(logits_V), number < len(by_logits) - 1)
+            whole = torch.zeros_like(end_1SD)
+            if of_last_1D is not None:
+                whole[0, -1:] = of_last_1D
+            found.append(whole)
+        return found
+
+    def _through(self, ran: GradedLayer, flowing: Sequence[Tensor], gradients: Gradients) -> list[Tensor]:
+        """Return each metric's gradient before a layer, from that behind it."""
+        assert ran.after_1SD is not None and ran.edges is not None
+        before: list[Tensor] = []
+        with recording(True):
+            inputs = [get_gradient_edge(ran.entry_1SD), *(edge for _, edge in ran.edges)]
+        for number, behind in enumerate(flowing):
+            own, *within = _gradients(ran.after_1SD, inputs, behind, number < len(flowing) - 1)
+            before.append(torch.zeros_like(ran.entry_1SD) if own is None else own)
+            for (tap, _), found in zip(ran.edges, within, strict=True):
+                if found is not None:
+                    gradients.take(number, tap, found)
+        return before
+
+    def _meet_between(self, boundary: int, hidden: Tensor, meet: Meet | None) -> None:
+        for tap in self._between.get(boundary, ()) if meet is not None else ():
+            assert meet is not None
+            meet(tap, hidden)
+
+    def _take_between(self, boundary: int, flowing: Sequence[Tensor], gradients: Gradients) -> None:
+        for tap in self._between.get(boundary, ()):
+            for number, found in enumerate(flowing):
+                gradients.take(number, tap, found)
+
+
+def _gradients(
+    output: Tensor, inputs: Sequence[GradientEdge], by_output: Tensor, again: bool
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of some inputs; None of those that the output does not depend on."""
+    with recording(True):
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            output, inputs, by_output, retain_graph=again, allow_unused=True
+        )
+    return found

@@ -1,0 +1,27 @@
+"""`%djinn_attribute` sends one sweep with an estimate and draws the grid."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire import requests
+from djinn_jupyter.wire.sweeps import Estimate
+from tests.magics.conftest import Notebook, last
+
+METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
+
+
+def test_an_attribution_is_a_sweep_with_an_estimate(notebook: Notebook) -> None:
+    notebook.shell.user_ns["clean"] = [1, 2, 3]
+    notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --steps 8 -o scores")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.site, asked.over, asked.clean) == ("z.*[*]", ("layer", "head"), (1, 2, 3))
+    assert (asked.corrupted, asked.estimate) == ("work/paris.ipynb", Estimate(steps=8))
+    assert "scores" in notebook.shell.user_ns
+
+
+def test_options_are_those_of_a_sweep(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_attribute mlp_out --edit zero --positions -1 --window 2 {METRIC}")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.over, asked.positions, asked.windows) == (("layer", "position"), (-1,), (("layer", 2),))
+    assert (type(asked.edit).__name__, asked.estimate) == ("Zero", Estimate())
+    assert "needs a metric" in notebook.fails("%djinn_attribute z")
+    assert "from 1 to 1,000 steps" in notebook.fails(f"%djinn_attribute z --over layer,head {METRIC} --steps 0")
