@@ -58,7 +58,7 @@ class AskEndpoint(APIHandler):
             status, body = await self._ask(engine)
         except DjinnError as error:
             status = HTTPStatus.OK if refused_as == "200" else status_of(error)
-            body = json_codec.write(Failed(code=error.code, message=str(error)))
+            body = json_codec.write(Failed.of(error))
         self.set_status(status)
         self.finish(body)
 

@@ -65,7 +65,7 @@ class Proxy:
         try:
             reply: Reply = done.result()
         except DjinnError as error:
-            reply = Failed(code=error.code, message=str(error))
+            reply = Failed.of(error)
         self._picture.outcome(link.id, request.session, type(request).__name__, number, reply)
 
 

@@ -15,6 +15,7 @@ from djinn_jupyter.wire import (
 )
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
+from djinn_jupyter.wire.failed import Failed as Failed
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
@@ -53,13 +54,6 @@ Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 Watching = watches.Watching
 WatchRead = watches.WatchRead
-
-
-class Failed(ReplyBase, frozen=True, tag="Failed"):
-    """`code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do."""
-
-    code: str
-    message: str
 
 
 class Modules(ReplyBase, frozen=True, tag="Modules"):

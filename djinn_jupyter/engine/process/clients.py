@@ -140,7 +140,7 @@ class ClientTable:
             else:
                 self._receive_of(behind, peer, request, answer)
         except DjinnError as error:
-            answer(Failed(code=error.code, message=str(error)))
+            answer(Failed.of(error))
         except Exception as error:  # the process's edge: one client's request may not end the service
             log.exception("A %s could not be handled", type(request).__name__)
             answer(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))

@@ -146,7 +146,7 @@ class Daemon:
                     registration.withdraw()
             if metrics is not None:
                 metrics.close()
-            service.stop(STOPPED if broken is None else Failed(code=broken.code, message=str(broken)))
+            service.stop(STOPPED if broken is None else Failed.of(broken))
             folder.remove()
             log.info("Ended. %s", service.statistics())
         return broken

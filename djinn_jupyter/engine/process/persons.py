@@ -118,7 +118,7 @@ class Person:
         def told(reply: Reply) -> None:
             if self.access(session) is None and not isinstance(asked, ask.Unlisten):
                 error = not_shared(session)
-                reply = Failed(code=error.code, message=str(error))
+                reply = Failed.of(error)
             elif isinstance(asked, ask.Open) and isinstance(reply, Described):
                 reply = Opened(session=reply.session, created=False)
             answer(reply)

@@ -44,4 +44,4 @@ class Refusals:
                 log.warning("Dropped a message, %d so far: %s", self.dropped, error)
             return
         self.refused += 1
-        self._sender.send_reply(client, number, Failed(code=error.code, message=str(error)))
+        self._sender.send_reply(client, number, Failed.of(error))

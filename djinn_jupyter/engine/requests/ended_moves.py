@@ -43,7 +43,7 @@ class EndedMoves:
     def _fail_waiting(self, session: Session, error: DjinnError) -> None:
         """Give the queued requests that needed the failed move its error, up to the first that did not."""
         while session in self._waiting and self._needs.lacks_bytes(session, self._waiting.first(session).request):
-            self._answers.add(self._waiting.take(session), Failed(code=error.code, message=str(error)))
+            self._answers.add(self._waiting.take(session), Failed.of(error))
 
 
 def _log(session: str, moved: Transfer) -> None:

@@ -26,7 +26,7 @@ class Faults:
     def reply_to(self, error: Exception) -> Failed:
         """Return the reply for a request that `error` ended. Logs an error that the engine does not know."""
         if isinstance(error, DjinnError) and not isinstance(error, InvariantError):
-            return Failed(code=error.code, message=str(error))
+            return Failed.of(error)
         self.suspected = True
         log.error("A request met an error that the engine does not know", exc_info=error)
         return Failed(
