@@ -231,7 +231,6 @@ WRONG_ONCE: dict[str, Any] = {
     **dict.fromkeys(("asleep", "moved"), lambda one: one + 20),
     "bytes": lambda one: one + 1,
     "events": lambda one: one[:-1],
-    "hertz": lambda one: one / 4,
     "status": lambda one: "success",
     "slab": lambda one: one / 2,
     "samples": lambda one: [[seconds, gigabytes / 2] for seconds, gigabytes in one],
@@ -316,6 +315,16 @@ def test_a_plateau_far_below_the_capacity_is_not_the_originals() -> None:
     claim = next(one for one in CLAIMS if one.number == 17)
     found = claim.verdict_on({**HOLDING[17], "samples": [[[0.0, 40.0], [1.0, 40.0]]] * 2})
     assert (found.verdict, found.reason) == ("refuted", "memory stayed at 50 % of the capacity")
+
+
+def test_a_course_of_memory_that_was_not_seen_is_left_open() -> None:
+    """Other programs have the cores for a second; what the other samples refute stays refuted."""
+    claim = next(one for one in CLAIMS if one.number == 17)
+    for hertz in ([20.0, 5.0], [5.0, 20.0]):
+        found = claim.verdict_on({**HOLDING[17], "hertz": hertz})
+        assert (found.verdict, found.reason) == ("undecided", "memory was sampled at less than 10 Hz")
+        found = claim.verdict_on({**HOLDING[17], "hertz": hertz, "plateau": [True, False]})
+        assert (found.verdict, found.reason) == ("refuted", "no plateau")
 
 
 def test_a_timing_that_the_interval_leaves_open_names_what_decides() -> None:

@@ -66,11 +66,11 @@ def test_whitebox(tmp_path: Path) -> None:
 
 
 def test_pressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often the memory is sampled is not judged: others may have the cores for a tenth of a second."""
-    monkeypatch.setattr(pressure, "LEAST_HERTZ", 0)
-    assert run("pressure", tmp_path) == 0
+    """Memory that is sampled too seldom, as where others have the cores, leaves the run undecided and fails it not."""
+    monkeypatch.setattr(pressure, "LEAST_HERTZ", 1_000_000)
+    assert run("pressure", tmp_path) == 3
     found = read(tmp_path, "memory_pressure_results.json")
-    assert found["status"] == "success"
+    assert found["status"] == "undecided"
     assert found["demand_gb"] > found["capacity_gb"] >= found["slab_books_gb"]
     assert found["sessions_alive_max"] >= found["num_sessions_spawned"] == 12
     assert found["outputs_equal_alone"]

@@ -177,14 +177,15 @@ def cycled(run: V) -> bool:
 
 
 def plateau(v: V) -> Judgement:
-    """Judge the runs, each by all samples of its memory."""
+    """Judge the runs, each by all samples of its memory; too few of them refute nothing."""
     runs = list(run_by_run(v))
     peaks = [max(sample[1] for sample in run["samples"]) / run["capacity"] for run in runs]
-    flat = [run["plateau"] and run["hertz"] >= 10 for run in runs]
+    seen = every([run["hertz"] >= 10 for run in runs], "memory was sampled at less than 10 Hz")
     found = together(
         every([peak <= 1 for peak in peaks], "memory was above the capacity"),
         every([peak >= PLATEAU for peak in peaks], f"memory stayed at {100 * min(peaks):.0f} % of the capacity"),
-        every(flat, "no plateau, or sampled at less than 10 Hz"),
+        every([run["plateau"] for run in runs], "no plateau"),
+        replace(seen, verdict="undecided") if seen.verdict == "refuted" else seen,
     )
     return found.told_as(100 * max(peaks))
 
