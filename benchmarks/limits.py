@@ -2,7 +2,8 @@
 
 Counts the multiplications of the rows that any sweep has to compute, and measures the most of them that the model's own
 layer reaches here in a second, at any number of rows. What a sweep cannot do faster are these rows, and the two lines
-of a pair alone. TransformerLens's times are those of `results/patching.json`.
+of a pair alone. Of many pairs it is one line alone, for the rows of the other run among those of cells.
+TransformerLens's times are those of `results/patching.json`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def lines(case: Case, first: int, shape: Shape) -> Iterator[tuple[int, int, int]
 
 def ours(case: Case, first: int, shape: Shape) -> int:
     """Return the multiplications by weights that the lines of one pair need: of the layer inside which they join what
-    is behind attention, of the last layer keys and values, and the last row."""
-    found = 0
+    is behind attention, of the last layer keys and values, and the last row; where there are many pairs, also those of
+    the line that cells are patched from."""
+    found = (POSITIONS - first) * ROW * shape.layers * shape.width**2 if case.many else 0
     for count, joined, rows in lines(case, first, shape):
         last = shape.layers - 1
         inside = BEHIND - ROW if case.site == "z" else 0
@@ -110,14 +112,15 @@ def figures(shape: Shape, measured: dict[str, Any]) -> Iterator[Figure]:
         for first, bar in case.bars.items():
             name = f"sweep of {case.named(first)}, of {THEIRS}"
             loop = by_name[name]["sides"][THEIRS]["median"] / pairs
-            least = ours(case, first, shape) / 1e9 / best + 2 * line.median
+            needed = ours(case, first, shape) / 1e9
+            least = needed / best + (1 if case.many else 2) * line.median
             yield Figure(
                 name=f"limit of a {name}",
                 unit="x",
                 value=Spread.of([loop / least]),
                 bar=at_least(bar),
                 sides={
-                    "1e9 multiplications, ours": Spread.of([ours(case, first, shape) / 1e9]),
+                    "1e9 multiplications, ours": Spread.of([needed]),
                     "1e9 multiplications, theirs": Spread.of([theirs(case, shape) / 1e9]),
                     "least CPU seconds, ours": Spread.of([least]),
                     "CPU seconds, theirs": Spread.of([loop]),

@@ -21,10 +21,11 @@ from djinn_jupyter.engine.sweeps import swept_edits
 from djinn_jupyter.engine.sweeps.alignment import Alignment, SweptLine, aligned, chosen_positions
 from djinn_jupyter.engine.sweeps.continuing import finished_before, recipe_of
 from djinn_jupyter.engine.sweeps.metric import Metrics
+from djinn_jupyter.engine.sweeps.pair_sweep import PairSweeping
 from djinn_jupyter.engine.sweeps.path_sweep import PathSweeping
 from djinn_jupyter.engine.sweeps.places import SweptPlaces, places_of
 from djinn_jupyter.engine.sweeps.receivers import Receivers
-from djinn_jupyter.engine.sweeps.sweep import CheckedSweep, Sweeping
+from djinn_jupyter.engine.sweeps.sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
@@ -52,7 +53,7 @@ class SweepRequests:
         asked = self._checked(request, runtime)
         if request.estimate is not None:
             return Attributing(runtime, session, asked, request.estimate, self._trials).steps(self._workspace)
-        kind = Sweeping if asked.receivers is None else PathSweeping
+        kind = PairSweeping if asked.receivers is None else PathSweeping
         return kind(runtime, session, asked, self._together).steps(self._workspace)
 
     @handles(ask.ReadMetrics, without_rows=True, changes=False)

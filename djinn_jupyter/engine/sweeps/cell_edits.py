@@ -93,6 +93,11 @@ class CellEdits:
                 return CellEdit(tap=tap, raw=tap.write(raw, _put(value, spots, parts)), later=later)
         return None
 
+    def patch_from(self, source: RunLine) -> None:
+        """Patch with the values of this line from here on."""
+        self.clean = source
+        self._alike.clear()
+
     def nbytes(self, cell: Cell) -> int:
         """Return the bytes of the values that a cell has to compare."""
         return sum(self.base.raw[spot.tap.site].nbytes for spot in cell.spots)

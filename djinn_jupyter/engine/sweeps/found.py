@@ -46,12 +46,18 @@ class Found:
 
     def recheck(self, number: int, exact: Values, *, computed: bool) -> None:
         """Note a cell's `exact` values beside those that it has: `computed` together with others, or left out."""
-        differences = tuple(_difference(a, b) for a, b in zip(exact, self.values[number], strict=True))
         if computed:
-            self.largest = differences if self.largest is None else tuple(map(max, self.largest, differences))
-        elif any(differences):
-            self.missed = number
+            self.compare(exact, self.values[number])
+        else:
+            self.exact.append(exact)
+            if any(map(_difference, exact, self.values[number])):
+                self.missed = number
         self.rechecked.append(number)
+
+    def compare(self, exact: Values, together: Values) -> None:
+        """Note the `exact` values of a line beside those that it has together with others."""
+        differences = tuple(map(_difference, exact, together))
+        self.largest = differences if self.largest is None else tuple(map(max, self.largest, differences))
         self.exact.append(exact)
 
     def forget(self) -> None:

@@ -93,7 +93,7 @@ class Sweeping:
                 notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
         if asked.source is not None:
             seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
-            source = yield from self._reserved(room, seen, asked.source, residuals=False)
+            source = yield from self._source_line(room, seen, asked.source)
         spoiled: tuple[Override, ...] = ()
         if asked.noise is not None and source is not None:
             raw = swept_edits.noised(source.raw[first.site], asked.noise, asked.seed)
@@ -113,6 +113,12 @@ class Sweeping:
         )
         yield from self._compute(room, self._edits(base, source), asked.places.cells(), found)
         return self._reply(found, None if source is None else asked.metrics.of(source.logits_V))
+
+    def _source_line(
+        self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
+    ) -> Generator[Blocked | None, None, RunLine | None]:
+        """Run the line that cells are patched from; None where it runs later, among them."""
+        return (yield from self._reserved(room, taps, tokens, residuals=False))
 
     def _kept_taps(self) -> tuple[Tap, ...]:
         """Return the taps whose values of the line are kept."""
@@ -156,17 +162,17 @@ class Sweeping:
         found.keep(self.asked.finished, (yield from self._computed_before(edits, cells, found.unchanged)))
         left = [cell for cell in cells if cell.number not in self.asked.finished]
         if self.mode == "exact":
-            yield from self._one_by_one(edits, left, found)
+            yield from self._one_by_one(room, edits, left, found)
             return
         if left:
             yield from self._at_once(room, edits, left, found)
-        yield from self._recheck(edits, cells, found)
+        yield from self._recheck(room, edits, cells, found)
         why = found.distrusted()
         if why is not None:
             found.notes.append(f"{why}: every cell was computed alone.")
             self.mode, self.done = "exact", 0
             found.forget()
-            yield from self._one_by_one(edits, cells, found)
+            yield from self._one_by_one(room, edits, cells, found)
 
     def _computed_before(
         self, edits: CellEdits, cells: Sequence[Cell], unchanged: Values
@@ -199,7 +205,7 @@ class Sweeping:
 
     # --- one by one ------------------------------------------------------------------------------------------------
 
-    def _one_by_one(self, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+    def _one_by_one(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         for cell in cells:
             edited = edits.of(cell, always=found.missed is not None)
             if edited is not None:
@@ -318,7 +324,7 @@ class Sweeping:
         self._tell(list(values), found)
         room.give_back(size)
 
-    def _recheck(self, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+    def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
         draw, computed = random.Random(self.asked.seed + self.asked.pair), set(found.computed)
         many, few = (RECHECKED, LEFT_OUT) if self.asked.pair == 0 else (1, 0)

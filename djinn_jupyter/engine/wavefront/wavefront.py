@@ -26,7 +26,7 @@ from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked
-from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
+from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls, tensors_by_path
 from djinn_jupyter.engine.wavefront.packing import Packing, Portion
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, SharedCache
 
@@ -135,6 +135,21 @@ class Wavefront:
         portion = self._portion(lines[0].start, group.rows_BnD, group.inside)
         with self.forward.weights.passing():
             return list(self.packing.call(layer, [portion])[0])
+
+    def embedded(self, tokens: tuple[int, ...], start: int) -> Tensor | None:
+        """Return the rows [n, D] before the first layer of other `tokens`, which are the base's up to `start`; None
+        where layers are given something else that depends on tokens."""
+        calls = self._calls_from(start)
+        given = self.forward.layer_arguments(tokens, start, calls.cache, lines=1)
+        for form, own, other in zip(self.forward.anatomy.forms, calls.arguments, given, strict=True):
+            own_tensors, tensors = (
+                dict(tensors_by_path(form.put(*one, form.take(*other)), ())) for one in (own, other)
+            )
+            if own_tensors.keys() != tensors.keys() or not all(
+                map(torch.equal, own_tensors.values(), tensors.values())
+            ):
+                return None
+        return self.forward.anatomy.forms[0].take(*given[0])[0]
 
     def run(self, lines: Sequence[JoiningLine]) -> Iterator[dict[int, Tensor] | None]:
         """Yield None between two calls of a layer, and at the end each line's last row behind the last layer, by its

@@ -1,0 +1,108 @@
+"""A sweep of a pair of lines, whose source may run among the cells that are patched from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping, Sequence
+from typing import Final
+
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces
+from djinn_jupyter.engine.sweeps.cell_edits import CellEdits
+from djinn_jupyter.engine.sweeps.found import Found
+from djinn_jupyter.engine.sweeps.joined_source import SOURCE, JoinedSource, is_served, place_of
+from djinn_jupyter.engine.sweeps.lines import RunLine
+from djinn_jupyter.engine.sweeps.metric import Values
+from djinn_jupyter.engine.sweeps.places import Cell
+from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, CheckedSweep, Sweeping
+from djinn_jupyter.engine.sweeps.together import Together
+from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.wire.sweeps import Swept
+
+SOURCES_RECHECKED: Final = 0.25  # the share of joined sources that run again alone, drawn by the seed
+
+
+class PairSweeping(Sweeping):
+    """One sweep of one line, or of a pair. The first pair of several has both lines run alone; of a later one the
+    source joins the cells, where these fit into one pass."""
+
+    def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
+        super().__init__(runtime, session, asked, together)
+        self._awaited = False  # the source has not run yet
+        self._source_values: Values | None = None  # as it ran among others, or alone after that
+
+    def _source_line(
+        self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
+    ) -> Generator[Blocked | None, None, RunLine | None]:
+        self._awaited = self.mode == "fast" and self._may_join(tokens)
+        return None if self._awaited else (yield from super()._source_line(room, taps, tokens))
+
+    def _may_join(self, tokens: tuple[int, ...]) -> bool:
+        asked, cells = self.asked, self.asked.places.cells()
+        if asked.pair == 0 or asked.finished or asked.edit is not None or asked.noise is not None:
+            return False
+        if self.together.packing is None or len(tokens) != len(asked.line) or tokens == asked.line:
+            return False
+        if asked.places.in_pairs or not all(map(is_served, cells)):
+            return False
+        length, first = len(tokens), _first_other(tokens, asked.line)
+        rows = [length - row for _, row in map(place_of, cells) if row >= first]
+        return length - first + sum(rows) <= CHUNK_ROWS
+
+    def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        if not self._awaited:
+            yield from super()._at_once(room, edits, cells, found)
+            return
+        assert self.asked.source is not None
+        front = self.together.front(edits.base)
+        rows_nD = front.embedded(self.asked.source, _first_other(self.asked.source, self.asked.line))
+        if rows_nD is None:
+            yield from self._run_source(room, edits)
+            yield from super()._at_once(room, edits, cells, found)
+            return
+        joined = JoinedSource(edits.base, rows_nD)
+        yield from room.take(joined.nbytes)
+        yield from self._run_chunk(room, front, joined.lines(cells), found)
+        edits.patch_from(joined.line(self.asked.source, self.asked.places.taps.values()))
+        computed = set(found.computed)
+        self._tell([cell.number for cell in cells if cell.number not in computed], found)
+
+    def _run_source(self, room: Reservation, edits: CellEdits) -> Generator[Blocked | None, None, Values]:
+        """Run the source alone after all, for the cells that are computed from here on. Return its metrics."""
+        assert self.asked.source is not None
+        taps = tuple(self.asked.places.taps.values())
+        source = yield from self._reserved(room, taps, self.asked.source, residuals=False)
+        edits.patch_from(source)
+        self._source_values, self._awaited = self.asked.metrics.of(source.logits_V), False
+        return self._source_values
+
+    def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        among = self._source_values
+        if self._awaited and among is not None and self._draws_source():
+            found.compare((yield from self._run_source(room, edits)), among)
+        yield from super()._recheck(room, edits, cells, found)
+
+    def _draws_source(self) -> bool:
+        return random.Random(f"source {self.asked.seed} {self.asked.pair}").random() < SOURCES_RECHECKED
+
+    def _one_by_one(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        if self._awaited:
+            yield from self._run_source(room, edits)
+        yield from super()._one_by_one(room, edits, cells, found)
+
+    def _take(self, values: Mapping[int, Values], found: Found) -> None:
+        self._source_values = values.get(SOURCE, self._source_values)
+        super()._take({number: of_cell for number, of_cell in values.items() if number != SOURCE}, found)
+
+    def _tell(self, cells: Sequence[int], found: Found) -> None:
+        super()._tell([number for number in cells if number != SOURCE], found)
+
+    def _reply(self, found: Found, source: Values | None) -> Swept:
+        return super()._reply(found, source if self._source_values is None else self._source_values)
+
+
+def _first_other(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:
+    """Return the first position at which two lines of equal length differ."""
+    return next(at for at, (one, other) in enumerate(zip(tokens, others, strict=True)) if one != other)
