@@ -33,6 +33,7 @@ from djinn_jupyter.wire import (
     sweeps,
     transfers,
     watches,
+    weights,
 )
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
@@ -85,6 +86,7 @@ def wire_ts() -> dict[str, str]:
         "attribution": [*_interfaces(attribution)],
         "checkpoints": [*_interfaces(checkpoints)],
         "sweeps": [*_aliases(sweeps), *_interfaces(sweeps, but=replies.EventBase)],
+        "weights": [*_interfaces(weights)],
         "heads": [*_aliases(heads), *_interfaces(heads)],
         "scoring": [*_aliases(scoring), *_interfaces(scoring)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from djinn_jupyter.client import collecting, heads, scoring
+from djinn_jupyter.client import collecting, heads, scoring, weights
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
@@ -225,6 +226,21 @@ class RemoteEngine:
         ((8, 4), (1, 3))
         """
         return heads.head_scores(self.channel, self.description.vocab_size, prompts, length, samples, seed)
+
+    @typed
+    def weight(self, name: str, *, rows: Positions = None, columns: Positions = None, fold_norm: bool = False) -> Any:
+        """Return a numpy array: a matrix as the points have it, so that `x @ matrix` is the next point, apart
+        from biases: "W_U" [D, vocabulary], "W_E", "W_pos"; of a layer "W_Q.5" [heads, D, features], "W_K",
+        "W_V", "W_O", "W_in" [D, neurons], "W_gate", "W_out"; and "W_OV.5", "W_QK.5" [heads, D, D], fp32, of
+        heads with their own keys and values. `W_Q.5[3]` is one head, `W_in.5[17]` one neuron. `rows` and
+        `columns` (5, [1, 4], "0:100") are those kept of the last two axes. `fold_norm` multiplies in the gain
+        of the norm before it, and subtracts the columns' mean where that norm subtracts one. UnknownSite where
+        the model has no such matrix, or it does not make its point.
+
+        >>> engine.weight("W_U").shape, engine.weight("W_OV.5[3]").shape, engine.weight("W_out.5[17]").shape
+        ((128, 1393), (128, 128), (128,))
+        """
+        return weights.read_weight(self.channel, name, rows, columns, fold_norm=fold_norm)
 
     def modules(self) -> tuple[ModuleDescription, ...]:
         """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""

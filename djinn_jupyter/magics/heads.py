@@ -1,4 +1,4 @@
-"""Heads: scores of all of them in one request, and all patterns of a line in one view."""
+"""Heads: scores of all of them in one request, all patterns of a line in one view; matrices of the model."""
 
 from __future__ import annotations
 
@@ -46,3 +46,16 @@ class HeadsMagics(Group):
         scores = self.state.engine.head_scores(prompts, **drawn)
         self.state.keep(args.keep, scores)
         self.state.screen.show(views.scores_view(scores))
+
+    @verb(
+        option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),
+        option("--rows", help="keep these rows: 5, 1,4 or 0:100"),
+        option("--columns", help="keep these columns"),
+        option("--fold-norm", action="store_true", help="multiply in the gain of the norm before it"),
+        KEEP,
+    )
+    def djinn_weight(self, args: Namespace) -> None:
+        """Read a matrix of the model by name, as the points have it: `x @ matrix` is the next point."""
+        matrix = self.state.engine.weight(args.name, rows=args.rows, columns=args.columns, fold_norm=args.fold_norm)
+        self.state.keep(args.keep, matrix)
+        self.state.screen.say(f"{args.name}: {list(matrix.shape)} {matrix.dtype}")

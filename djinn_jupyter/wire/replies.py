@@ -12,6 +12,7 @@ from djinn_jupyter.wire import (
     scoring,
     sweeps,
     watches,
+    weights,
 )
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
@@ -21,7 +22,6 @@ from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     EngineStatistics,
     FinishReason,
-    LayerCopy,
     LensRow,
     ModuleDescription,
     PauseReason,
@@ -54,6 +54,8 @@ Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 Watching = watches.Watching
 WatchRead = watches.WatchRead
+WeightRead = weights.WeightRead
+Copies = weights.Copies
 
 
 class Modules(ReplyBase, frozen=True, tag="Modules"):
@@ -265,12 +267,6 @@ class WeightsMoved(ReplyBase, frozen=True, tag="WeightsMoved"):
     seconds: float
 
 
-class Copies(ReplyBase, frozen=True, tag="Copies"):
-    """Oldest first. The first number is more than one above `since` where older ones are not kept any more."""
-
-    copies: tuple[LayerCopy, ...]
-
-
 class Noted(ReplyBase, frozen=True, tag="Noted"): ...
 
 
@@ -281,6 +277,7 @@ Reply = (
     | Pong
     | Listening
     | Modules
+    | WeightRead
     | Tokenized
     | Statistics
     | Sessions

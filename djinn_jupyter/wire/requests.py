@@ -5,7 +5,7 @@
     Goodbye                     Departed
     Ping                        Pong
     Listen / Unlisten           Listening, at once; then events
-    ListModules                 Modules
+    ListModules / ReadWeight    Modules / WeightRead
     Tokenize / Detokenize       Tokenized
     ReadStatistics              Statistics
     ListSessions                Sessions
@@ -66,6 +66,7 @@ from djinn_jupyter.wire import (
     sharing,
     sweeps,
     watches,
+    weights,
 )
 from djinn_jupyter.wire.limits import (
     Chosen,
@@ -94,6 +95,7 @@ RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
 ReadHeads = heads.ReadHeads
+ReadWeight = weights.ReadWeight
 Hello = greeting.Hello
 Goodbye = greeting.Goodbye
 Ping = greeting.Ping
@@ -333,6 +335,7 @@ Request = (
     | Listen
     | Unlisten
     | ListModules
+    | ReadWeight
     | Tokenize
     | Detokenize
     | ReadStatistics

@@ -25,3 +25,7 @@ def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int =
 class Headed:
     def _readheads(self, request: requests.ReadHeads) -> replies.Reply:
         return heads_read(patterns=request.patterns)
+
+    def _readweight(self, request: requests.ReadWeight) -> replies.Reply:
+        rows = len(request.rows) if request.rows is not None else 3
+        return replies.WeightRead(name=request.name, values=to_array(torch.ones(rows, 2)))

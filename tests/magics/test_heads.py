@@ -40,3 +40,12 @@ def test_all_patterns_are_of_the_present_line_under_its_rules(notebook: Notebook
 def test_what_cannot_be_meant_is_one_line(notebook: Notebook, line: str, said: str) -> None:
     notebook.shell.user_ns["prompts"] = [[1, 2]]
     assert said in notebook.fails(f"%djinn_heads {line}")
+
+
+def test_a_matrix_is_read_and_kept(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_weight W_OV.5[3] --rows 0:2,-1 --fold-norm -o matrix")
+    asked = last(notebook, requests.ReadWeight)
+    assert (asked.name, asked.rows, asked.columns, asked.fold_norm) == ("W_OV.5[3]", (0, 1, -1), None, True)
+    assert notebook.shell.user_ns["matrix"].shape == (3, 2)
+    assert "W_OV.5[3]: [3, 2] float32" in said
+    assert "both ends" in notebook.fails("%djinn_weight W_U --columns 5:")

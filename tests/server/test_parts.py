@@ -234,6 +234,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.Collect,
         ask.Score,
         ask.ReadHeads,
+        ask.ReadWeight,
         ask.ReadMetrics,
         ask.SetAttention,
         ask.Share,

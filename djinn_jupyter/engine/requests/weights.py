@@ -1,20 +1,30 @@
-"""Put the weights to sleep, wake them, and report how layers came through the ring."""
+"""Read weights, put them to sleep, wake them, and report how layers came through the ring."""
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.memory.weights.residence import Weights
+from djinn_jupyter.engine.forward.weight_reader import WeightReader
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Copies, WeightsMoved
+from djinn_jupyter.wire.replies import Copies, WeightRead, WeightsMoved
 from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.weights import parse_weight
 
 
 class WeightRequests:
-    def __init__(self, sessions: SessionTable, weights: Weights) -> None:
-        self._sessions, self._weights = sessions, weights
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._weights = sessions, runtime.forward.weights
+        self._reader = WeightReader(runtime.forward)
+
+    @handles(ask.ReadWeight, wakes_weights=True, changes=False)
+    def read_weight(self, request: ask.ReadWeight, holder: Holder) -> WeightRead:
+        name = parse_weight(request.name)
+        part = self._reader.read(name, request.rows, request.columns, fold_norm=request.fold_norm)
+        return WeightRead(name=str(name), values=to_array(part))
 
     @handles(ask.Sleep)
     def sleep(self, request: ask.Sleep, holder: Holder) -> WeightsMoved:

@@ -273,7 +273,7 @@ class _Assembly:
             HeadRequests(sessions, runtime, Workspace(self.budget, "heads")),
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
-            WeightRequests(sessions, self.weights),
+            WeightRequests(sessions, runtime),
             CheckpointRequests(
                 sessions,
                 self.lifecycle,

@@ -30,6 +30,11 @@ import {
 } from './sweeps';
 
 import {
+  Copies,
+  WeightRead,
+} from './weights';
+
+import {
   HeadsRead,
 } from './heads';
 
@@ -45,13 +50,11 @@ import {
   BreakpointSet,
   Cleared,
   Closed,
-  Copies,
   Described,
   Detached,
   Edited,
   Effect,
   Evaluated,
-  Failed,
   Finished,
   HistoryRead,
   Inspected,
@@ -83,6 +86,7 @@ export type WireReply =
   | Pong
   | Listening
   | Modules
+  | WeightRead
   | Tokenized
   | Statistics
   | Sessions

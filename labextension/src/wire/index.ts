@@ -18,6 +18,7 @@ export * from './requests';
 export * from './attribution';
 export * from './checkpoints';
 export * from './sweeps';
+export * from './weights';
 export * from './heads';
 export * from './scoring';
 export * from './collecting';

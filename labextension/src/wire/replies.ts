@@ -16,7 +16,6 @@ import {
 import {
   BreakpointDescription,
   EngineStatistics,
-  LayerCopy,
   LensRow,
   ModuleDescription,
   SessionDescription,
@@ -32,14 +31,6 @@ import {
   EffectReading,
   Influences,
 } from './readings';
-
-/** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
-export interface Failed {
-  readonly reply: 'Failed';
-  readonly code: string;
-  readonly message: string;
-  readonly not_kept: string | null;
-}
 
 export interface Modules {
   readonly reply: 'Modules';
@@ -291,13 +282,6 @@ export interface WeightsMoved {
   readonly reply: 'WeightsMoved';
   readonly weights: WeightsStatistics;
   readonly seconds: Float;
-  readonly not_kept: string | null;
-}
-
-/** Oldest first. The first number is more than one above `since` where older ones are not kept any more. */
-export interface Copies {
-  readonly reply: 'Copies';
-  readonly copies: readonly LayerCopy[];
   readonly not_kept: string | null;
 }
 

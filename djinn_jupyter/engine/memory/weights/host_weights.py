@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.weights.flat import HOST, Layout, raw_bytes
+from djinn_jupyter.engine.memory.weights.flat import HOST, FlatWeight, Layout, raw_bytes
 from djinn_jupyter.engine.memory.weights.parameters import Weight
 from djinn_jupyter.engine.system.pinned import cut, pinned_if_allowed
 from djinn_jupyter.machine import main_memory
@@ -49,6 +49,14 @@ class HostRun:
                 buffer[piece].copy_(raw_bytes(weight.tensor)[piece.start - part.offset : piece.stop - part.offset])
         return cls(layout, [buffer])
 
+    def views(self) -> tuple[Tensor, ...]:
+        """Return the weights on the host, in place."""
+        if len(self.pieces) == 1:
+            only = self.pieces[0]
+            whole = len(self.layout.parts) == 1 and only.numel() == self.layout.parts[0].nbytes
+            return (_shaped(only, self.layout.parts[0]),) if whole else self.layout.views(only)
+        return tuple(_shaped(piece, part) for piece, part in zip(self.pieces, self.layout.parts, strict=True))
+
     @property
     def moved(self) -> int:
         """Bytes that one copy of the run moves."""
@@ -62,6 +70,11 @@ class HostRun:
             for offset, source in zip(self._offsets, self._sources, strict=True)
             for piece in cut(offset, source.numel())
         ]
+
+
+def _shaped(piece: Tensor, part: FlatWeight) -> Tensor:
+    with torch.inference_mode(False):
+        return piece.view(part.dtype).view(part.shape)
 
 
 def _joined(offsets: Sequence[int], pieces: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:

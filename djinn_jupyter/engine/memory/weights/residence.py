@@ -51,6 +51,10 @@ class Weights(Protocol):
         """Return a context for each entry into a forward pass. Wakes the weights. `alone`: no other pass is under way,
         so a layer that was computed is not needed before those after it."""
 
+    def values_of(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return a module's own parameters by name: those on the device, and on the host those that stream. The weights
+        are awake."""
+
     def prefetch(self) -> None:
         """Fetch ahead what the next pass needs first. Called after a pass when no job is left, so that none needs other
         weights before."""
@@ -88,6 +92,9 @@ class ResidentWeights:
     def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
         self.wake()
         return nullcontext()
+
+    def values_of(self, module: nn.Module) -> dict[str, Tensor]:
+        return {name: parameter.data for name, parameter in module.named_parameters(recurse=False)}
 
     def prefetch(self) -> None:
         """Do nothing: all weights are on the device."""

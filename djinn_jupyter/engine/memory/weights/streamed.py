@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine, copy_engine_for
@@ -110,6 +110,16 @@ class StreamedWeights:
                 yield
         finally:
             self._alone = before
+
+    def values_of(self, module: nn.Module) -> dict[str, Tensor]:
+        own = dict(module.named_parameters(recurse=False))
+        wanted = {id(parameter) for parameter in own.values()}
+        away: dict[int, Tensor] = {}
+        for weights, run in zip(self._blocks, self.ring.runs, strict=True):
+            if any(id(parameter) in wanted for weight in weights for parameter in weight.parameters):
+                views = zip(weights, run.views(), strict=True)
+                away |= {id(parameter): view for weight, view in views for parameter in weight.parameters}
+        return {name: away.get(id(parameter), parameter.data) for name, parameter in own.items()}
 
     def prefetch(self) -> None:
         if not self._asleep:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.discovery.blocks import find_blocks
+from djinn_jupyter.engine.model.discovery.heads import flat
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack, same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.make_taps import (
@@ -23,6 +24,13 @@ from djinn_jupyter.engine.model.discovery.make_taps import (
     boundary_tap,
     form_of,
     tap_of,
+)
+from djinn_jupyter.engine.model.discovery.matrices import (
+    FoundMatrices,
+    PositionTable,
+    find_groups,
+    find_matrices,
+    find_positions,
 )
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.point import FoundPoints, ModuleTensor
@@ -62,6 +70,8 @@ class Discovery:
         longer = record(model, long, keep_last=keep_last)
         self._check_causal(short, first, longer)
         self.found: list[FoundPoints] = []
+        self.matrices: list[FoundMatrices] = []
+        self.groups: list[tuple[int, ...] | str] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
@@ -69,6 +79,7 @@ class Discovery:
         self._check_absent()
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
+        self.positions = self._positions(many)
 
     def _check_causal(self, tokens_1T: Tensor, first: Recording, longer: Recording) -> None:
         """Raise ModelRefused where another token at the end changes earlier positions."""
@@ -138,7 +149,11 @@ class Discovery:
 
     def _learn(self, index: int, layer: LayerRecord) -> None:
         self.found.append(find_places(layer))
+        self.matrices.append(find_matrices(layer, self.found[-1]))
+        self.groups.append(find_groups(layer, self.found[-1]))
         self.others.append(self._arguments(index, layer))
+        if index == 0:
+            self.first_given = flat(layer.before)
 
     def _arguments(self, index: int, layer: LayerRecord) -> dict[int | str, Tensor]:
         """Return the tensors that the layer is given besides the hidden state."""
@@ -185,6 +200,10 @@ class Discovery:
         """Return the modules that make the embedding and the head's input."""
         embedding: nn.Module = self.model.get_input_embeddings()
         return {"embed": (embedding, None), "ln_final": self._before_head(many)}
+
+    def _positions(self, many: Recording) -> PositionTable | str:
+        given = self.first_given
+        return find_positions(many, self.model.get_input_embeddings(), given)
 
     def _before_head(self, many: Recording) -> tuple[nn.Module, int | str | None] | str:
         last = self.stack.spans(many)[-1]

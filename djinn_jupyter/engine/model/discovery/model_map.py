@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.discovery.discovery import Discovery
 from djinn_jupyter.engine.model.discovery.layer_list import Handed, Stack
+from djinn_jupyter.engine.model.discovery.matrices import FoundMatrices, PositionTable
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.recording import KeepLast
 from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
@@ -29,7 +30,8 @@ class Anatomy:
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
     keyword arguments by which layers share mutable mappings, `handed` the tensors that one returns for the next besides
-    the hidden state.
+    the hidden state. `matrices` are each layer's, `groups` the value that each of its heads reads, `positions` the
+    table that is added to the embeddings.
     """
 
     stack: Stack
@@ -37,6 +39,9 @@ class Anatomy:
     cache_layers: tuple[tuple[int, ...], ...]
     taps: dict[tuple[str, int | None], Tap | str]
     modules_found: ModelModules
+    matrices: tuple[FoundMatrices, ...]
+    groups: tuple[tuple[int, ...] | str, ...]
+    positions: PositionTable | str
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
@@ -135,6 +140,9 @@ def discover(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
         cache_layers=learned.cache_layers(),
         taps=learned.taps(boundaries),
         modules_found=learned.modules(boundaries),
+        matrices=tuple(learned.matrices),
+        groups=tuple(learned.groups),
+        positions=learned.positions,
     )
 
 
