@@ -90,7 +90,7 @@ def wire_ts() -> dict[str, str]:
         "heads": [*_aliases(heads), *_interfaces(heads)],
         "scoring": [*_aliases(scoring), *_interfaces(scoring)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
-        "replies": [*_interfaces(replies, but=replies.EventBase)],
+        "replies": [_interface(replies.Failed), *_interfaces(replies, but=replies.EventBase)],
         "events": [
             *(_interface(kind) for kind in typing.get_args(replies.Event)),
             _union("WireEvent", typing.get_args(replies.Event)),
