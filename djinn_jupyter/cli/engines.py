@@ -162,7 +162,7 @@ def _list(options: argparse.Namespace) -> int:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for entry, row in zip((None, *entries), rows, strict=True):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        for line in _sessions(entry) if entry else ():
+        for line in (*_address(entry), *_sessions(entry)) if entry else ():
             print(f"  {line}")
     return 0
 
@@ -179,6 +179,12 @@ def _row(entry: Entry, name: str) -> tuple[str, ...]:
     found = entry.found
     up = time.strftime("%H:%M:%S", time.gmtime(max(0.0, time.time() - entry.started)))
     return name, *(str(value) for value in (found.dtype, found.device, found.attention, entry.pid)), up
+
+
+def _address(entry: Entry) -> list[str]:
+    """Return a line with the address at which an engine serves persons with keys; none where it serves only its own
+    user."""
+    return [f"listens on {entry.listens}"] if entry.listens else []
 
 
 def _sessions(entry: Entry) -> list[str]:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
+import djinn_jupyter.cli.main as cli
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
@@ -295,7 +296,7 @@ def test_an_engine_whose_entry_was_deleted_or_overwritten_is_found_again() -> No
         assert running_engines() == (entry,)
 
 
-def test_over_tcp_with_keys() -> None:
+def test_over_tcp_with_keys(capsys: pytest.CaptureFixture[str]) -> None:
     engine = dj.load("fake", listen="tcp://127.0.0.1:*")
     assert engine.entry is not None
     assert engine.entry.listens is not None
@@ -304,6 +305,8 @@ def test_over_tcp_with_keys() -> None:
     engine.session("paris").run([1], max_new_tokens=3, on_token=heard.append)
     assert len(heard) == 3
     assert dj.load("fake", listen="tcp://127.0.0.1:*").entry == engine.entry
+    assert cli.main(["list"]) == 0
+    assert f"\n  listens on {engine.entry.listens}\n" in capsys.readouterr().out
     with pytest.raises(
         UsageError, match=r"listens on tcp://127.0.0.1:\d+, not on tcp://127.0.0.1:1: leave --listen out"
     ):
