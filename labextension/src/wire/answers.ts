@@ -55,6 +55,7 @@ import {
   Edited,
   Effect,
   Evaluated,
+  Failed,
   Finished,
   HistoryRead,
   Inspected,

@@ -32,6 +32,14 @@ import {
   Influences,
 } from './readings';
 
+/** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
+export interface Failed {
+  readonly reply: 'Failed';
+  readonly code: string;
+  readonly message: string;
+  readonly not_kept: string | null;
+}
+
 export interface Modules {
   readonly reply: 'Modules';
   readonly modules: readonly ModuleDescription[];
