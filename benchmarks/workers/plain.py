@@ -274,6 +274,24 @@ class Plain:
         hook.remove()
         return {"seconds": self._since(begun)}
 
+    def attribute(self, clean: list[int], corrupted: list[int], token: int) -> dict[str, Any]:
+        """Return (clean - corrupted) residual x gradient of a logit after each layer, at each position: two forwards
+        and a backward."""
+        self.prepare_patching(clean, corrupted)
+        kept: list[Tensor] = []
+
+        def keep(_: Any, args: Any, output: Any) -> None:
+            kept.append(_hidden_of(output))
+            kept[-1].retain_grad()
+
+        hooks = [self.model.get_input_embeddings().register_forward_hook(lambda _, args, out: out.requires_grad_())]
+        hooks += [block.register_forward_hook(keep) for block in self._blocks]
+        self._forward(self._corrupted_1T.clone(), use_cache=False)[0, -1, token].backward()
+        for hook in hooks:
+            hook.remove()
+        scores = [((a - b.detach()) * b.grad)[0].sum(-1) for a, b in zip(self._clean, kept, strict=True)]
+        return {"scores": torch.stack(scores).tolist()}
+
     def _patch(self, layer: int, position: int) -> Callable[..., Any]:
         def patch(_: Any, args: Any, output: Any) -> Any:
             _hidden_of(output)[:, position] = self._clean[layer][:, position]
@@ -291,6 +309,6 @@ if __name__ == "__main__":
     plain = Plain()
     names = (
         "load generate generate_and_copy remember first_layers from_layer from_layer_in_decode head copy "
-        "forward prepare_patching patch_layer patch_layer_batched sample_batched generate_batched"
+        "forward prepare_patching patch_layer patch_layer_batched sample_batched generate_batched attribute"
     )
     serve({name: getattr(plain, name) for name in names.split()})

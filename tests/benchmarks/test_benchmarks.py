@@ -29,8 +29,8 @@ from tests.threads import one_thread
 TINIEST = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1056)
 WORKERS = {"plain": plain.Plain, "batched": batched.Batched, "copying": copying.Copying}
 NAMES = (
-    "batches", "breakpoints", "collection", "fork", "generation", "patching", "prefetch", "resume", "rules", "stop",
-    "swap", "sweep",
+    "attribution", "batches", "breakpoints", "collection", "fork", "generation", "patching", "prefetch", "resume",
+    "rules", "stop", "swap", "sweep",
 )  # fmt: skip
 
 

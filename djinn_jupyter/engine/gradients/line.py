@@ -93,6 +93,15 @@ class GradedLayer:
     edges: list[tuple[Tap, GradientEdge]] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _End:
+    """The hidden state behind the last layer, and the logits with their graph, which reaches to its last row's edge."""
+
+    hidden_1SD: Tensor
+    edge: GradientEdge
+    logits_V: Tensor
+
+
 class GradedLine:
     """A line that goes through the layers with the tensors at `taps` met on the way."""
 
@@ -104,7 +113,7 @@ class GradedLine:
             where, key = (self._within, tap.stage) if tap.boundary is None else (self._between, tap.boundary)
             where.setdefault(key, []).append(tap)
         self._runs: list[GradedLayer] = []
-        self._end_1SD: Tensor | None = None
+        self._end: _End | None = None
 
     def onward(
         self, meet: Meet | None = None, *, entry_1SD: Tensor | None = None, graphs: bool = False, keep: bool = True
@@ -123,7 +132,6 @@ class GradedLine:
                 self._runs.append(ran if keep else GradedLayer(entry_1SD=ran.entry_1SD))
             yield
         self._meet_between(self.forward.layers, hidden, meet)
-        self._end_1SD = hidden
         return hidden
 
     def run(self, layer: int, hidden_1SD: Tensor, meet: Meet | None, *, graph: bool) -> GradedLayer:
@@ -147,14 +155,21 @@ class GradedLine:
         return GradedLayer(entry_1SD=entry, after_1SD=after, edges=edges)
 
     def logits(self, end_1SD: Tensor) -> Tensor:
-        """Return the logits [V] of the last position, without a graph."""
-        return self.forward.lens(end_1SD[0, -1:])[0]
+        """Return the logits [V] of the last position. Where the way back is open, it begins at them."""
+        if not self._runs:
+            return self.forward.lens(end_1SD[0, -1:])[0]
+        with recording(True):
+            last_1D = end_1SD[0, -1:].detach().requires_grad_(True)
+            edge = get_gradient_edge(last_1D)
+            logits_V = self.forward.epilogue(last_1D)[0]
+        self._end = _End(hidden_1SD=end_1SD, edge=edge, logits_V=logits_V)
+        return logits_V.detach()
 
     def back(self, by_logits: Sequence[Tensor], gradients: Gradients) -> Generator[None, None, None]:
-        """Go back through the layers, a step each, from the derivatives [V] of each metric by the logits, and give the
+        """Go back through the layers, a step each, from the derivatives [V] of each metric by the `logits`. Give the
         gradients at every tap to `gradients`."""
-        assert self._end_1SD is not None
-        flowing = self._before_the_end(self._end_1SD, by_logits)
+        assert self._end is not None
+        flowing, self._end = _before_the_end(self._end, by_logits), None
         self._take_between(self.forward.layers, flowing, gradients)
         yield
         for layer in reversed(range(self.forward.layers)):
@@ -164,21 +179,6 @@ class GradedLine:
             flowing = self._through(ran, flowing, gradients)
             self._take_between(layer, flowing, gradients)
             yield
-
-    def _before_the_end(self, end_1SD: Tensor, by_logits: Sequence[Tensor]) -> list[Tensor]:
-        """Return each metric's gradient [1, S, D] behind the last layer: of its last position alone."""
-        with recording(True):
-            last_1D = end_1SD[0, -1:].detach().requires_grad_(True)
-            edge = get_gradient_edge(last_1D)
-            logits_V = self.forward.epilogue(last_1D)[0]
-        found = []
-        for number, by_logits_V in enumerate(by_logits):
-            [of_last_1D] = _gradients(logits_V, [edge], by_logits_V.to(logits_V), number < len(by_logits) - 1)
-            whole = torch.zeros_like(end_1SD)
-            if of_last_1D is not None:
-                whole[0, -1:] = of_last_1D
-            found.append(whole)
-        return found
 
     def _through(self, ran: GradedLayer, flowing: Sequence[Tensor], gradients: Gradients) -> list[Tensor]:
         """Return each metric's gradient before a layer, from that behind it."""
@@ -203,6 +203,19 @@ class GradedLine:
         for tap in self._between.get(boundary, ()):
             for number, found in enumerate(flowing):
                 gradients.take(number, tap, found)
+
+
+def _before_the_end(end: _End, by_logits: Sequence[Tensor]) -> list[Tensor]:
+    """Return each metric's gradient [1, S, D] behind the last layer: of its last position alone."""
+    found = []
+    for number, by_logits_V in enumerate(by_logits):
+        more = number < len(by_logits) - 1
+        [of_last_1D] = _gradients(end.logits_V, [end.edge], by_logits_V.to(end.logits_V), more)
+        whole = torch.zeros_like(end.hidden_1SD)
+        if of_last_1D is not None:
+            whole[0, -1:] = of_last_1D
+        found.append(whole)
+    return found
 
 
 def _gradients(
