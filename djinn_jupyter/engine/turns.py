@@ -1,6 +1,12 @@
-"""Slices for jobs: gives the next job a slice and answers the request of a job that ends. Reads no mail."""
+"""Slices for jobs: gives the next job a slice and answers the request of a job that ends. Reads no mail.
+
+The runs that shared a pass go on from it one behind the other: a slice of one takes less than the mail, the replies,
+the upkeep and the look at the journal between two slices.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
@@ -30,28 +36,40 @@ class Turns:
         faults: Faults,
     ) -> None:
         self._dispatcher, self._publish, self._giving_way = dispatcher, runtime.publish, giving_way
-        self._weights = runtime.forward.weights
+        self._weights, self._sharing = runtime.forward.weights, runtime.sharing
         self._sessions, self._life, self._scheduler = sessions, life, scheduler
         self._residency, self._faults = residency, faults
 
     def advance_next(self) -> bool:
-        """Give the job whose turn it is a slice. Return False where there is none."""
+        """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
+        mail comes or one of them ends. Return False where there is none."""
+        job = self._choose(self._scheduler.next)
+        if job is None:
+            return False
+        while job is not None and self.advance(job) and not self._giving_way.for_mail:
+            job = self._choose(lambda: self._scheduler.next_if(self._was_answered))
+        return True
+
+    def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
+        """Return the chosen job. Where choosing fails, end all jobs: whichever raised it, none could get a turn any
+        more."""
         try:
-            job = self._scheduler.next()
-        except Exception as error:  # noqa: BLE001  whichever job raised it: no job could get a turn any more
+            return choose()
+        except Exception as error:  # noqa: BLE001  the edge of all requests
             for job in self._scheduler.jobs:
                 self._conclude(job, self._broke(job, error))
-            return True
-        if job is not None:
-            self.advance(job)
-        return job is not None
+            return None
 
-    def advance(self, job: Job) -> None:
-        """Run one slice of a job."""
+    def _was_answered(self, job: Job) -> bool:
+        """True for a run whose pass was computed with another's: its slice draws a token and takes a seat."""
+        return job.kind == "run" and self._sharing.answered(job.session)
+
+    def advance(self, job: Job) -> bool:
+        """Run one slice of a job. Return False where it ended."""
         try:
             self._prepare(job)
             job.advance()
-            return
+            return True
         except StopIteration as done:
             reply: Reply | None = done.value
         except Exception as error:  # noqa: BLE001  the request's edge
@@ -60,6 +78,7 @@ class Turns:
             with self._faults.during("it counted what a slice has made"):
                 self._residency.accounted(job.session)
         self._conclude(job, reply)
+        return False
 
     def _prepare(self, job: Job) -> None:
         self._sessions.touch(job.session.name)

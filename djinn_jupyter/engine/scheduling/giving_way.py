@@ -19,6 +19,11 @@ class GivingWay:
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
+    @property
+    def for_mail(self) -> bool:
+        """True where mail has come, which is read before another slice."""
+        return self._mailbox.waiting
+
     def alone(self) -> bool:
         """True where no other job is in the rotation, not even one that waits."""
         return len(self._scheduler) <= 1

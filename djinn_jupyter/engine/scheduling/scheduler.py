@@ -6,6 +6,8 @@ turns, however many sessions each of them runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from djinn_jupyter.engine.scheduling.fair_turns import FairTurns
 from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.lockstep import Lockstep
@@ -61,6 +63,15 @@ class Scheduler:
             chosen = self.lockstep.choose(jobs) if (jobs := list(ready)) else None
         if chosen is not None:
             self._jobs.take(chosen)
+        return chosen
+
+    def next_if(self, short: Callable[[Job], bool]) -> Job | None:
+        """Return the job whose turn it is and move it to the end of the rotation, where its slice is short; else None,
+        and the turn is still its. None in the order of the layers, too."""
+        chosen = next(self._jobs.ready(), None) if self.lockstep is None else None
+        if chosen is None or not short(chosen):
+            return None
+        self._jobs.take(chosen)
         return chosen
 
     def remove(self, job: Job) -> None:

@@ -19,6 +19,7 @@ from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
 from djinn_jupyter.engine.session.seats import Seat, driven
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.shared_prompts import SharedPrompts
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.session.trial import Trial
@@ -52,6 +53,7 @@ class SharedPasses:
         self._why_not: str | None = None
         self._why_no_more: str | None = None
         self._seated: list[Seat] = []
+        self._asking: dict[int, Seat] = {}  # by the identity of the session
         self._leader: Seat | None = None
         self._columns: Columns | None = None
         self._members: list[Seat] = []
@@ -89,6 +91,7 @@ class SharedPasses:
         """Run the next pass of a seat together with others; None where it has to run alone, or is out of date."""
         seat.wait()
         self._seated.append(seat)
+        self._asking[id(seat.session)] = seat
         try:
             yield None  # the others of this round take their seats
             if seat.begins:
@@ -101,8 +104,14 @@ class SharedPasses:
             return seat.outcome
         finally:
             seat.leave()
+            del self._asking[id(seat.session)]
             if seat in self._seated:
                 self._seated.remove(seat)
+
+    def answered(self, session: Session) -> bool:
+        """True where another run has computed this session's pass, and its own has not gone on with that yet."""
+        seat = self._asking.get(id(session))
+        return seat is not None and not seat.waits and seat.outcome is not None
 
     def _gather(self, seat: Seat) -> Pieces:
         """Wait until no run has taken a seat for some rounds: the rows of a batch arrive one after another."""
