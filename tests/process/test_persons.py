@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import zmq
 
+from djinn_jupyter.client.connection import handshake
 from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
@@ -114,6 +115,15 @@ async def test_who_is_not_admitted_is_refused_in_one_sentence(house: Served, key
     with pytest.raises(KeyRefused, match="has not the key that is trusted for it"):
         await Connection.open(afar, holder="kernel-1", user="root")
     assert house.service.statistics().requests == requests
+
+
+async def test_a_listener_that_says_nothing_is_no_engine(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_MILLISECONDS", 100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{silent.getsockname()[1]}"), "anna")
+        with pytest.raises(KeyRefused, match="or is no engine of Djinn"):
+            async with asyncio.timeout(20):  # zmq's own patience is 30 s
+                await Connection.open(entry, holder="kernel-1", user="root")
 
 
 async def test_where_no_one_listens_it_is_said(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:

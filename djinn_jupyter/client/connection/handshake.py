@@ -18,6 +18,7 @@ from djinn_jupyter.wire.keys import spell_public
 from djinn_jupyter.wire.registry import Entry
 
 REACH_SECONDS: Final = 5.0
+HANDSHAKE_MILLISECONDS = 10_000  # after which who has said nothing is taken for no engine; zmq waits for 30 s
 WATCHED: Final = (
     zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
@@ -61,6 +62,7 @@ def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
     dealer.setsockopt(zmq.CURVE_SERVERKEY, server)
     dealer.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
     dealer.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+    dealer.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
     dealer.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     dealer.setsockopt(zmq.IPV6, 1)
 
