@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from djinn_jupyter.magics import unload_ipython_extension
+from djinn_jupyter.magics.displays import VIEW_OF
+from djinn_jupyter.widgets import views
 from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
-back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute heads collect loss
+back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute weight heads collect loss
 checkpoint restore accept vram debugger""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
@@ -51,6 +54,7 @@ def test_loading_the_extension_imports_nothing_heavy() -> None:
     """A fresh interpreter checks it, as `%load_ext` does it; the rest comes with the first magic that needs it."""
     code = f"""
 import sys
+from importlib import import_module
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 before = set(sys.modules)
@@ -65,6 +69,7 @@ print([name for name in {HEAVY!r} if name in new])
 def test_views_and_magics_leave_torch_and_plotly_out() -> None:
     code = """
 import sys
+from importlib import import_module
 import djinn_jupyter.widgets.views, djinn_jupyter.client.session
 from djinn_jupyter.magics import branching, breaking, changing, editing, keeping, loading, looking, memory, running
 print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules])
@@ -132,3 +137,26 @@ def test_static_shows_the_final_form_at_once(
     notebook.cell("%djinn_run The capital of France is")
     notebook.cell("%djinn_load demo")
     assert [line.split(":")[0] for line in displays.shown] == ["show finished", "show demo"]
+
+
+def test_a_result_that_a_cell_returns_is_displayed_as_the_magics_show_it(bare: Notebook) -> None:
+    from djinn_jupyter.client.grid import Grid
+    from djinn_jupyter.widgets.grid import grid_view
+    from tests.widgets.swept import swept
+
+    formatter = bare.shell.display_formatter
+    assert formatter is not None
+    grid = Grid([swept()])
+    view = grid_view(grid)
+    data, _ = formatter.format(grid)
+    assert (data["text/html"], data["text/plain"]) == (view.html, view.plain)
+    unload_ipython_extension(bare.shell)
+    data, _ = formatter.format(grid)
+    assert list(data) == ["text/plain"]
+
+
+@pytest.mark.parametrize(("kind", "view"), VIEW_OF.items())
+def test_each_kind_that_is_displayed_is_there(kind: tuple[str, str], view: str) -> None:
+    module, name = kind
+    assert getattr(import_module(module), name).__module__ == module
+    assert callable(getattr(views, view))
