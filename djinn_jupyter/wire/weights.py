@@ -32,9 +32,13 @@ class WeightName(Frozen):
     layer: int | None = None
     selector: tuple[int, ...] | None = None
 
+    @property
+    def whole(self) -> str:
+        """The name of the whole matrix: without a selector."""
+        return self.name if self.layer is None else f"{self.name}.{self.layer}"
+
     def __str__(self) -> str:
-        place = self.name if self.layer is None else f"{self.name}.{self.layer}"
-        return place if self.selector is None else f"{place}[{spell_selector(self.selector)}]"
+        return self.whole if self.selector is None else f"{self.whole}[{spell_selector(self.selector)}]"
 
 
 def parse_weight(text: str) -> WeightName:

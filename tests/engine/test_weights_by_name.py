@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.forward import weight_reader
 from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, OutOfDeviceMemory
 from djinn_jupyter.wire import requests as ask
-from tests.engine.desk import Desk, desk_of
+from tests.engine.desk import Desk, build_desk, desk_of
 from tests.engine.memory.weights.streaming import streamed_desk
 from tests.engine.model.looking import TOKENS, Subject, run
 from tests.engine.plain import plain_of
@@ -150,8 +151,9 @@ def test_a_map_that_is_more_than_a_product_is_refused(monkeypatch: pytest.Monkey
         ("llama", "W_Q", {}, "needs a layer"),
         ("llama", "W_U.1", {}, "without a layer"),
         ("llama", "W_Q.9", {}, "layers 0..3"),
-        ("llama", "W_Q.1[4]", {}, "heads 0..3"),
-        ("llama", "W_in.1[48]", {}, "columns 0..47"),
+        ("llama", "W_Q.1[4]", {}, r"no head 4 in W_Q\.1, which has heads 0\.\.3"),
+        ("llama", "W_in.1[48]", {}, r"no column 48 in W_in\.1, which has columns 0\.\.47"),
+        ("llama", "W_in.1", {"rows": (3, -33)}, r"no row -33 in W_in\.1, which has rows 0\.\.31"),
         ("llama", "W_in.1[4]", {"columns": (1,)}, "already"),
         ("llama", "W_pos", {}, "no table of positions"),
         ("llama", "W_O.1", {"fold_norm": True}, "W_O is none"),
@@ -173,3 +175,43 @@ def test_a_matrix_larger_than_a_reply_is_cropped_or_refused(monkeypatch: pytest.
     with pytest.raises(DjinnError, match="choose heads, rows or columns"):
         read(desk, "W_U")
     assert read(desk, "W_U", columns=(3, 4)).shape == (32, 2)
+    with pytest.raises(DjinnError, match="choose heads or columns"):  # a folded column needs all of its rows
+        read(desk, "W_U", rows=(0,), fold_norm=True)
+
+
+def test_only_the_columns_that_are_chosen_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("gpt2", layers=LAYERS)
+    whole = {name: read(desk, name, fold_norm=True) for name in ("W_U", "W_Q.1", "W_in.1")}
+    folded: list[torch.Size] = []
+
+    def noted(normed: Any, columns: Tensor, name: Any) -> Any:
+        folded.append(columns.shape)
+        return gain(normed, columns, name)
+
+    gain = weight_reader._gain
+    monkeypatch.setattr(weight_reader, "_gain", noted)
+    for name, matrix in whole.items():
+        part = read(desk, name, rows=(1, 4), columns=(0, 5), fold_norm=True)
+        assert near(part, matrix[..., [1, 4], :][..., [0, 5]])
+    assert [shape[-2:] for shape in folded] == [(32, 2)] * len(whole)
+
+
+def test_a_matrix_that_finds_no_device_memory_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+
+    def full(*_: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(weight_reader, "_cropped", full)
+    with pytest.raises(OutOfDeviceMemory, match="choose heads or columns"):
+        read(desk, "W_U")
+
+
+def test_the_logits_of_a_model_that_scales_them_are_made() -> None:
+    model = build("granite", layers=LAYERS)
+    model.config.logits_scaling = 6.0  # as in granite-3.0-1b-a400m: 1/6 has more than four digits
+    head = model.lm_head.weight.detach().clone()
+    desk = build_desk(model)
+    assert near(read(desk, "W_U"), head.T / 6)
+    assert near(read(desk, "W_U", columns=(3,), fold_norm=True), read(desk, "W_U", fold_norm=True)[:, [3]])
+    desk.close_all()

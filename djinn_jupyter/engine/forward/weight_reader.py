@@ -24,7 +24,9 @@ from djinn_jupyter.wire.weights import MODEL_WEIGHTS, WeightName
 MOST_BYTES: Final = 256 << 20
 PROBES: Final = 4  # random inputs of a check
 FAR: Final = 100.0  # beside which a norm's epsilon is nothing
+FOLDED: Final = torch.float32
 Indices = Sequence[int] | None
+Fold = Callable[[Tensor], Tensor]
 
 
 class WeightReader:
@@ -43,42 +45,43 @@ class WeightReader:
         if name.name in MODEL_WEIGHTS:
             if name.name == "W_E":
                 return self._embedding(name, rows, columns)
-            whole = self._unembedding(fold_norm) if name.name == "W_U" else self._positions()
-            return _chosen(name, whole, rows, columns, by_row=name.name == "W_pos")
+            if name.name == "W_U":
+                return self._unembedding(name, rows, columns, fold_norm=fold_norm)
+            return _chosen(name, self._positions(), rows, columns, by_row=True)
         if name.name in ("W_OV", "W_QK"):
             return self._product(name, rows, columns, fold_norm=fold_norm)
         place = self._place(name.name, name.layer or 0)
-        matrix = self._folded(place, name) if fold_norm else self._matrix(place.module, place.width, name)
+        matrix = self._matrix(place.module, place.width, name)
+        fold = self._fold(place.norm, name) if fold_norm else None
         if place.heads is not None:
-            return _of_heads(name, matrix, place.heads, rows, columns, ends=place.ends)
+            return _of_heads(name, matrix, place.heads, rows, columns, ends=place.ends, fold=fold)
         number, pieces = place.piece
-        return _chosen(name, matrix.chunk(pieces, 1)[number], rows, columns, by_row=name.name == "W_out")
+        part = matrix.chunk(pieces, 1)[number]
+        return _chosen(name, part, rows, columns, by_row=name.name == "W_out", fold=fold)
 
     # --- the whole model's ---------------------------------------------------------------------------------------
 
-    def _unembedding(self, fold_norm: bool) -> Tensor:
+    def _unembedding(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:
         """Return [D, vocabulary] that makes the logits of `ln_final`; before a bend, where the model bends them."""
         model: Any = self._forward.model
-        head, norm = model.get_output_embeddings(), self._forward.anatomy.taps["ln_final", None]
-        name = WeightName(name="W_U")
+        head, tap = model.get_output_embeddings(), self._forward.anatomy.taps["ln_final", None]
         if not isinstance(head, nn.Module):
             raise UnknownSite("There is no W_U here: no module makes the logits.")
-        width = norm.width if isinstance(norm, Tap) else None
-        matrix = self._matrix(head, width or self._forward.anatomy.hidden_size, name)
-        if isinstance(norm, Tap) and norm.module is not None:
-            factor = self._factor(head, norm.module)
-            matrix = matrix if factor == 1.0 else matrix * factor
-            if fold_norm:
-                return self._with_norm(matrix, norm.module, name)
-        elif fold_norm:
+        norm, width = (tap.module, tap.width) if isinstance(tap, Tap) else (None, None)
+        if fold_norm and norm is None:
             raise UsageError("No single norm stands before W_U, so none is folded into it.")
-        return matrix
+        matrix = self._matrix(head, width or self._forward.anatomy.hidden_size, name)
+        fold = self._fold(norm, name) if fold_norm else None
+        part = _chosen(name, matrix, rows, columns, by_row=False, fold=fold)
+        factor = 1.0 if norm is None else self._factor(head, norm)
+        return part if factor == 1.0 else part * factor
 
     def _factor(self, head: nn.Module, norm: nn.Module) -> float:
         """Return the number by which the model multiplies what its head returns; 1 where it does something else."""
         x_1D = _random(1, self._forward.anatomy.hidden_size, next(head.parameters()))
         logits, made = self._forward.lens(x_1D)[0].double(), head(norm(x_1D[None]))[0, 0].double()
-        factor = float(f"{float((logits @ made) / (made @ made)):.4g}")
+        digits = 7 if x_1D.dtype in (torch.float32, torch.float64) else 4
+        factor = float(f"{float((logits @ made) / (made @ made)):.{digits}g}")
         return factor if _alike(made * factor, logits, x_1D.dtype) and abs(factor - 1) > 1e-3 else 1.0
 
     def _embedding(self, name: WeightName, rows: Indices, columns: Indices) -> Tensor:
@@ -138,13 +141,8 @@ class WeightReader:
         assert place.heads is not None
         if max(heads) >= place.heads.heads:
             raise UnknownSite(f"There is no product of {name} here: it has another number of heads.")
-        matrix = self._folded(place, name) if fold_norm else self._matrix(place.module, place.width, name)
-        return _heads_of(matrix, place.heads, heads, ends=place.ends)
-
-    def _folded(self, place: Matrix, name: WeightName) -> Tensor:
-        if place.norm is None:
-            raise UsageError(f"No norm stands before {name}, so none is folded into it.")
-        return self._with_norm(self._matrix(place.module, place.width, name), place.norm, name)
+        part = _heads_of(self._matrix(place.module, place.width, name), place.heads, heads, ends=place.ends)
+        return self._fold(place.norm, name)(part) if fold_norm else part
 
     # --- checks --------------------------------------------------------------------------------------------------
 
@@ -169,23 +167,29 @@ class WeightReader:
                     return key, turned
         raise UnknownSite(f"There is no {name} here: {type(module).__name__} is no product with one matrix.")
 
-    def _with_norm(self, matrix: Tensor, norm: nn.Module, name: WeightName) -> Tensor:
-        """Return fp32 M with the gain of a norm, and without the mean of its columns where the norm subtracts one."""
+    def _fold(self, norm: nn.Module | None, name: WeightName) -> Fold:
+        """Return what multiplies fp32 columns [..., D, n] by the gain of a norm, and subtracts the mean of each where
+        the norm subtracts one."""
+        if norm is None:
+            raise UsageError(f"No norm stands before {name}, so none is folded into it.")
         values = {key: value.float() for key, value in self._forward.weights.values_of(norm).items()}
 
         def normed(x_ND: Tensor) -> Tensor:
             made: Tensor = functional_call(norm, values, (x_ND[None],))[0]
             return made.double()
 
-        gain_D, mean = _gain(normed, matrix, name)
-        folded = gain_D.float()[:, None] * matrix.float()
-        return folded - folded.mean(0) if mean else folded
+        def folded(columns: Tensor) -> Tensor:
+            gain_D, mean = _gain(normed, columns, name)
+            made = gain_D.float()[:, None] * columns.float()
+            return made - made.mean(-2, keepdim=True) if mean else made
+
+        return folded
 
 
 def _gain(normed: Callable[[Tensor], Tensor], matrix: Tensor, name: WeightName) -> tuple[Tensor, bool]:
     """Return what a norm multiplies each feature by, and whether it subtracts the mean. Raises UnknownSite where it
     does something else."""
-    x_ND = FAR * _random(PROBES, matrix.shape[0], matrix).float()
+    x_ND = FAR * _random(PROBES, matrix.shape[-2], matrix).float()
     signs_D = torch.where(torch.arange(x_ND.shape[1], device=x_ND.device) % 2 == 0, FAR, -FAR)[None]
     shift = normed(torch.zeros_like(signs_D))[0]
     for mean in (False, True):
@@ -216,16 +220,28 @@ def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(name: WeightName, matrix: Tensor, rows: Indices, columns: Indices, *, by_row: bool) -> Tensor:
+def _chosen(
+    name: WeightName, matrix: Tensor, rows: Indices, columns: Indices, *, by_row: bool, fold: Fold | None = None
+) -> Tensor:
     """Return rows and columns of a matrix; the selector of its name chooses those that are its units."""
     unit = _units(name, rows, "rows") if by_row else _units(name, columns, "columns")
     rows, columns = (unit, columns) if by_row else (rows, unit)
-    row, column = _within(name, rows, len(matrix), "rows"), _within(name, columns, matrix.shape[1], "columns")
-    _require_room(name, 1, len(row), len(column), matrix.element_size())
-    part = matrix[row] if rows is not None else matrix
-    part = part[:, column] if columns is not None else part
+    part = _cropped(name, matrix[None], rows, columns, fold)[0]
     alone = name.selector is not None and len(name.selector) == 1
     return part.squeeze(0 if by_row else 1) if alone else part
+
+
+def _cropped(name: WeightName, matrices: Tensor, rows: Indices, columns: Indices, fold: Fold | None) -> Tensor:
+    """Return rows and columns of matrices [H, D, n]. Those columns alone are folded; each needs all of its rows."""
+    heads, height, width = matrices.shape
+    row, column = _within(name, rows, height, "rows"), _within(name, columns, width, "columns")
+    if fold is None:
+        _require_room(name, heads, len(row), len(column), matrices.element_size())
+    else:
+        _require_room(name, heads, height, len(column), FOLDED.itemsize, "heads or columns")
+    part = matrices[..., column] if columns is not None else matrices
+    part = part if fold is None else fold(part)
+    return part[:, row] if rows is not None else part
 
 
 def _units(name: WeightName, crop: Indices, what: str) -> Indices:
@@ -235,14 +251,18 @@ def _units(name: WeightName, crop: Indices, what: str) -> Indices:
     return name.selector if crop is None else crop
 
 
-def _of_heads(name: WeightName, matrix: Tensor, heads: Heads, rows: Indices, columns: Indices, *, ends: bool) -> Tensor:
+def _of_heads(
+    name: WeightName,
+    matrix: Tensor,
+    heads: Heads,
+    rows: Indices,
+    columns: Indices,
+    *,
+    ends: bool,
+    fold: Fold | None,
+) -> Tensor:
     chosen = _within(name, name.selector, heads.heads, "heads")
-    shape = (heads.features, matrix.shape[1]) if ends else (matrix.shape[0], heads.features)
-    row, column = _within(name, rows, shape[0], "rows"), _within(name, columns, shape[1], "columns")
-    _require_room(name, len(chosen), len(row), len(column), matrix.element_size())
-    part = _heads_of(matrix, heads, chosen, ends=ends)
-    part = part[:, row] if rows is not None else part
-    part = part[:, :, column] if columns is not None else part
+    part = _cropped(name, _heads_of(matrix, heads, chosen, ends=ends), rows, columns, fold)
     return part[0] if name.selector is not None and len(chosen) == 1 else part
 
 
@@ -255,15 +275,18 @@ def _heads_of(matrix: Tensor, heads: Heads, chosen: Sequence[int], *, ends: bool
 def _within(name: WeightName, wanted: Indices, size: int, what: str) -> list[int]:
     """Return the indices chosen of `size`; negative ones count from the end. Raises UsageError for one beyond."""
     chosen = list(range(size)) if wanted is None else [index + size if index < 0 else index for index in wanted]
-    if any(not 0 <= index < size for index in chosen):
-        raise UsageError(f"{name} has {what} 0..{size - 1}, and not all of those that were chosen.")
+    beyond = next((index for index in wanted or () if not -size <= index < size), None)
+    if beyond is not None:
+        raise UsageError(f"There is no {what[:-1]} {beyond} in {name.whole}, which has {what} 0..{size - 1}.")
     return chosen
 
 
-def _require_room(name: WeightName, heads: int, rows: int, columns: int, size: int) -> None:
+def _require_room(
+    name: WeightName, heads: int, rows: int, columns: int, size: int, parts: str = "heads, rows or columns"
+) -> None:
     nbytes = heads * rows * columns * size
     if nbytes > MOST_BYTES:
         raise UsageError(
             f"{name} is {spell_bytes(nbytes)}, and at most {spell_bytes(MOST_BYTES)} cross the wire at once: choose "
-            "heads, rows or columns of it."
+            f"{parts} of it."
         )

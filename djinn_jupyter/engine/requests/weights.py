@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.forward.weight_reader import WeightReader
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -23,8 +24,9 @@ class WeightRequests:
     @handles(ask.ReadWeight, wakes_weights=True, changes=False)
     def read_weight(self, request: ask.ReadWeight, holder: Holder) -> WeightRead:
         name = parse_weight(request.name)
-        part = self._reader.read(name, request.rows, request.columns, fold_norm=request.fold_norm)
-        return WeightRead(name=str(name), values=to_array(part))
+        with device_memory_for(f"a copy of {name}", "Close sessions, or choose heads or columns of it."):
+            part = self._reader.read(name, request.rows, request.columns, fold_norm=request.fold_norm)
+            return WeightRead(name=str(name), values=to_array(part))
 
     @handles(ask.Sleep)
     def sleep(self, request: ask.Sleep, holder: Holder) -> WeightsMoved:
