@@ -34,7 +34,7 @@ class Estimates:
     def take(self, metric: int, tap: Tap, raw_gradient: Tensor) -> None:
         """Add the estimates of a tap's places for one metric."""
         gradient = tap.read(raw_gradient.contiguous()).to(torch.float32)
-        product = self.changes[tap.site] * gradient
+        product = (self.changes[tap.site] * gradient).masked_fill_(gradient == 0, 0.0)  # hidden scores can be infinite
         product_SU = product.flatten(2).sum(-1, dtype=torch.float64) if product.ndim > 2 else product.double()
         rows = self.places.alignment.rows
         part = product_SU if rows is None else product_SU[list(rows)]

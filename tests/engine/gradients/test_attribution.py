@@ -158,6 +158,16 @@ def test_zeroing_is_estimated_as_minus_gradient_times_activation(desk: Desk) -> 
     assert (plain.edit, zeroed.edit) == ("gradient x activation", "gradient x zero")
 
 
+def test_scores_that_a_mask_hides_add_nothing() -> None:
+    desk = build_desk(build("llama", layers=LAYERS, attention="eager"))
+    scores = {"site": "attn_scores.1", "over": ("head",)}
+    plain = values(attributed(desk, **scores))
+    doubled = values(attributed(desk, edit=Scale(factor=2.0), **scores))  # twice what hides a score is infinite
+    assert plain.abs().max() > 0
+    assert torch.equal(doubled, plain)
+    desk.close_all()
+
+
 def test_each_metric_has_its_own_gradient_and_a_product_that_of_its_factors(desk: Desk) -> None:
     both = (f"prob({A})", f"logit({B})", f"prob({A}) * logit({B}) / 2 - abs(logit({A}))", f"logit({A})")
     reply = attributed(desk, clean=CLEAN, metrics=both)
