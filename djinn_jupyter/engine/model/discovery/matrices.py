@@ -74,12 +74,14 @@ def find_groups(record: LayerRecord, found: FoundPoints) -> tuple[int, ...] | st
 def find_positions(recording: Recording, embedding: nn.Module, first_BD: Tensor) -> PositionTable | str:
     """Return the table whose row at position 0, added to the embedding, is what the first layer is given."""
     made = next((call.first_output for call in recording.of(embedding)), None)
+    if made is None or made.value is None or flat(made.value).shape != first_BD.shape:
+        return "the first layer is given another width than the embedding's"
     for call in recording.calls:
         seen = call.first_output
-        if call.module is embedding or seen is None or seen.value is None or made is None or made.value is None:
+        if call.module is embedding or seen is None or seen.value is None or not (seen.floating and seen.shape):
             continue
-        row = seen.value.reshape(-1, seen.shape[-1])[:1] if seen.floating and seen.shape else None
-        if row is None or row.shape[-1] != first_BD.shape[-1] or not adds(flat(made.value), row, first_BD):
+        row = seen.value.reshape(-1, seen.shape[-1])[:1]
+        if row.shape[1] != first_BD.shape[1] or not adds(flat(made.value), row, first_BD):
             continue
         for name, table in (*call.module.named_parameters(recurse=False), *call.module.named_buffers(recurse=False)):
             if table.ndim == 2 and table.shape[1] == row.shape[1]:
