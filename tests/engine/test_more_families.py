@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 from djinn_jupyter.errors import ModelRefused, PromptTooLong
+from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.plain import generate
 from tests.engine.variants import two_ropes
@@ -16,6 +17,7 @@ from tests.families import MORE, MORE_REFUSED, build, configuration
 
 PROMPT = tokens(26)  # longer than every window, chunk and index of the tiny families
 NEW = 5
+EDIT = Scale(factor=-0.5)  # a norm before the last layer takes away a factor above 0, bit for bit
 FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral", "glm_moe_dsa:shared", "qwen4_exp_text", "deepseek_v4")
 
 
@@ -37,10 +39,10 @@ def stop_edit_and_go_back(desk: Desk, plain: Outcome, boundary: int, step: int) 
     paused = desk.run(PROMPT, NEW)
     assert (paused.layer, paused.step) == (boundary, step)
     desk.fork("b")
-    desk.edit(name="b")
+    desk.edit(EDIT, "b")
     branch = desk.outcome(desk.resume("b"), "b")
     assert boundary == desk.layers or not torch.equal(branch.logits, plain.logits), "the edit did nothing"
-    desk.edit()
+    desk.edit(EDIT)
     assert desk.outcome(desk.resume()) == branch
     for name in ("a", "b"):
         desk.back(name=name)
