@@ -19,6 +19,7 @@ from djinn_jupyter.engine.sweeps.places import Cell
 from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, CheckedSweep, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.sweeps import Swept
 
 SOURCES_RECHECKED: Final = 0.25  # the share of joined sources that run again alone, drawn by the seed
@@ -58,16 +59,23 @@ class PairSweeping(Sweeping):
         assert self.asked.source is not None
         front = self.together.front(edits.base)
         rows_nD = front.embedded(self.asked.source, _first_other(self.asked.source, self.asked.line))
-        if rows_nD is None:
+        joined = None if rows_nD is None else JoinedSource(edits.base, rows_nD)
+        if joined is None or not (yield from self._has_room(room, joined)):
             yield from self._run_source(room, edits)
             yield from super()._at_once(room, edits, cells, found)
             return
-        joined = JoinedSource(edits.base, rows_nD)
-        yield from room.take(joined.nbytes)
         yield from self._run_chunk(room, front, joined.lines(cells), found)
         edits.patch_from(joined.line(self.asked.source, self.asked.places.taps.values()))
         computed = set(found.computed)
         self._tell([cell.number for cell in cells if cell.number not in computed], found)
+
+    def _has_room(self, room: Reservation, joined: JoinedSource) -> Generator[Blocked | None, None, bool]:
+        """Take the memory of a joined source. Return False where there is none: alone it needs less."""
+        try:
+            yield from room.take(joined.nbytes)
+        except SlabFull:
+            return False
+        return True
 
     def _run_source(self, room: Reservation, edits: CellEdits) -> Generator[Blocked | None, None, Values]:
         """Run the source alone after all, for the cells that are computed from here on. Return its metrics."""

@@ -12,6 +12,7 @@ from djinn_jupyter.engine.sweeps import pair_sweep
 from djinn_jupyter.engine.sweeps.joined_source import JoinedSource
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.errors import SlabFull
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, swept, values
@@ -128,4 +129,30 @@ def test_a_joined_source_is_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> No
     ((held, expected),) = sizes
     assert held <= expected
     assert expected in taken
+    desk.close_all()
+
+
+def test_a_source_that_has_no_room_among_its_cells_runs_alone(
+    runs: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = known()
+    alone = swept(desk)
+    sizes, size, take = list[int](), JoinedSource.nbytes.fget, Reservation.take
+    assert size is not None
+
+    def noted(self: JoinedSource) -> int:
+        sizes.append(size(self))
+        return sizes[-1]
+
+    def taken(room: Reservation, asked: int) -> Any:
+        if asked in sizes:
+            raise SlabFull("no room")
+        return take(room, asked)
+
+    monkeypatch.setattr(JoinedSource, "nbytes", property(noted))
+    monkeypatch.setattr(Reservation, "take", taken)
+    runs.clear()
+    reply = swept(desk, pair=1)
+    assert runs == [CORRUPTED, CLEAN]
+    assert torch.equal(values(reply), values(alone))
     desk.close_all()
