@@ -42,13 +42,12 @@ class Turns:
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
-        mail comes or one of them ends. Return False where there is none."""
-        job = self._choose(self._scheduler.next)
-        if job is None:
-            return False
+        mail comes or one of them ends. Return False where no job had a turn or ended."""
+        jobs = len(self._scheduler)
+        job = first = self._choose(self._scheduler.next)
         while job is not None and self.advance(job) and not self._giving_way.for_mail:
             job = self._choose(lambda: self._scheduler.next_if(self._was_answered))
-        return True
+        return first is not None or len(self._scheduler) < jobs
 
     def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
         """Return the chosen job. Where choosing fails, end all jobs: whichever raised it, none could get a turn any
