@@ -8,7 +8,7 @@ Shapes: 1 line, S positions, D features; V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
 from djinn_jupyter.errors import UsageError
 
@@ -59,29 +60,20 @@ class LayerArguments:
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor among them."""
-        yield from _tensors(self.of_layer)
+        yield from tensors_within(self.of_layer)
 
 
 def _ordinary(value: Any, copies: dict[int, Tensor]) -> Any:
     """Return the same arguments with a copy of each tensor; those that layers share stay one."""
     if isinstance(value, Tensor):
-        return copies.setdefault(id(value), value.clone()) if id(value) not in copies else copies[id(value)]
+        if id(value) not in copies:
+            copies[id(value)] = value.clone()
+        return copies[id(value)]
     if isinstance(value, dict):
         return {key: _ordinary(part, copies) for key, part in value.items()}
     if type(value) in (tuple, list):
         return type(value)(_ordinary(part, copies) for part in value)
     return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for part in value:
-            yield from _tensors(part)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
