@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from djinn_jupyter.client.arguments import checked_seed, typed
+import msgspec
+
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.prompts import given_pairs
-from djinn_jupyter.client.sweep_arguments import (
-    alignment_of,
-    axes_of,
-    edit_of,
-    metrics_of,
-    named_positions,
-    windows_of,
-)
+from djinn_jupyter.client.sweep_arguments import cells_asked, lines_given
 from djinn_jupyter.client.sweeping import swept
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.sweeps import Estimate
-
-MOST_STEPS = 1000
+from djinn_jupyter.wire.sweeps import MOST_STEPS, Estimate
 
 
 @interruptible("The attribution")
@@ -71,28 +62,22 @@ def attribute(
     >>> scores.values.shape, bool(scores.values.max() > 0)
     ((8, 4), True)
     """
-    if pairs is not None:
-        if clean is not None or corrupted is not None:
-            raise UsageError("Give the lines once: as pairs, or as clean and corrupted.")
-        clean, corrupted = given_pairs(pairs)
+    clean, corrupted = lines_given(clean, corrupted, pairs)
     if corrupted is None:
         raise UsageError("An attribution needs the line whose gradient it takes, as corrupted=...")
     if not 1 <= steps <= MOST_STEPS:
         raise UsageError(f"Integrated gradients take from 1 to {MOST_STEPS:,} steps, not {steps:,}.")
-    axes = axes_of(over, site)
-    request = ask.Sweep(
-        session="sweep",
-        corrupted=(0,),
+    request = cells_asked(
         site=site,
-        over=axes,
-        metrics=metrics_of(metric),
-        edit=edit_of(edit),
-        positions=named_positions(positions),
-        align=alignment_of(align),
-        windows=windows_of(window, axes),
+        over=over,
+        metric=metric,
+        edit=edit,
+        positions=positions,
+        align=align,
+        window=window,
         in_pairs=in_pairs,
-        seed=checked_seed(seed),
-        estimate=Estimate(steps=steps),
+        seed=seed,
     )
+    request = msgspec.structs.replace(request, estimate=Estimate(steps=steps))
     several = not isinstance(metric, str)
     return swept(engine, request, corrupted, clean, several=several, on_progress=None, so_far=None)

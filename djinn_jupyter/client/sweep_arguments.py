@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from djinn_jupyter.client.arguments import shown, typed
+from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.patches import in_one_engine
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
+from djinn_jupyter.client.prompts import given_pairs
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.sites import HEAD_POINTS
 from djinn_jupyter.wire.sweeps import MOST_METRICS, Mean, NamedPosition, Noise, Resample, SweptEdit
 
@@ -26,6 +28,44 @@ def noise(positions: Positions, scale: float = 3.0) -> Noise:
     there, for `dj.sweep`."""
     ends = no_ends(UsageError("Noise needs both ends of a slice of positions: write '2:5'."))
     return Noise(positions=spell_positions(positions, ends) or (), scale=scale)
+
+
+def cells_asked(
+    *,
+    site: str,
+    over: str | Sequence[str] | None,
+    metric: str | Sequence[str],
+    edit: object,
+    positions: object,
+    align: object,
+    window: int | Mapping[str, int],
+    in_pairs: bool,
+    seed: int,
+) -> ask.Sweep:
+    """Return the request for the cells of a sweep; its lines and all else are put in later."""
+    axes = axes_of(over, site)
+    return ask.Sweep(
+        session="sweep",
+        corrupted=(0,),
+        site=site,
+        over=axes,
+        metrics=metrics_of(metric),
+        edit=edit_of(edit),
+        positions=named_positions(positions),
+        align=alignment_of(align),
+        windows=windows_of(window, axes),
+        in_pairs=in_pairs,
+        seed=checked_seed(seed),
+    )
+
+
+def lines_given(clean: object, corrupted: object, pairs: object) -> tuple[object, object]:
+    """Return the clean and the corrupted lines, which are given by themselves or as pairs."""
+    if pairs is None:
+        return clean, corrupted
+    if clean is not None or corrupted is not None:
+        raise UsageError("Give the lines once: as pairs, or as clean and corrupted.")
+    return given_pairs(pairs)
 
 
 def named_positions(positions: object) -> tuple[NamedPosition, ...]:

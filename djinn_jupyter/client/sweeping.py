@@ -16,17 +16,12 @@ from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid, continued, unfinished
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.prompts import given_pairs
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.sweep_arguments import (
-    alignment_of,
     are_lines,
-    axes_of,
-    edit_of,
-    metrics_of,
-    named_positions,
+    cells_asked,
+    lines_given,
     pairs_of,
-    windows_of,
 )
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
@@ -101,27 +96,19 @@ def sweep(
     >>> grid.values.shape, bool(grid.values[0, 3] > 0 > grid.corrupted)
     ((8, 5), True)
     """
-    if pairs is not None:
-        if clean is not None or corrupted is not None:
-            raise UsageError("Give the lines once: as pairs, or as clean and corrupted.")
-        clean, corrupted = given_pairs(pairs)
-    axes = axes_of(over, site)
-    request = ask.Sweep(
-        session="sweep",
-        corrupted=(0,),
+    clean, corrupted = lines_given(clean, corrupted, pairs)
+    request = cells_asked(
         site=site,
-        over=axes,
-        metrics=metrics_of(metric),
-        edit=edit_of(edit),
-        noise=noise,
-        coefs=tuple(coefs),
-        positions=named_positions(positions),
-        align=alignment_of(align),
-        windows=windows_of(window, axes),
+        over=over,
+        metric=metric,
+        edit=edit,
+        positions=positions,
+        align=align,
+        window=window,
         in_pairs=in_pairs,
-        mode=mode,
-        seed=checked_seed(seed),
+        seed=seed,
     )
+    request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
     asked = _Asked(request=request, several=not isinstance(metric, str), on_progress=on_progress, so_far=so_far)
     if noise is not None:
         return _swept_in_noise(engine, asked, clean, corrupted, samples)

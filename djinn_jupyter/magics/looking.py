@@ -9,14 +9,24 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, unquoted, verb
+from djinn_jupyter.magics.parsing import (
+    EFFECT,
+    HOVER,
+    KEEP,
+    POSITIONS,
+    SESSION,
+    TOKEN,
+    Group,
+    option,
+    unquoted,
+    verb,
+)
 from djinn_jupyter.magics.showing import effect_asked, lens_by_layer, look_of, outcome_view
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
 
 MODULES = ("attn_out", "mlp_out", "z")
-HOVER = option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer")
 
 
 @magics_class

@@ -165,6 +165,7 @@ SO_FAR = option(
     metavar="NAME",
     help="go on with the grid in this variable, which was cut short; its finished cells are kept",
 )
+HOVER = option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer")
 METRICS = option(
     "--metric",
     dest="metrics",

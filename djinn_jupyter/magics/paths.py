@@ -9,7 +9,19 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import paths
-from djinn_jupyter.magics.parsing import KEEP, METRICS, SESSION, SO_FAR, Group, given, option, read, unquoted, verb
+from djinn_jupyter.magics.parsing import (
+    HOVER,
+    KEEP,
+    METRICS,
+    SESSION,
+    SO_FAR,
+    Group,
+    given,
+    option,
+    read,
+    unquoted,
+    verb,
+)
 from djinn_jupyter.magics.sweeping import draw_swept, named_line, swept_edit
 
 ARROW = "\u2192"  # which argparse does not take for an option, as it would "->"
@@ -37,7 +49,7 @@ class PathMagics(Group):
         option("--edit", type=unquoted, metavar="EDIT", help='instead of --from: zero, mean, resample, "scale 0.5"'),
         option("--exact", action="store_true", help="compute each path alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the paths that are computed again alone; default 0"),
-        option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer"),
+        HOVER,
         SO_FAR,
         KEEP,
         SESSION,

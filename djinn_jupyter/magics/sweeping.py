@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.magic import magics_class
 
@@ -14,6 +14,7 @@ from djinn_jupyter.magics.collecting import prompts_of
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import sweep_arguments, sweeping, views
 from djinn_jupyter.magics.parsing import (
+    HOVER,
     KEEP,
     METRICS,
     SESSION,
@@ -40,38 +41,41 @@ _NAME = r"""\s*(?:'[^']*'|"[^"]*"|-?\d+(?::-?\d+)?)\s*"""
 _ALIGNED = re.compile(rf"{_NAME}(?:={_NAME})?(?:,{_NAME}(?:={_NAME})?)*")
 _SIDES = re.compile(rf"({_NAME})(?:=({_NAME}))?(?:,|$)")
 
+CELLS: Final = (
+    option(
+        "site",
+        help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]",
+    ),
+    option("--positions", type=unquoted, metavar="P", help="these alone: 2:5,-1, last, or a token's text"),
+    option(
+        "--align",
+        type=unquoted,
+        metavar="LIST",
+        help="lines of unequal length: what corresponds, present=clean: \"' capital', -1, ' Italy'=' France'\"",
+    ),
+    option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
+    option("--window", metavar="N", help="so many layers together, from the cell's on; position=2 is positions"),
+    option("--pairs", dest="in_pairs", action="store_true", help="two cells at once: every pair of cells"),
+    option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
+    METRICS,
+    HOVER,
+)
+
 
 @magics_class
 class SweepingMagics(Group):
     @verb(
-        option(
-            "site",
-            help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]",
-        ),
+        *CELLS,
         option(
             "--over",
             help="of point, layer, position, head, neuron, coef; default the site's stars, else layer,position",
         ),
-        option("--positions", type=unquoted, metavar="P", help="edit these alone: 2:5,-1, last, or a token's text"),
-        option(
-            "--align",
-            type=unquoted,
-            metavar="LIST",
-            help="lines of unequal length: what corresponds, present=clean: \"' capital', -1, ' Italy'=' France'\"",
-        ),
-        option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
-        option(
-            "--window", metavar="N", help="edit so many layers together, from the cell's on; position=2 is positions"
-        ),
-        option("--pairs", dest="in_pairs", action="store_true", help="edit two cells at once: every pair of cells"),
         option(
             "--from",
             dest="clean",
             metavar="NAME",
             help="the clean line: a session, or a variable with a text or token ids; its values are patched in",
         ),
-        METRICS,
-        option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
         option(
             "--coefs",
             type=unquoted,
@@ -88,7 +92,6 @@ class SweepingMagics(Group):
         option("--samples", type=int, help="draw the noise so often; the picture is the mean"),
         option("--exact", action="store_true", help="compute each cell alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the cells that are computed again alone; default 0"),
-        option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer"),
         SO_FAR,
         KEEP,
         SESSION,
@@ -108,21 +111,14 @@ class SweepingMagics(Group):
                 self.state.engine,
                 corrupted=session if noise is None and pairs is None else None,
                 pairs=pairs,
-                positions=args.positions,
-                align=None if args.align is None else aligned_positions(args.align),
                 clean=session if noise is not None else named_line(self.state, args.clean),
                 noise=noise,
                 samples=args.samples,
                 coefs=numbers_of(args.coefs),
-                site=args.site,
-                over=args.over or (None if has_stars(args.site) else "layer,position"),
-                window=window_of(args.window),
-                in_pairs=args.in_pairs,
-                metric=args.metrics[0] if len(args.metrics) == 1 else args.metrics,
-                edit=swept_edit(self.state, args.edit),
                 mode="exact" if args.exact else "fast",
                 on_progress=on_progress,
                 so_far=None if args.so_far is None else self.state.value(args.so_far),
+                **cells_of(self.state, args),
                 **given(seed=args.seed),
             ),
         )
@@ -135,6 +131,20 @@ class SweepingMagics(Group):
         if args.clean is not None:
             raise UsageError("--noise patches from the present line itself: leave --from out.")
         return sweep_arguments.noise(args.noise, **given(scale=args.noise_scale))
+
+
+def cells_of(state: KernelState, args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `dj.sweep` that the options of CELLS and --over give."""
+    return {
+        "site": args.site,
+        "over": args.over or (None if has_stars(args.site) else "layer,position"),
+        "positions": args.positions,
+        "align": None if args.align is None else aligned_positions(args.align),
+        "window": window_of(args.window),
+        "in_pairs": args.in_pairs,
+        "edit": swept_edit(state, args.edit),
+        "metric": args.metrics[0] if len(args.metrics) == 1 else args.metrics,
+    }
 
 
 def pairs_of(group: Group, args: Namespace, *, noise: Noise | None = None) -> object:

@@ -7,11 +7,8 @@ from typing import Final, Literal
 from djinn_jupyter.wire.frozen import Frozen
 
 Doing = Literal["sweeping", "collecting", "computing losses", "computing logits", "reading heads", "attributing"]
-COUNTED: Final[dict[Doing, str]] = {
-    "sweeping": "cells",
-    "reading heads": "lines",
-    "attributing": "layers",
-}  # the others count prompts
+# The others count prompts.
+COUNTED: Final[dict[Doing, str]] = {"sweeping": "cells", "reading heads": "lines", "attributing": "layers"}
 
 
 class Progress(Frozen, frozen=True):

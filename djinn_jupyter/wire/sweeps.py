@@ -16,6 +16,7 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_METRICS: Final = 64
+MOST_STEPS: Final = 1000  # of integrated gradients
 
 Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
 Place = int | float | str
@@ -60,7 +61,7 @@ class Estimate(Frozen, frozen=True):
     """Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
     metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one."""
 
-    steps: Annotated[int, Meta(ge=1, le=1000)] = 1
+    steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
 
 
 class Sweep(SessionRequest, frozen=True, tag="Sweep"):
