@@ -8,14 +8,14 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import attributing
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, verb
-from djinn_jupyter.magics.sweeping import CELLS, cells_of, draw_swept, named_line, pairs_of
+from djinn_jupyter.magics.parsing import HOVER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.sweeping import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
 
 
 @magics_class
 class AttributingMagics(Group):
     @verb(
-        *CELLS,
+        SITE,
         option("--over", help="of point, layer, position, head, neuron; default the site's stars, else layer,position"),
         option(
             "--from",
@@ -23,8 +23,10 @@ class AttributingMagics(Group):
             metavar="NAME",
             help="the clean line: a session, or a variable with a text or token ids; without it gradient x activation",
         ),
+        *CELLS,
         option("--steps", type=int, help="integrated gradients: the mean over so many points between the lines"),
         option("--seed", type=int, help="of --edit resample; default 0"),
+        HOVER,
         KEEP,
         SESSION,
         literal=True,

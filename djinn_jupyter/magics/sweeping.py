@@ -41,12 +41,14 @@ _NAME = r"""\s*(?:'[^']*'|"[^"]*"|-?\d+(?::-?\d+)?)\s*"""
 _ALIGNED = re.compile(rf"{_NAME}(?:={_NAME})?(?:,{_NAME}(?:={_NAME})?)*")
 _SIDES = re.compile(rf"({_NAME})(?:=({_NAME}))?(?:,|$)")
 
+SITE: Final = option(
+    "site",
+    help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]",
+)
 CELLS: Final = (
-    option(
-        "site",
-        help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]",
-    ),
-    option("--positions", type=unquoted, metavar="P", help="these alone: 2:5,-1, last, or a token's text"),
+    METRICS,
+    option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
+    option("--positions", type=unquoted, metavar="P", help="at these alone: 2:5,-1, last, or a token's text"),
     option(
         "--align",
         type=unquoted,
@@ -56,16 +58,13 @@ CELLS: Final = (
     option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
     option("--window", metavar="N", help="so many layers together, from the cell's on; position=2 is positions"),
     option("--pairs", dest="in_pairs", action="store_true", help="two cells at once: every pair of cells"),
-    option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
-    METRICS,
-    HOVER,
 )
 
 
 @magics_class
 class SweepingMagics(Group):
     @verb(
-        *CELLS,
+        SITE,
         option(
             "--over",
             help="of point, layer, position, head, neuron, coef; default the site's stars, else layer,position",
@@ -76,6 +75,7 @@ class SweepingMagics(Group):
             metavar="NAME",
             help="the clean line: a session, or a variable with a text or token ids; its values are patched in",
         ),
+        *CELLS,
         option(
             "--coefs",
             type=unquoted,
@@ -92,6 +92,7 @@ class SweepingMagics(Group):
         option("--samples", type=int, help="draw the noise so often; the picture is the mean"),
         option("--exact", action="store_true", help="compute each cell alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the cells that are computed again alone; default 0"),
+        HOVER,
         SO_FAR,
         KEEP,
         SESSION,
@@ -134,7 +135,7 @@ class SweepingMagics(Group):
 
 
 def cells_of(state: KernelState, args: Namespace) -> dict[str, Any]:
-    """Return the arguments of `dj.sweep` that the options of CELLS and --over give."""
+    """Return the arguments of `dj.sweep` that SITE, --over and CELLS give."""
     return {
         "site": args.site,
         "over": args.over or (None if has_stars(args.site) else "layer,position"),
