@@ -352,3 +352,24 @@ def test_a_session_that_nobody_touches_grows_idle_in_the_reading(monkeypatch: py
     after = reading.sessions[0].idle_seconds
     assert reading is desk.engine.reading
     assert 3600.0 <= after <= before + 3600.0 + (now - begun) + 1e-6
+
+
+def test_jobs_that_none_can_choose_among_are_ended_and_answered(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies: list[Any] = []
+    for name in "ab":
+        desk.post(ask.Run(session=name, tokens=PROMPT, max_new_tokens=NEW), replies)
+    desk.engine.parts.delivery.read_mail()
+    turns = desk.engine.parts.turns
+
+    def choose() -> None:
+        raise ArithmeticError("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.engine.scheduler, "next", choose)
+        assert turns.advance_next(), "that all jobs were ended is something done"
+        assert not turns.advance_next()
+    while desk.engine.tick():
+        pass
+    assert [type(reply) for reply in replies] == [Failed, Failed]
+    assert all("planted" in reply.message for reply in replies)
+    assert isinstance(desk.run(PROMPT, 2), Finished)
