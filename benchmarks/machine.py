@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from djinn_jupyter.amounts import GIB
-from djinn_jupyter.experiments.machine import cores, processor, versions
-from djinn_jupyter.machine import main_memory
+from djinn_jupyter.experiments.machine import cores, versions
+from djinn_jupyter.machine import main_memory, processor
 
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipykernel", "ipython")
 

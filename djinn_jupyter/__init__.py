@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.paths import path as path
+    from djinn_jupyter.client.reproducing import Reproduction as Reproduction
+    from djinn_jupyter.client.reproducing import reproduce as reproduce
     from djinn_jupyter.client.session import RemoteSession as RemoteSession
     from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
     from djinn_jupyter.client.stops import Finished as Finished
@@ -45,9 +47,11 @@ _HOMES = {
     "path": "client.paths",
     "attribute": "client.attributing",
     "noise": "client.sweep_arguments",
+    "reproduce": "client.reproducing",
     "collect": "client.engine",
     "Activations": "client.activations",
     "Grid": "client.grid",
+    "Reproduction": "client.reproducing",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",
     "Paused": "client.stops",

@@ -1,6 +1,6 @@
-"""The part of the machine that this process may have: the device that DJINN_DEVICE names, and its share of main memory,
-which is the machine's, or less where its control groups (a container, a job of a cluster) hold it to less. The one
-place that asks; all budgets and refusals come from here.
+"""The part of the machine that this process may have: its processor, the device that DJINN_DEVICE names, and its share
+of main memory, which is the machine's, or less where its control groups (a container, a job of a cluster) hold it to
+less. The one place that asks; all budgets and refusals come from here.
 
 Linux kills a process that goes beyond its group's limit, and `/proc/meminfo` does not know of it. Both versions of
 control groups are read, from the process's own group up to the topmost that it can see; other systems have none.
@@ -9,6 +9,7 @@ control groups are read, from the process's own group up to the topmost that it 
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,17 @@ def why_no_gpu() -> str | None:
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     return None if any(True for one in _GPUS for _ in DEV.glob(one)) else "the system shows no GPU"
+
+
+@cache
+def processor() -> str:
+    """Return the processor's name where the system tells one, else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

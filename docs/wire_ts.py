@@ -25,6 +25,7 @@ from djinn_jupyter.wire import (
     nouns,
     opening,
     progress,
+    provenance,
     readings,
     replies,
     requests,
@@ -53,6 +54,7 @@ PROTOCOL = """/** The digest of the messages that this page knows; the server's 
 export const PROTOCOL = '%s';
 """
 RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
+IN_REPLIES = (sweeps.Sweep,)  # requests that a reply holds
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),
@@ -85,7 +87,12 @@ def wire_ts() -> dict[str, str]:
         ],
         "attribution": [*_interfaces(attribution)],
         "checkpoints": [*_interfaces(checkpoints)],
-        "sweeps": [*_aliases(sweeps), *_interfaces(sweeps, but=replies.EventBase)],
+        "provenance": [*_interfaces(provenance)],
+        "sweeps": [
+            *_aliases(sweeps),
+            *_interfaces(sweeps, but=replies.EventBase),
+            _union("SweptEdit", typing.get_args(sweeps.SweptEdit)),
+        ],
         "weights": [*_interfaces(weights)],
         "heads": [*_aliases(heads), *_interfaces(heads)],
         "scoring": [*_aliases(scoring), *_interfaces(scoring)],
@@ -123,12 +130,13 @@ def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
 
 
 def _interfaces(module: types.ModuleType, but: type | None = None) -> Iterator[str]:
-    """Its structs in their order; requests that a browser may not send are left out, and kinds of `but`."""
+    """Its structs in their order; requests that a browser neither sends nor reads are left out, and kinds of `but`."""
     for kind in vars(module).values():
         ours = isinstance(kind, type) and kind.__module__ == module.__name__ and issubclass(kind, msgspec.Struct)
         if ours and but is not None and issubclass(kind, but):
             continue
-        if ours and not _is_base(kind) and (not issubclass(kind, requests.RequestBase) or kind in answers.ANSWERS):
+        sent = isinstance(kind, type) and (kind in answers.ANSWERS or kind in IN_REPLIES)
+        if ours and not _is_base(kind) and (not issubclass(kind, requests.RequestBase) or sent):
             yield _interface(kind)
 
 
@@ -187,7 +195,7 @@ def _many(item: str) -> str:
 
 
 def _union_name(members: tuple[Any, ...]) -> str:
-    named = {edits.Edit: "Edit", replies.Reply: "WireReply", replies.Event: "WireEvent"}
+    named = {edits.Edit: "Edit", sweeps.SweptEdit: "SweptEdit", replies.Reply: "WireReply", replies.Event: "WireEvent"}
     empty = {type(None)} & set(members)
     found = next(name for union, name in named.items() if set(typing.get_args(union)) == set(members) - empty)
     return f"{found} | null" if empty else found

@@ -36,6 +36,7 @@ from djinn_jupyter.wire import (
     holdings,
     nouns,
     progress,
+    provenance,
     readings,
     registry,
     replies,
@@ -51,7 +52,7 @@ from python_api import python_api  # its neighbours; `docs` is no package
 from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
-NOUNS = (nouns, access, rules, holdings, transfers, progress, readings, registry)
+NOUNS = (nouns, access, rules, holdings, transfers, progress, provenance, readings, registry)
 CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.client.frames import frame_of
+from djinn_jupyter.client.grid_files import KeptGrid, decoded, encoded, put
 from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.replies import Swept
-from djinn_jupyter.wire.sweeps import Continued, EditedLine, Estimate, Measured
+from djinn_jupyter.wire.sweeps import Continued, EditedLine, Measured
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,11 +150,15 @@ class Grid:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each line."""
+        """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each line; of a whole grid the ids of
+        all `lines`, and the `provenance` too."""
         told = {name: getattr(self.replies[0], name) for name in RECIPE}
         metric = list(self.metrics) if self.several else self.metric
         steps = {} if self.steps is None else {"steps": self.steps}
-        return told | steps | {"metric": metric, "texts": [one.texts for one in self.replies]}
+        made = [one.made for one in self.replies if one.made is not None]
+        lines = [{"corrupted": one.asked.corrupted, "clean": one.asked.clean} for one in made]
+        origin = {"lines": lines, "provenance": msgspec.structs.asdict(made[0].by)} if made else {}
+        return told | steps | {"metric": metric, "texts": [one.texts for one in self.replies]} | origin
 
     def places(self) -> tuple[tuple[Any, ...], ...]:
         """Return the places along each axis."""
@@ -191,32 +196,42 @@ class Grid:
         for number, one in enumerate(self.replies if self.paired else ()):
             yield from itertools.product((number,), *([self.metrics] if self.several else []), *one.places)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the grid with its recipe to a file, `NAME.grid.djinn`. Return its path."""
+    @typed
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write the grid with its recipe to a file, `NAME.grid.djinn`, and return its path. Another grid that is there
+        is kept unless `replace`; the same may be saved again. UsageError; StorageFailed.
+
+        The file is one of safetensors, whose tensor `values` has the axes of the grid; `dj.reproduce` computes it
+        again."""
         target = Path(path)
         if not target.name.endswith(ENDING):
             raise UsageError(f"A grid is kept in a file that ends in {ENDING}; {target.name} does not.")
-        target.write_bytes(msgspec.msgpack.encode(self._kept()))
+        kept = KeptGrid(
+            paired=self.paired,
+            several=self.several,
+            interrupted=self.interrupted,
+            missing=self.missing,
+            replies=self.replies,
+        )
+        put(target, encoded(kept, self.values.shape), replace=replace)
         return target
-
-    def _kept(self) -> dict[str, Any]:
-        replies = [
-            {**msgspec.structs.asdict(one), "measured": [_kept_metric(measured) for measured in one.measured]}
-            for one in self.replies
-        ]
-        made = {"paired": self.paired, "several": self.several, "interrupted": self.interrupted}
-        return {**made, "missing": self.missing, "replies": replies}
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
-        """Return the grid that `save` wrote. UsageError where the file is none."""
+        """Return the grid that `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
+        source = Path(path)
         try:
-            kept = msgspec.msgpack.decode(Path(path).read_bytes())
-            replies = [_reply(fields) for fields in kept["replies"]]
-            made = {name: kept[name] for name in ("paired", "several", "interrupted")}
-            return cls(replies, **made, missing=kept.get("missing", 0))
-        except (msgspec.DecodeError, KeyError, TypeError, IndexError):
-            raise UsageError(f"{Path(path).name} is no grid of a sweep.") from None
+            data = source.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{source} could not be read: {error.strerror or error}.") from None
+        kept = decoded(data, source.name)
+        return cls(
+            kept.replies,
+            paired=kept.paired,
+            several=kept.several,
+            interrupted=kept.interrupted,
+            missing=kept.missing,
+        )
 
     def __repr__(self) -> str:
         sizes = " x ".join(f"{len(at)} {axis}s" for axis, at in zip(self.over, self.places(), strict=True))
@@ -228,23 +243,6 @@ class Grid:
         """The edit made at each cell, with its place."""
         path = f", by paths to {', '.join(self.receivers)} alone" if self.receivers else ""
         return f"{self.edit} at {self.site}{path}"
-
-
-def _kept_metric(measured: Measured) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(measured), "values": bytes(measured.values.data)}
-
-
-def _reply(fields: dict[str, Any]) -> Swept:
-    places = tuple(map(tuple, fields["places"]))
-    shape = tuple(map(len, places))
-    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    lists["windows"] = tuple((axis, size) for axis, size in fields["windows"])
-    measured = tuple(
-        Measured(**{**one, "values": Array(dtype="float64", shape=shape, data=one["values"])})
-        for one in fields["measured"]
-    )
-    estimate = msgspec.convert(fields.get("estimate"), Estimate | None)
-    return Swept(**{**fields, **lists, "places": places, "measured": measured, "estimate": estimate})
 
 
 def _axes(reply: Swept) -> tuple[str, ...]:

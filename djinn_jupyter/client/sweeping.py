@@ -26,10 +26,12 @@ from djinn_jupyter.client.sweep_arguments import (
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
-from djinn_jupyter.wire.sweeps import Noise
+from djinn_jupyter.wire.sweeps import Noise, Recipe
 
 OnProgress = Callable[[Grid, int, int], None]
+ANY_SESSION: Final = "sweep"
 MOST_SAMPLES: Final = 10_000
 AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
 
@@ -134,6 +136,18 @@ def swept(
     return _swept_lines(engine, asked, corrupted, clean)
 
 
+def swept_again(engine: RemoteEngine, made: Sequence[Recipe], before: Grid, on_progress: OnProgress | None) -> Grid:
+    """Return the grid of the sweeps that made `before`, computed anew from its first cell on."""
+
+    def sweep_of_a_pair(number: int) -> _Sweep:
+        request, attention = made[number].asked, made[number].attention
+        asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None)
+        return _Sweep(engine, asked, pair=request.pair, attention=attention)
+
+    lines = [(one.asked.corrupted, one.asked.clean) for one in made]
+    return _swept_pairs(lines, sweep_of_a_pair) if before.paired else sweep_of_a_pair(0).of(*lines[0])
+
+
 def _swept_lines(engine: RemoteEngine, asked: _Asked, corrupted: object, clean: object) -> Grid:
     if not (are_lines(corrupted) or are_lines(clean)):
         return _Sweep(engine, asked).of(corrupted, clean)
@@ -189,6 +203,14 @@ def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callab
     return Grid(found, paired=True, several=several, interrupted=interrupted, missing=missing)
 
 
+def _nameless(reply: Swept) -> Swept:
+    """Return a reply without the name of the session that computed it, which is free again."""
+    if reply.made is None:
+        return reply
+    asked = msgspec.structs.replace(reply.made.asked, session=ANY_SESSION)
+    return msgspec.structs.replace(reply, made=msgspec.structs.replace(reply.made, asked=asked))
+
+
 def _without_end(reply: Swept) -> Swept:
     """Return a pair without the note on its end, where other pairs follow."""
     return msgspec.structs.replace(reply, notes=tuple(note for note in reply.notes if note != AT_ITS_END))
@@ -224,11 +246,12 @@ class _Asked:
 @dataclass(slots=True)
 class _Sweep:
     """One sweep, in a session of its own for as long as it runs; closing that session ends it. It is that of a `pair`,
-    by its number."""
+    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
 
     engine: RemoteEngine
     asked: _Asked
     pair: int = 0
+    attention: AttentionName | None = None
     cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
     places: tuple[tuple[Any, ...], ...] = ()
     unedited: tuple[float, ...] = ()
@@ -242,6 +265,8 @@ class _Sweep:
         grid: Grid | None = None
         try:
             with temporary_session(self.engine.channel, "sweep") as session:
+                if self.attention is not None:
+                    RemoteSession(self.engine.channel, session).attend(self.attention)
                 request = msgspec.structs.replace(self.asked.request, session=session, pair=self.pair, **lines)
                 grid = self._run(session, self._continued(request))
         except KeyboardInterrupt:  # while the session closes: what is computed is there
@@ -276,7 +301,7 @@ class _Sweep:
         with followed(self.engine.channel, session, request) as under_way:
             try:
                 self._note(under_way.events())
-                return Grid([expect(under_way.reply.result(), Swept)], several=self.asked.several)
+                return Grid([_nameless(expect(under_way.reply.result(), Swept))], several=self.asked.several)
             except KeyboardInterrupt:
                 if not self.places:
                     raise

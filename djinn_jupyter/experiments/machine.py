@@ -7,12 +7,11 @@ import os
 import platform
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 
 import psutil
 
 from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.machine import main_memory
+from djinn_jupyter.machine import main_memory, processor
 
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
 
@@ -27,16 +26,6 @@ def machine() -> list[tuple[str, str]]:
         ("python", platform.python_version()),
         *((name, version or "not installed") for name, version in versions(PACKAGES).items()),
     ]
-
-
-def processor() -> str:
-    """Return the processor's name where the system tells one, else its kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def cores() -> int:

@@ -17,6 +17,7 @@ from djinn_jupyter.magics.looking import LookingMagics
 from djinn_jupyter.magics.memory import MemoryMagics
 from djinn_jupyter.magics.parsing import Group
 from djinn_jupyter.magics.paths import PathMagics
+from djinn_jupyter.magics.reproducing import ReproducingMagics
 from djinn_jupyter.magics.running import RunningMagics
 from djinn_jupyter.magics.sweeping import SweepingMagics
 
@@ -32,6 +33,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     SweepingMagics,
     PathMagics,
     AttributingMagics,
+    ReproducingMagics,
     HeadsMagics,
     CollectingMagics,
     DebuggingMagics,

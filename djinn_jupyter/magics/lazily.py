@@ -6,7 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import attributing, batches, doses, paths, stops, sweep_arguments, sweeping
+    from djinn_jupyter.client import (
+        attributing,
+        batches,
+        doses,
+        paths,
+        reproducing,
+        stops,
+        sweep_arguments,
+        sweeping,
+    )
     from djinn_jupyter.client.engines import logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
@@ -26,6 +35,7 @@ else:
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
     paths = _Lazy("djinn_jupyter.client.paths")
+    reproducing = _Lazy("djinn_jupyter.client.reproducing")
     stops = _Lazy("djinn_jupyter.client.stops")
     sweep_arguments = _Lazy("djinn_jupyter.client.sweep_arguments")
     sweeping = _Lazy("djinn_jupyter.client.sweeping")
@@ -42,6 +52,7 @@ __all__ = [
     "logs",
     "naming",
     "paths",
+    "reproducing",
     "requests",
     "spelling",
     "stops",

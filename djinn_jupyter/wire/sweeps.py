@@ -11,7 +11,8 @@ from djinn_jupyter.wire.edits import Edit, EditBase
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName, Spelling
-from djinn_jupyter.wire.nouns import Mode
+from djinn_jupyter.wire.nouns import AttentionName, Mode
+from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
@@ -100,6 +101,17 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     estimate: Estimate | None = None
 
 
+class Recipe(Frozen, frozen=True):
+    """All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
+    to go on from, the `attention` of the sessions named, None for the engine's own, and the origin. `kept` cells were
+    computed before, in other passes."""
+
+    asked: Sweep
+    attention: AttentionName | None
+    by: Provenance
+    kept: int = 0
+
+
 class ReadMetrics(SessionRequest, frozen=True, tag="ReadMetrics"):
     """These metrics of the logits in which the last finished pass ended."""
 
@@ -130,7 +142,8 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
     axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
     in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
     the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
-    says so. By `recipe` another sweep is known to go on from this one. With an `estimate` the values are changes."""
+    says so. By `recipe` another sweep is known to go on from this one, by `made` the cells can be
+    computed again. With an `estimate` the values are changes."""
 
     site: str
     over: tuple[Axis, ...]
@@ -149,6 +162,7 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
     into: EditedLine = "corrupted"
     recipe: str = ""
     estimate: Estimate | None = None
+    made: Recipe | None = None
 
 
 class SweepProgressed(EventBase, frozen=True, tag="SweepProgressed"):

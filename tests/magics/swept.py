@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.sweeps import Recipe
 from tests.widgets.swept import swept
+
+PROVENANCE = Provenance(
+    model="demo", revision=None, architecture="LlamaForCausalLM", configuration="c", weights="w", dtype="float32",
+    attention="sdpa", device="cpu", processor="one", threads=1, torch="2", transformers="4", djinn="0",
+)  # fmt: skip
 
 
 class Sweeping:
     def _sweep(self, request: requests.Sweep) -> replies.Reply:
-        return swept(
+        reply = swept(
             mode=request.mode, seed=request.seed, metric=request.metrics, over=request.over, in_pairs=request.in_pairs
         )
+        meant = msgspec.structs.replace(request, corrupted=(1, 2, 3), continued=None)
+        return msgspec.structs.replace(reply, made=Recipe(asked=meant, attention=None, by=PROVENANCE))

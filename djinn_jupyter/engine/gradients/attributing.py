@@ -192,6 +192,7 @@ class Attributing:
             in_pairs=places.in_pairs,
             estimate=self.estimate,
             recipe=asked.recipe,
+            made=asked.made,
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from djinn_jupyter.engine.gradients.attributing import Attributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
@@ -12,6 +14,7 @@ from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
 from djinn_jupyter.engine.requests.lines import require_empty, require_fit
 from djinn_jupyter.engine.requests.making_rules import require_known_tokens
+from djinn_jupyter.engine.requests.origin import origin
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -32,8 +35,9 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import MetricsRead
-from djinn_jupyter.wire.sweeps import Estimate, LineSource, source_of
+from djinn_jupyter.wire.sweeps import Estimate, LineSource, Recipe, source_of
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -48,9 +52,9 @@ class SweepRequests:
     @handles(ask.Sweep, wakes_weights=True, changes=False)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
-        session.attend(self._attention(request))
+        session.attend(self._attention(request) or session.attention)
         runtime = self._runtime.of(session)
-        asked = self._checked(request, runtime)
+        asked = self._checked(request, runtime, session)
         if request.estimate is not None:
             return Attributing(runtime, session, asked, request.estimate, self._trials).steps(self._workspace)
         kind = PairSweeping if asked.receivers is None else PathSweeping
@@ -78,7 +82,7 @@ class SweepRequests:
             )
         return next(iter(found), None)
 
-    def _checked(self, request: ask.Sweep, runtime: Runtime) -> CheckedSweep:
+    def _checked(self, request: ask.Sweep, runtime: Runtime, session: Session) -> CheckedSweep:
         corrupted, notes = self._tokens(request.corrupted)
         clean, more = (None, ()) if request.clean is None else self._tokens(request.clean)
         line, source = (corrupted, clean) if request.into == "corrupted" else (clean, corrupted)
@@ -99,8 +103,16 @@ class SweepRequests:
         )
         self._check_edit(request, places, len(line), None if source is None else len(source))
         receivers = _receivers(runtime, request, places)
-        identity, attention = self._persistence.identity, self._attention(request)
-        recipe = recipe_of(request, corrupted, clean, runtime.description, identity, attention)
+        identity, attention = self._persistence.identity, session.attention
+        meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None)
+        recipe = recipe_of(meant, runtime.description, identity, attention)
+        finished = finished_before(request.continued, recipe, places.shape, len(request.metrics))
+        made = Recipe(
+            asked=meant,
+            attention=msgspec.convert(attention, AttentionName | None),
+            by=origin(identity, runtime.description),
+            kept=len(finished),
+        )
         return CheckedSweep(
             places=places,
             line=line,
@@ -114,8 +126,9 @@ class SweepRequests:
             receivers=receivers,
             into=request.into,
             pair=request.pair,
-            finished=finished_before(request.continued, recipe, places.shape, len(request.metrics)),
+            finished=finished,
             recipe=recipe,
+            made=made,
         )
 
     def _check_edit(self, request: ask.Sweep, places: SweptPlaces, corrupted: int, clean: int | None) -> None:

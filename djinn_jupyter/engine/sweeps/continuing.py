@@ -20,17 +20,10 @@ from djinn_jupyter.wire.sweeps import Continued
 ANY_SESSION = "sweep"
 
 
-def recipe_of(
-    request: ask.Sweep,
-    corrupted: tuple[int, ...],
-    clean: tuple[int, ...] | None,
-    model: ModelDescription,
-    identity: ModelIdentity,
-    attention: str | None,
-) -> str:
-    """Return the digest of a request on these lines, whichever sessions they were named by. Weights in one folder may
-    have been trained on meanwhile: that the name does not tell, and the model's identity does."""
-    meant = msgspec.structs.replace(request, session=ANY_SESSION, corrupted=corrupted, clean=clean, continued=None)
+def recipe_of(meant: ask.Sweep, model: ModelDescription, identity: ModelIdentity, attention: str | None) -> str:
+    """Return the digest of a request that has the tokens of its lines, whichever session computes it. Weights in one
+    folder may have been trained on meanwhile: that the name does not tell, and the model's identity does."""
+    meant = msgspec.structs.replace(meant, session=ANY_SESSION)
     of = (model.name, model.revision, identity, model.device, attention or model.attention)
     return hashlib.sha256(msgspec.msgpack.encode((meant, of), enc_hook=_bytes_of)).hexdigest()
 

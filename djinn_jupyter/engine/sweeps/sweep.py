@@ -31,7 +31,7 @@ from djinn_jupyter.engine.wavefront.rounding import rounding_of
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import Mode, Progress
-from djinn_jupyter.wire.sweeps import EditedLine, Noise, SweepProgressed, Swept, SweptEdit, source_of
+from djinn_jupyter.wire.sweeps import EditedLine, Noise, Recipe, SweepProgressed, Swept, SweptEdit, source_of
 
 CHUNK_ROWS: Final = 4096
 COARSE_SHARE: Final = 8
@@ -45,7 +45,7 @@ LEFT_OUT: Final = 1  # and of those that were left out because nothing changes t
 class CheckedSweep:
     """A checked request: `edit` None patches from the `source` into the `line`, which are tokens; `into` says which of
     the two lines of a pair is edited. With `receivers`, these alone see the edit. Cells `finished` before, by number,
-    have values already; `recipe` is the digest of the request."""
+    have values already; `recipe` is the digest of the request, and `made` the request with its origin."""
 
     places: SweptPlaces
     line: tuple[int, ...]
@@ -61,6 +61,7 @@ class CheckedSweep:
     pair: int = 0
     finished: Mapping[int, Values] = field(default_factory=dict)
     recipe: str = ""
+    made: Recipe | None = None
 
 
 class Sweeping:
@@ -388,6 +389,7 @@ class Sweeping:
             receivers=() if asked.receivers is None else tuple(map(str, asked.receivers.sites)),
             into=asked.into,
             recipe=asked.recipe,
+            made=asked.made,
         )
 
 

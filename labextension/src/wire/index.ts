@@ -17,6 +17,7 @@ export * from './watches';
 export * from './requests';
 export * from './attribution';
 export * from './checkpoints';
+export * from './provenance';
 export * from './sweeps';
 export * from './weights';
 export * from './heads';

@@ -5,6 +5,23 @@ import {
   Float,
 } from './values';
 
+import {
+  AddEdit,
+  ClampEdit,
+  NormMatchEdit,
+  OrthogonalEdit,
+  PatchFromEdit,
+  ProjectOutEdit,
+  ProjectionCapEdit,
+  ScaleEdit,
+  SetEdit,
+  ZeroEdit,
+} from './edits';
+
+import {
+  Provenance,
+} from './provenance';
+
 export type Axis = 'point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef';
 
 export type EditedLine = 'corrupted' | 'clean';
@@ -43,6 +60,57 @@ export interface Estimate {
   readonly steps: number;
 }
 
+/**
+ * Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
+ * line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
+ * has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
+ * computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
+ * "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
+ * together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
+ * edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
+ * `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
+ * Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
+ * With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
+ * `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
+ * taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
+ * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use.
+ */
+export interface Sweep {
+  readonly request: 'Sweep';
+  readonly session: string;
+  readonly corrupted: readonly number[] | string;
+  readonly site: string;
+  readonly over: readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[];
+  readonly metrics: readonly string[];
+  readonly clean?: readonly number[] | string | null;
+  readonly edit?: SweptEdit | null;
+  readonly noise?: Noise | null;
+  readonly coefs?: readonly number[];
+  readonly positions?: readonly (number | string)[];
+  readonly align?: readonly (readonly (number | string)[])[];
+  readonly windows?: readonly (readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[])[];
+  readonly in_pairs?: boolean;
+  readonly mode?: 'fast' | 'exact';
+  readonly seed?: number;
+  readonly receivers?: readonly string[];
+  readonly into?: 'corrupted' | 'clean';
+  readonly pair?: number;
+  readonly continued?: Continued | null;
+  readonly estimate?: Estimate | null;
+}
+
+/**
+ * All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
+ * to go on from, the `attention` of the sessions named, None for the engine's own, and the origin. `kept` cells were
+ * computed before, in other passes.
+ */
+export interface Recipe {
+  readonly asked: Sweep;
+  readonly attention: 'eager' | 'sdpa' | null;
+  readonly by: Provenance;
+  readonly kept: number;
+}
+
 /** A value for each metric, in the order asked. */
 export interface MetricsRead {
   readonly reply: 'MetricsRead';
@@ -69,7 +137,8 @@ export interface Measured {
  * axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
  * in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
  * the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
- * says so. By `recipe` another sweep is known to go on from this one. With an `estimate` the values are changes.
+ * says so. By `recipe` another sweep is known to go on from this one, by `made` the cells can be
+ * computed again. With an `estimate` the values are changes.
  */
 export interface Swept {
   readonly reply: 'Swept';
@@ -90,5 +159,20 @@ export interface Swept {
   readonly into: 'corrupted' | 'clean';
   readonly recipe: string;
   readonly estimate: Estimate | null;
+  readonly made: Recipe | null;
   readonly not_kept: string | null;
 }
+
+export type SweptEdit =
+  | ScaleEdit
+  | AddEdit
+  | SetEdit
+  | ZeroEdit
+  | ClampEdit
+  | ProjectOutEdit
+  | NormMatchEdit
+  | OrthogonalEdit
+  | ProjectionCapEdit
+  | PatchFromEdit
+  | MeanEdit
+  | ResampleEdit;

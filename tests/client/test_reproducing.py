@@ -1,0 +1,212 @@
+"""`dj.reproduce`: a grid, or its file, is computed again from its recipe alone, and what differs is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.reproducing import compared
+from djinn_jupyter.errors import StorageFailed, UsageError
+from tests.client.reached import reached
+from tests.client.test_continuing import cut_short, with_values
+from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC, swept
+from tests.engine.desk import Desk, build_desk
+from tests.engine.words import tokenizer
+from tests.families import build
+
+OTHER = (9, 8, 7, 41, 22)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"metric": [METRIC, "prob(17)"], "clean": [CLEAN, CLEAN], "corrupted": [CORRUPTED, OTHER]},
+        {"clean": None, "edit": dj.add(np.linspace(-1, 1, 32), coef=0.5), "coefs": [0, 1], "over": "layer,coef"},
+        {"edit": "resample", "seed": 5, "window": 2},
+        {"corrupted": None, "noise": dj.noise("0:2", scale=2.0), "samples": 2, "seed": 4},
+        {"site": "z", "over": ("layer", "head"), "in_pairs": True},
+        {"align": [(-2, -2), -1, "0"], "pairs": [(CLEAN, CORRUPTED), ((1, *CLEAN), (1, *OTHER))], "clean": None,
+         "corrupted": None},
+    ],
+)  # fmt: skip
+def test_a_file_of_any_sweep_is_computed_again_with_the_same_bits(
+    engine: RemoteEngine, tmp_path: Path, mode: str, asked: dict[str, Any]
+) -> None:
+    grid = swept(engine, mode=mode, **asked)
+    file = grid.save(tmp_path / "a.grid.djinn")
+    read = dj.Grid.read(file)
+    assert read.replies == grid.replies
+    assert read.values.tobytes() == grid.values.tobytes()
+    assert (read.recipe, read.columns(), repr(read)) == (grid.recipe, grid.columns(), repr(grid))
+    found = dj.reproduce(engine, file)
+    assert found.same, found
+    assert (found.different, found.origin, found.notes) == (0, (), ())
+    assert repr(found).startswith(f"The same bits: {grid.values.size} values of Grid of ")
+    assert found.again.replies == grid.replies
+
+
+def test_attributions_and_paths_are_computed_again_too(engine: RemoteEngine, tmp_path: Path) -> None:
+    lines: dict[str, Any] = {"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC}
+    scores = dj.attribute(engine, site="z", over="layer,head", steps=2, **lines)
+    assert dj.reproduce(engine, scores.save(tmp_path / "scores.grid.djinn")).same
+    path = dj.path(engine, "z -> q.2[0]", mode="exact", **lines)
+    assert dj.reproduce(engine, path.save(tmp_path / "path.grid.djinn")).same
+
+
+def test_a_line_of_a_session_is_in_the_recipe_by_its_tokens_and_its_attention(engine: RemoteEngine) -> None:
+    session = engine.session("mine", attention="eager")
+    session.steer("mlp_out.1", dj.scale(0.5))
+    session.run(CORRUPTED, max_new_tokens=0)
+    grid = swept(engine, corrupted=session, mode="exact")
+    session.close()
+    assert grid.recipe["lines"] == [{"corrupted": CORRUPTED, "clean": CLEAN}]
+    assert grid.replies[0].made is not None
+    assert grid.replies[0].made.attention == "eager"
+    assert "rules and edits of session 'mine' are no part of the sweep" in grid.notes[0]
+    found = dj.reproduce(engine, grid)
+    assert found.same, found
+    assert [one.name for one in engine.sessions()] == []
+
+
+def test_other_weights_are_named_with_the_value_that_differs_most(engine: RemoteEngine, tmp_path: Path) -> None:
+    file = swept(engine, mode="exact").save(tmp_path / "a.grid.djinn")
+    model = build("llama", layers=3)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0] += 1
+    with reached(build_desk(model, tokenizer())) as [trained]:
+        found = dj.reproduce(trained, file)
+        assert [name for name, _, _ in found.origin] == ["model", "weights"]
+    differences = np.abs(found.grid.values - found.again.values)
+    at = np.unravel_index(np.argmax(differences), differences.shape)
+    assert not found.same
+    assert found.different == np.count_nonzero(differences)
+    assert found.largest_difference == differences.max()
+    assert found.place == {"layer": at[0], "position": at[1]}
+    assert repr(found).startswith(f"Other bits: {found.different} of 15 values differ, by up to ")
+
+
+def test_a_model_without_the_site_is_named(engine: RemoteEngine) -> None:
+    grid = swept(engine, site="q", over="layer,head")
+    with (
+        reached(build_desk(build("gpt2", layers=2), tokenizer())) as [other],
+        pytest.raises(UsageError, match=r"The grid (is of .* and this engine serves .*|has 3 x 4 cells, and)"),
+    ):
+        dj.reproduce(other, grid)
+
+
+def test_another_number_of_threads_is_named(engine: RemoteEngine) -> None:
+    grid = swept(engine, mode="exact")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        found = dj.reproduce(engine, grid)
+    finally:
+        torch.set_num_threads(before)
+    assert found.origin == (("threads", str(before), str(before + 1)),)
+    assert f"threads: {before} then, {before + 1} now" in repr(found)
+
+
+def test_one_bit_is_seen_and_a_nan_is_equal_to_itself_alone(engine: RemoteEngine) -> None:
+    grid = swept(engine, mode="exact")
+    one = grid.values.copy()
+    one[1, 2] = np.nextafter(one[1, 2], np.inf)
+    found = compared(grid, with_values(grid, one))
+    assert (found.same, found.different, found.place) == (False, 1, {"layer": 1, "position": 2})
+    assert 0 < found.largest_difference < 1e-12
+    spoiled = np.where(np.arange(15).reshape(3, 5) == 4, np.nan, grid.values)
+    found = compared(grid, with_values(grid, spoiled))
+    assert (found.different, found.largest_difference, found.place) == (1, np.inf, {"layer": 0, "position": 4})
+    assert compared(with_values(grid, spoiled), with_values(grid, spoiled)).same
+    line = msgspec.structs.replace(grid.replies[0].measured[0], corrupted=0.5)
+    other = dj.Grid([msgspec.structs.replace(grid.replies[0], measured=(line,))])
+    assert "the metrics of the unedited lines are not" in repr(compared(grid, other))
+
+
+def test_a_grid_that_was_cut_short_cannot_be_computed_again_until_it_is_finished(engine: RemoteEngine) -> None:
+    cut = cut_short(engine, mode="exact")
+    with pytest.raises(UsageError, match="is not whole, so it cannot be computed again as it was; finish it first"):
+        dj.reproduce(engine, cut)
+    whole = swept(engine, mode="exact", so_far=cut)
+    assert whole.replies[0].made is not None
+    assert whole.replies[0].made.kept == np.count_nonzero(~np.isnan(cut.values))
+    assert dj.reproduce(engine, whole).same
+
+
+def test_an_interrupted_reproduction_says_so_and_leaves_no_session(engine: RemoteEngine, desk: Desk) -> None:
+    def interrupt(grid: dj.Grid, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    grid = swept(engine, mode="exact")
+    with pytest.raises(dj.WorkInterrupted, match="The reproduction was interrupted"):
+        dj.reproduce(engine, grid, on_progress=interrupt)
+    assert not desk.engine.sessions
+
+
+def test_other_programs_read_the_values_of_a_file(engine: RemoteEngine, tmp_path: Path) -> None:
+    grid = swept(engine, clean=[CLEAN] * 2, corrupted=[CORRUPTED, OTHER], metric=[METRIC, "prob(17)"])
+    tensors = load_file(grid.save(tmp_path / "a.grid.djinn"))
+    assert np.array_equal(tensors["values"], grid.values)
+
+
+def test_another_grid_is_not_replaced_unless_asked(engine: RemoteEngine, tmp_path: Path) -> None:
+    file = tmp_path / "a.grid.djinn"
+    grid, other = swept(engine, mode="exact"), swept(engine, mode="exact", site="mlp_out")
+    grid.save(file)
+    before = file.read_bytes()
+    swept(engine, mode="exact").save(str(file))  # the same again
+    with pytest.raises(UsageError, match=r"There is another 'a.grid.djinn' already; .* \(replace=True\)"):
+        other.save(file)
+    assert file.read_bytes() == before
+    other.save(file, replace=True)
+    assert dj.Grid.read(file).site == other.site
+    assert [path.name for path in tmp_path.iterdir()] == ["a.grid.djinn"]
+    with pytest.raises(StorageFailed, match="could not be written: No such file or directory"):
+        grid.save(tmp_path / "nowhere" / "a.grid.djinn")
+    with pytest.raises(UsageError, match="could not be read: No such file or directory"):
+        dj.Grid.read(tmp_path / "none.grid.djinn")
+
+
+def test_a_file_that_is_no_grid_of_ours_is_one_sentence(engine: RemoteEngine, tmp_path: Path) -> None:
+    file = swept(engine).save(tmp_path / "a.grid.djinn")
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    told = json.loads(head["__metadata__"]["djinn"])
+
+    def with_head(**changes: Any) -> bytes:
+        text = json.dumps({**head, **changes}).encode()
+        return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+    def with_text(**changes: Any) -> bytes:
+        return with_head(__metadata__={**head["__metadata__"], "djinn": json.dumps({**told, **changes})})
+
+    flipped = bytearray(data)
+    flipped[-3] ^= 1
+    deep = b'{"a":' + b"[" * 100_000
+    for spoiled, said in [
+        (b"", "is no grid"),
+        (b"\x93nothing", "is no grid"),
+        (b"\xff" * 64, "is no grid"),
+        (data[: length // 2], "is truncated"),
+        (data[:-8], "is truncated"),
+        (len(deep).to_bytes(8, "little") + deep, "is no grid"),
+        (bytes(flipped), "is damaged"),
+        (with_text(site="mlp_out"), "is damaged"),
+        (with_text(format=2, version="9.9"), "has format 2, .* written by another version, '9.9'"),
+        (with_head(values=7), "is no grid"),
+        (with_head(__metadata__=[]), "is no grid"),
+    ]:
+        file.write_bytes(spoiled)
+        with pytest.raises(UsageError, match=rf"^a\.grid\.djinn {said}.*\.$"):
+            dj.Grid.read(file)
