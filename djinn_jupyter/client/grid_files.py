@@ -131,6 +131,18 @@ def _check(grid: KeptGrid) -> None:
     alone = (grid.paired or len(grid.replies) == 1) and (grid.several or len(grid.replies[0].measured) == 1)
     if not (fit and alone and len(shapes) == len(metrics) == 1):
         raise ValueError("its values and its axes do not fit")
+    if {one.values.dtype for reply in grid.replies for one in reply.measured} != {"float64"}:
+        raise ValueError("its values are not float64")
+    if not all(_has_texts(reply) for reply in grid.replies):
+        raise ValueError("its positions have no tokens")
+
+
+def _has_texts(reply: Swept) -> bool:
+    """Return whether each position has a token's text; an unfinished sweep has no texts at all."""
+    along = [
+        place for axis, places in zip(reply.over, reply.places, strict=True) if axis == "position" for place in places
+    ]
+    return not reply.texts or all(isinstance(at, int) and 0 <= at < len(reply.texts) for at in along)
 
 
 def _said(error: Exception) -> str:

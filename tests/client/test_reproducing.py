@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,14 @@ def test_a_file_that_is_no_grid_of_ours_is_one_sentence(engine: RemoteEngine, tm
     def with_text(**changes: Any) -> bytes:
         return with_head(__metadata__={**head["__metadata__"], "djinn": json.dumps({**told, **changes})})
 
+    def crafted(head: dict[str, Any] = head, **changes: Any) -> bytes:
+        text = json.dumps({**told, "replies": [{**told["replies"][0], **changes}]})
+        digest = hashlib.sha256(text.encode() + data[8 + length :]).hexdigest()
+        written = json.dumps({**head, "__metadata__": {"djinn": text, "digest": digest}}).encode()
+        return len(written).to_bytes(8, "little") + written + data[8 + length :]
+
+    file.write_bytes(crafted())
+    dj.Grid.read(file)
     flipped = bytearray(data)
     flipped[-3] ^= 1
     deep = b'{"a":' + b"[" * 100_000
@@ -206,6 +215,14 @@ def test_a_file_that_is_no_grid_of_ours_is_one_sentence(engine: RemoteEngine, tm
         (with_text(format=2, version="9.9"), "has format 2, .* written by another version, '9.9'"),
         (with_head(values=7), "is no grid"),
         (with_head(__metadata__=[]), "is no grid"),
+        (crafted(texts=["a"]), "is no grid that .*: its positions have no tokens"),
+        (crafted(places=[[0], [1]]), "is no grid that .*: its values and its axes do not fit"),
+        (crafted(measured=[]), "is no grid that .*: it has no values"),
+        (crafted({**head, "values": {**head["values"], "dtype": "I64"}}), "is no grid that .*: .* not float64"),
+        (
+            crafted({**head, "values": {**head["values"], "data_offsets": [8, 16]}}),
+            "is no grid that .* needs 120 bytes",
+        ),
     ]:
         file.write_bytes(spoiled)
         with pytest.raises(UsageError, match=rf"^a\.grid\.djinn {said}.*\.$"):
