@@ -74,6 +74,10 @@ class DirectChannel:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
+        forget = self.listen(session, heard)
+        return self.ask(request), forget
+
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._pump is not None and feed.empty() and (deadline is None or time.monotonic() < deadline):

@@ -153,6 +153,34 @@ async def test_who_is_interrupted_while_the_line_is_down_listens_no_more(monkeyp
     thread.stop()
 
 
+async def test_a_request_that_is_followed_is_sent_with_its_listening_and_heard_from_its_first_event() -> None:
+    """The engine's replies are held back: what waits for the reply to Listen would not send the run."""
+    thread = IoThread()
+    with served(tcp=True) as house:
+        async with Relay(entry_of(house)) as relay:
+            opening = functools.partial(
+                SocketChannel, thread, relay.entry, holder="kernel-1", user="ada", notebook=None
+            )
+            channel = await asyncio.to_thread(opening)
+            await asyncio.wrap_future(channel.ask(ask.Open(session="paris")))
+            heard: list[told.Event] = []
+            taken = _taken_by(house)
+            relay.swallows_replies = True
+            run = ask.Run(session="paris", tokens=(1,), max_new_tokens=3)
+            reply, forget = channel.follow("paris", run, heard.append)
+            await until(lambda: len(taken) == 2)
+            assert taken == [ask.Listen(session="paris"), run]
+            relay.cut()
+            await until(lambda: channel.down_since is not None)
+            await relay.mend()
+            await asyncio.wrap_future(reply)
+            assert [type(event) for event in heard].count(told.TokenSampled) == 3
+            forget()
+            await until(lambda: ask.Unlisten(session="paris") in taken)
+            await asyncio.to_thread(channel.close)
+    thread.stop()
+
+
 async def test_a_client_that_missed_more_than_is_kept_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with afar() as (house, relay, connection):
         monkeypatch.setattr(house.clients.listeners, "events", EventRing(most_events=10))

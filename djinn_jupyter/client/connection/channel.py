@@ -46,6 +46,11 @@ class Channel(Protocol):
 
     def ask(self, request: Request) -> Future[Reply]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
+    def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
+        """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
+        listening."""
+        ...
+
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         """Take the next item that a reply or event puts into the queue; raises queue.Empty after `timeout` seconds."""
         ...
@@ -117,10 +122,27 @@ class SocketChannel:
         return self._connection.down_since
 
     def ask(self, request: Request) -> Future[Reply]:
+        future = self._awaited()
+        self._thread.call(lambda: self._post(request, future))
+        return future
+
+    def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
+        future, forgets = self._awaited(), list[Callable[[], None]]()
+
+        def send() -> None:
+            forgets.append(self._connection.hear(session, heard, lambda outcome: None))  # the request fails as it does
+            self._post(request, future)
+
+        self._thread.call(send)
+        return future, lambda: self._thread.call(lambda: forgets[0]())
+
+    def _awaited(self) -> Future[Reply]:
         future = AwaitedReply(self._notice)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
-        self._thread.call(lambda: self._connection.post(request, lambda outcome: self._settle(future, outcome)))
         return future
+
+    def _post(self, request: Request, future: Future[Reply]) -> None:
+        self._connection.post(request, lambda outcome: self._settle(future, outcome))
 
     def _settle(self, future: Future[Reply], outcome: Reply | BaseException) -> None:
         self.unkept.heed(outcome)

@@ -33,11 +33,10 @@ class Following:
 
 @contextmanager
 def followed(channel: Channel, session: str, request: Request) -> Iterator[Following]:
-    """Send a request once the events of its session are heard."""
+    """Send a request, and hear the events of its session from its beginning on."""
     feed: Feed = SimpleQueue()
-    forget = channel.listen(session, feed.put)
+    reply, forget = channel.follow(session, request, feed.put)
     try:
-        reply = channel.ask(request)
         reply.add_done_callback(lambda _: feed.put(REPLIED))
         yield Following(channel, feed, reply)
     finally:

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import zmq
@@ -142,15 +143,7 @@ class Connection:
         """Send a request and return the reply; a Failed reply is raised as the error that it stands for."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-        def settle(outcome: Reply | DjinnError) -> None:
-            if answer.done():
-                return  # the asker has stopped waiting
-            if isinstance(outcome, DjinnError):
-                answer.set_exception(outcome)
-            else:
-                answer.set_result(outcome)
-
-        self.post(request, settle)
+        self.post(request, partial(_settle, answer))
         return await answer
 
     def post(self, request: Request, answered: Answered) -> None:
@@ -180,15 +173,27 @@ class Connection:
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
         until the returned function is called."""
+        listening: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        forget = self.hear(session, heard, partial(_settle, listening))
+        try:
+            await listening
+        except BaseException:
+            forget()
+            raise
+        return forget
+
+    def hear(self, session: str, heard: Heard, answered: Answered) -> Callable[[], None]:
+        """Call `heard` likewise, and do not wait: what is sent behind it is heard from its beginning. `answered` is
+        called as by `post`."""
         named = session or None
         self._subscriptions.add(named, heard)
-        try:
-            listening = await self.ask(Listen(session=named))
-        except BaseException:
-            self._forget(named, heard)
-            raise
-        if isinstance(listening, Listening):
-            self._latest_event = max(self._latest_event, listening.events)
+
+        def listening(outcome: Reply | DjinnError) -> None:
+            if isinstance(outcome, Listening):
+                self._latest_event = max(self._latest_event, outcome.events)
+            answered(outcome)
+
+        self.post(Listen(session=named), listening)
         return lambda: self._forget(named, heard)
 
     async def close(self) -> None:
@@ -382,3 +387,12 @@ class Connection:
             arrays_sent=old.arrays_sent,
             arrays_received=old.arrays_received + sum(arrays),
         )
+
+
+def _settle(answer: asyncio.Future[Reply], outcome: Reply | DjinnError) -> None:
+    if answer.done():
+        return  # the asker has stopped waiting
+    if isinstance(outcome, DjinnError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
