@@ -17,7 +17,7 @@ from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.replies import Swept
-from djinn_jupyter.wire.sweeps import Continued, EditedLine, Measured
+from djinn_jupyter.wire.sweeps import Continued, EditedLine, Measured, Recipe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,8 +198,8 @@ class Grid:
 
     @typed
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
-        """Write the grid with its recipe to a file, `NAME.grid.djinn`, and return its path. Another grid that is there
-        is kept unless `replace`; the same may be saved again. UsageError; StorageFailed.
+        """Write the grid with its recipe to a file, `NAME.grid.djinn`, and return its path. A grid of another recipe
+        that is there is kept unless `replace`. UsageError; StorageFailed.
 
         The file is one of safetensors, whose tensor `values` has the axes of the grid; `dj.reproduce` computes it
         again."""
@@ -213,8 +213,16 @@ class Grid:
             missing=self.missing,
             replies=self.replies,
         )
-        put(target, encoded(kept, self.values.shape), replace=replace)
+        put(target, encoded(kept, self.values.shape), replace=replace or self._is_made_again(target))
         return target
+
+    def _is_made_again(self, path: Path) -> bool:
+        """True where the file has a grid that was made by this one's recipe."""
+        made = _made(self.replies)
+        try:
+            return bool(made) and path.exists() and _made(Grid.read(path).replies) == made
+        except UsageError:
+            return False
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
@@ -243,6 +251,12 @@ class Grid:
         """The edit made at each cell, with its place."""
         path = f", by paths to {', '.join(self.receivers)} alone" if self.receivers else ""
         return f"{self.edit} at {self.site}{path}"
+
+
+def _made(replies: Sequence[Swept]) -> list[Recipe]:
+    """Return the recipe of each reply, whatever was computed before; none where one has none."""
+    found = [msgspec.structs.replace(one.made, kept=0) for one in replies if one.made is not None]
+    return found if len(found) == len(replies) else []
 
 
 def _axes(reply: Swept) -> tuple[str, ...]:

@@ -160,6 +160,20 @@ def test_other_programs_read_the_values_of_a_file(engine: RemoteEngine, tmp_path
     assert np.array_equal(tensors["values"], grid.values)
 
 
+def test_a_grid_that_was_made_again_takes_the_place_of_its_file(engine: RemoteEngine, tmp_path: Path) -> None:
+    """A notebook that is run again writes the same file again, though last bits of fast cells may be others."""
+    file = tmp_path / "a.grid.djinn"
+    grid = swept(engine, mode="fast")
+    values = grid.values + 1e-7
+    assert not np.array_equal(values, grid.values)
+    with_values(grid, values).save(file)
+    grid.save(file)
+    assert dj.Grid.read(file).values.tobytes() == grid.values.tobytes()
+    swept(engine, mode="exact").save(file, replace=True)
+    with pytest.raises(UsageError, match="There is another"):
+        grid.save(file)
+
+
 def test_another_grid_is_not_replaced_unless_asked(engine: RemoteEngine, tmp_path: Path) -> None:
     file = tmp_path / "a.grid.djinn"
     grid, other = swept(engine, mode="exact"), swept(engine, mode="exact", site="mlp_out")
