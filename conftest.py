@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import zmq
 from hypothesis import settings
 from jupyter_client.connect import LocalPortCache
 
+from djinn_jupyter.engine.system.collector import importing
 from djinn_jupyter.experiments.devices import computed_on
 from tests.ports import port_of_a_kernel
 
@@ -52,6 +54,14 @@ settings.register_profile("exploring", print_blob=True)
 settings.load_profile(os.environ.get("DJINN_EXAMPLES", "steady"))
 
 NEEDS_A_GPU = "_on_a_gpu"  # how the name of such a test ends
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collecting imports what is tested and makes two million objects that stay: the garbage collector waits, and never
+    looks at them again."""
+    with importing():
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
