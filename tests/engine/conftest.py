@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine.desk import Desk, build_desk, desk_of
+from tests.engine.memory.kv.runs import model_of
 from tests.engine.plain import plain_of
 from tests.engine.words import tokenizer
 from tests.families import build
@@ -17,6 +18,7 @@ def small_models() -> Iterator[None]:
         yield
     desk_of.cache_clear()
     plain_of.cache_clear()
+    model_of.cache_clear()
 
 
 @pytest.fixture(scope="module")

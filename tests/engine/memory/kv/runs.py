@@ -23,7 +23,7 @@ PAGE = 16
 MEBIBYTE = 1 << 20
 
 
-@functools.lru_cache(maxsize=4)
+@functools.cache  # the tests of a file go through all variants one after the other
 def model_of(family: str, dtype: torch.dtype, attention: str | None, layers: int) -> tuple[Any, CacheGeometry]:
     model = build(family, dtype=dtype, attention=attention, layers=layers)
     return model, probe_geometry(model, CPU, PAGE)
