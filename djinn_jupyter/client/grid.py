@@ -255,8 +255,10 @@ class Grid:
 
 def _made(replies: Sequence[Swept]) -> list[Recipe]:
     """Return the recipe of each reply, whatever was computed before; none where one has none."""
-    found = [msgspec.structs.replace(one.made, kept=0) for one in replies if one.made is not None]
-    return found if len(found) == len(replies) else []
+    found = [one.made for one in replies if one.made is not None]
+    asked = [msgspec.structs.replace(one.asked, calls=()) for one in found]
+    same = [msgspec.structs.replace(made, asked=one, kept=0) for made, one in zip(found, asked, strict=True)]
+    return same if len(same) == len(replies) else []
 
 
 def _axes(reply: Swept) -> tuple[str, ...]:

@@ -66,8 +66,9 @@ def reproduce(engine: RemoteEngine, grid: Grid | str | Path, *, on_progress: OnP
     """Compute a grid again (of `dj.sweep`, `dj.path` or `dj.attribute`; or its file), by its recipe alone, and compare
     the two bit for bit. The engine may be another one, of another day.
 
-    In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the cells that share a
-    pass are chosen by how long passes take, so that bits may differ by rounding where a sweep needs several passes.
+    In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same
+    cells share each pass as then, unless a pass takes too long here or finds less memory; where they do not, bits may
+    differ by rounding, and the notes say so.
     UsageError for a grid that was cut short; errors as of `dj.sweep`; WorkInterrupted.
 
     >>> grid = dj.sweep(
@@ -181,9 +182,9 @@ def _notes(kept: Grid, again: Grid, *, same: bool) -> list[str]:
     before = sum(one.kept for one in _made(kept))
     if before and not same:
         notes.append(f"{before:,} of its cells came from a sweep that was cut short, and shared passes with others.")
-    if not same and kept.mode == again.mode == "fast" and kept.steps is None:
+    if not same and [one.asked.calls for one in _made(kept)] != [one.asked.calls for one in _made(again)]:
         notes.append(
-            "Cells that share a pass are chosen by how long passes take, so the last bits of fast cells may differ; "
-            'those of mode="exact" may not.'
+            "Other cells shared a pass than then, for passes took longer or found less memory: the last bits of fast "
+            'cells may differ by that, those of mode="exact" may not.'
         )
     return notes

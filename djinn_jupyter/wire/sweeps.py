@@ -18,10 +18,12 @@ from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_METRICS: Final = 64
 MOST_STEPS: Final = 1000  # of integrated gradients
+MOST_PLANNED: Final = 65_536  # pairs of a plan of calls
 
 Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
 Place = int | float | str
 NamedPosition = int | Spelling  # a token by its text
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 LineSource = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | OwnName
 EditedLine = Literal["corrupted", "clean"]
 
@@ -78,7 +80,8 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
     `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
     taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
-    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use."""
+    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. `calls` are the
+    most rows of each call of a layer, in turn, as (rows, calls), for a sweep that is made again."""
 
     corrupted: LineSource
     site: Spelling
@@ -99,6 +102,7 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     pair: Annotated[int, Meta(ge=0)] = 0
     continued: Continued | None = None
     estimate: Estimate | None = None
+    calls: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_PLANNED)] = ()
 
 
 class Recipe(Frozen, frozen=True):

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.reproducing import compared
+from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.errors import StorageFailed, UsageError
 from tests.client.reached import reached
 from tests.client.test_continuing import cut_short, with_values
@@ -55,6 +56,33 @@ def test_a_file_of_any_sweep_is_computed_again_with_the_same_bits(
     assert (found.different, found.origin, found.notes) == (0, (), ())
     assert repr(found).startswith(f"The same bits: {grid.values.size} values of Grid of ")
     assert found.again.replies == grid.replies
+
+
+@pytest.mark.parametrize("kind", ["sweep", "path"])
+def test_the_rows_that_shared_a_call_share_one_again(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A call that had few rows where the machine was slow has as few here, and is said to have others where not."""
+
+    def made() -> dj.Grid:
+        if kind == "sweep":
+            return swept(engine, mode="fast")
+        return dj.path(engine, "z -> resid_post.2", clean=CLEAN, corrupted=CORRUPTED, metric=METRIC)
+
+    def calls(grid: dj.Grid) -> Any:
+        return [one.made.asked.calls for one in grid.replies if one.made is not None]
+
+    with monkeypatch.context() as slow:
+        slow.setattr(CallSize, "note", lambda size, *call: setattr(size, "rows", 5))
+        grid = made()
+    assert grid.mode == "fast"
+    assert calls(made()) != calls(grid)
+    found = dj.reproduce(engine, grid)
+    assert calls(found.again) == calls(grid)
+    assert found.same, found
+    monkeypatch.setattr(CallPlan, "next", lambda plan, learned: learned)
+    others = compared(with_values(grid, grid.values + 1), dj.reproduce(engine, grid).again)
+    assert others.notes[-1].startswith("Other cells shared a pass than then")
 
 
 def test_attributions_and_paths_are_computed_again_too(engine: RemoteEngine, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.sweeps import path_lines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
+from djinn_jupyter.engine.wavefront.call_size import CallSize
 from djinn_jupyter.engine.wavefront.columns import Columns
-from djinn_jupyter.engine.wavefront.wavefront import CallSize
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

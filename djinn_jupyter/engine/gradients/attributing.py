@@ -19,9 +19,9 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps import swept_edits
+from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.places import Spot
-from djinn_jupyter.engine.sweeps.sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import SlabFull

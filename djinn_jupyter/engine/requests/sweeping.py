@@ -22,13 +22,13 @@ from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps import swept_edits
 from djinn_jupyter.engine.sweeps.alignment import Alignment, SweptLine, aligned, chosen_positions
+from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.continuing import finished_before, recipe_of
 from djinn_jupyter.engine.sweeps.metric import Metrics
 from djinn_jupyter.engine.sweeps.pair_sweep import PairSweeping
 from djinn_jupyter.engine.sweeps.path_sweep import PathSweeping
 from djinn_jupyter.engine.sweeps.places import SweptPlaces, places_of
 from djinn_jupyter.engine.sweeps.receivers import Receivers
-from djinn_jupyter.engine.sweeps.sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
@@ -104,7 +104,7 @@ class SweepRequests:
         self._check_edit(request, places, len(line), None if source is None else len(source))
         receivers = _receivers(runtime, request, places)
         identity, attention = self._persistence.identity, session.attention
-        meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None)
+        meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None, calls=())
         recipe = recipe_of(meant, runtime.description, identity, attention)
         finished = finished_before(request.continued, recipe, places.shape, len(request.metrics))
         made = Recipe(
@@ -129,6 +129,7 @@ class SweepRequests:
             finished=finished,
             recipe=recipe,
             made=made,
+            calls=request.calls,
         )
 
     def _check_edit(self, request: ask.Sweep, places: SweptPlaces, corrupted: int, clean: int | None) -> None:

@@ -11,12 +11,13 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.sweeps.cell_edits import CellEdits
+from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.found import Found
 from djinn_jupyter.engine.sweeps.joined_source import SOURCE, JoinedSource, is_served, place_of
 from djinn_jupyter.engine.sweeps.lines import RunLine
 from djinn_jupyter.engine.sweeps.metric import Values
 from djinn_jupyter.engine.sweeps.places import Cell
-from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, CheckedSweep, Sweeping
+from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.errors import SlabFull
@@ -57,7 +58,7 @@ class PairSweeping(Sweeping):
             yield from super()._at_once(room, edits, cells, found)
             return
         assert self.asked.source is not None
-        front = self.together.front(edits.base)
+        front = self.together.front(edits.base, self.plan)
         rows_nD = front.embedded(self.asked.source, _first_other(self.asked.source, self.asked.line))
         joined = None if rows_nD is None else JoinedSource(edits.base, rows_nD)
         if joined is None or not (yield from self._has_room(room, joined)):

@@ -28,9 +28,10 @@ from djinn_jupyter.engine.sweeps.lines import RunLine
 from djinn_jupyter.engine.sweeps.receivers import Receiver, Receivers, place_of, reaches
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.to_home import to_home
+from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
-from djinn_jupyter.engine.wavefront.wavefront import CallSize, JoiningLine
+from djinn_jupyter.engine.wavefront.wavefront import JoiningLine
 from djinn_jupyter.wire.sites import ATTENTION_POINTS, Site
 
 Change = Callable[[Tensor], Tensor]
@@ -70,14 +71,16 @@ class _UnderWay:
 
 
 class PathLines:
-    """Runs paths over the line `base` to `receivers`, many at a time."""
+    """Runs paths over the line `base` to `receivers`, as many at a time as the `plan` of the sweep's calls has it."""
 
-    def __init__(self, forward: Forward, base: RunLine, receivers: Receivers, axes: ArgumentAxes) -> None:
+    def __init__(
+        self, forward: Forward, base: RunLine, receivers: Receivers, axes: ArgumentAxes, plan: CallPlan
+    ) -> None:
         self.forward, self.base, self.receivers = forward, base, receivers
         cache = SharedCache(forward.model.config, BaseRows({}), 0)
         self._calls = LayerCalls.of(forward, base.tokens, cache, axes)
         self._blocks: dict[int, FrozenBlocks] = {}
-        self.size = CallSize()
+        self.size = CallSize(plan=plan)
         self.layers_run = 0  # calls of a layer
 
     def count(self) -> int:
@@ -263,7 +266,7 @@ class PathLines:
         at = 0
         while at < len(paths):
             several = all(_counts_lines(tap) for tap in (*self.receivers.taps, *(path.sender for path in paths)))
-            count = max(1, self.size.rows // len(self.base.tokens)) if several else 1
+            count = max(1, self.size.of_next() // len(self.base.tokens)) if several else 1
             yield paths[at : at + count]
             at += count
 

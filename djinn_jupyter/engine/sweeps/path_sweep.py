@@ -11,13 +11,14 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.sweeps.cell_edits import CellEdit, CellEdits, first_other
+from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.found import Found
 from djinn_jupyter.engine.sweeps.lines import RunLine
 from djinn_jupyter.engine.sweeps.path_lines import Path, PathLines
 from djinn_jupyter.engine.sweeps.paths import PathsAlone
 from djinn_jupyter.engine.sweeps.places import Cell
 from djinn_jupyter.engine.sweeps.receivers import Receivers, place_of
-from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, COMPARED, CheckedSweep, Sweeping
+from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, COMPARED, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
@@ -72,8 +73,8 @@ class PathSweeping(Sweeping):
 
     def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         assert isinstance(edits, PathEdits)
-        front = self.together.front(edits.base)
-        several = PathLines(self.runtime.forward, edits.base, self.receivers, self.together.axes)
+        front = self.together.front(edits.base, self.plan)
+        several = PathLines(self.runtime.forward, edits.base, self.receivers, self.together.axes, self.plan)
         yield from room.take(several.frozen_bytes)
         chunk: list[Path] = []
         compared = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -19,19 +19,26 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps import swept_edits
 from djinn_jupyter.engine.sweeps.cell_edits import CellEdit, CellEdits, first_other
+from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.found import Found
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
-from djinn_jupyter.engine.sweeps.metric import Metrics, Values
-from djinn_jupyter.engine.sweeps.places import Cell, SweptPlaces
-from djinn_jupyter.engine.sweeps.receivers import Receivers
+from djinn_jupyter.engine.sweeps.metric import Values
+from djinn_jupyter.engine.sweeps.places import Cell
 from djinn_jupyter.engine.sweeps.together import Together, values_of
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
+from djinn_jupyter.engine.wavefront.call_size import CallPlan
 from djinn_jupyter.engine.wavefront.inside import Inside, is_served
 from djinn_jupyter.engine.wavefront.rounding import rounding_of
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import Mode, Progress
-from djinn_jupyter.wire.sweeps import EditedLine, Noise, Recipe, SweepProgressed, Swept, SweptEdit, source_of
+from djinn_jupyter.wire.sweeps import (
+    MOST_PLANNED,
+    Recipe,
+    SweepProgressed,
+    Swept,
+    source_of,
+)
 
 CHUNK_ROWS: Final = 4096
 COARSE_SHARE: Final = 8
@@ -41,29 +48,6 @@ RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again a
 LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there, of later pairs none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSweep:
-    """A checked request: `edit` None patches from the `source` into the `line`, which are tokens; `into` says which of
-    the two lines of a pair is edited. With `receivers`, these alone see the edit. Cells `finished` before, by number,
-    have values already; `recipe` is the digest of the request, and `made` the request with its origin."""
-
-    places: SweptPlaces
-    line: tuple[int, ...]
-    source: tuple[int, ...] | None
-    edit: SweptEdit | None
-    noise: Noise | None
-    metrics: Metrics
-    mode: Mode
-    seed: int
-    notes: tuple[str, ...] = ()
-    receivers: Receivers | None = None
-    into: EditedLine = "corrupted"
-    pair: int = 0
-    finished: Mapping[int, Values] = field(default_factory=dict)
-    recipe: str = ""
-    made: Recipe | None = None
-
-
 class Sweeping:
     """One sweep of one session."""
 
@@ -71,6 +55,7 @@ class Sweeping:
         self.runtime, self.session, self.asked, self.together = runtime, session, asked, together
         self.alone = LinesAlone(runtime, session)
         self.mode: Mode = asked.mode
+        self.plan = CallPlan(asked.calls)
         self.done = len(asked.finished)
 
     def steps(self, workspace: Workspace) -> Steps:
@@ -218,7 +203,7 @@ class Sweeping:
     # --- many at once ----------------------------------------------------------------------------------------------
 
     def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
-        front = self.together.front(edits.base)
+        front = self.together.front(edits.base, self.plan)
         chunk: list[JoiningLine] = []
         rows, most = 0, self._first_rows(edits.base, cells)
         settled: list[int] = []
@@ -370,6 +355,13 @@ class Sweeping:
         )
         self.runtime.publish(told)
 
+    def _made(self) -> Recipe | None:
+        """Return the recipe, with the calls that were made; without them where they are too many to tell."""
+        made, calls = self.asked.made, self.plan.made
+        if made is None or len(calls) > MOST_PLANNED:
+            return made
+        return msgspec.structs.replace(made, asked=msgspec.structs.replace(made.asked, calls=calls))
+
     def _reply(self, found: Found, source: Values | None) -> Swept:
         asked, places = self.asked, self.asked.places
         return Swept(
@@ -389,7 +381,7 @@ class Sweeping:
             receivers=() if asked.receivers is None else tuple(map(str, asked.receivers.sites)),
             into=asked.into,
             recipe=asked.recipe,
-            made=asked.made,
+            made=self._made(),
         )
 
 

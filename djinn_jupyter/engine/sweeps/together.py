@@ -15,6 +15,7 @@ from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metrics, Values
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.wavefront.call_size import CallPlan
 from djinn_jupyter.engine.wavefront.inside import Inside
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
 from djinn_jupyter.engine.wavefront.packing import Packing
@@ -49,8 +50,9 @@ class Together:
             self._tested = True
         return self._why_not
 
-    def front(self, base: RunLine) -> Wavefront:
-        return Wavefront(self.runtime.forward, base.tokens, base.residuals, base.rows, self.axes, self.packing)
+    def front(self, base: RunLine, plan: CallPlan) -> Wavefront:
+        forward = self.runtime.forward
+        return Wavefront(forward, base.tokens, base.residuals, base.rows, self.axes, self.packing, plan=plan)
 
     def logits(self, rows_nD: Tensor, tokens: Sequence[int] | None) -> Tensor:
         """Return logits behind rows of the last layer: of `tokens` alone where they are few and the head allows it."""

@@ -25,15 +25,14 @@ from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.to_home import to_home
+from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls, tensors_by_path
 from djinn_jupyter.engine.wavefront.packing import Packing, Portion
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, SharedCache
 
-MOST_SECONDS: Final = 0.02  # of one call of a layer, or one section of it, so that others' requests wait no longer
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
 MOST_KEPT: Final = 64 * 2**20  # bytes of what modules gave in a call that is left between two of them
-FIRST_ROWS: Final = 256  # of the first call, before any was measured
 Change = Callable[[Tensor], Tensor]
 
 
@@ -81,20 +80,6 @@ class _Group:
         self.rows_BnD[at] = change(self.rows_BnD[at])
 
 
-@dataclass(slots=True)
-class CallSize:
-    """The number of rows that one call of a layer may have, learned from the calls made, or from the longest section of
-    each."""
-
-    rows: int = FIRST_ROWS
-
-    def note(self, rows: int, seconds: float) -> None:
-        """Count a call. Grows at most twofold at a time, for the first calls of a process are slow or lucky; shrinks
-        after a call that took too long alone, for a small one says nothing of a large one."""
-        fitting = max(1, int(rows * MOST_SECONDS / max(seconds, 1e-6)))
-        self.rows = fitting if seconds > MOST_SECONDS else max(self.rows, min(fitting, 2 * self.rows))
-
-
 class Wavefront:
     """Runs lines over one base line of `tokens`. `residuals` are its hidden states before each layer and after the
     last, [1, S, D], and `base` its keys and values."""
@@ -108,10 +93,11 @@ class Wavefront:
         axes: ArgumentAxes,
         packing: Packing | None = None,
         step_by_step: bool = False,
+        plan: CallPlan | None = None,
     ) -> None:
         self.forward, self.tokens, self.residuals, self._axes = forward, tokens, residuals, axes
         self.packing = packing
-        self.base, self.size = base, CallSize()
+        self.base, self.size = base, CallSize(plan=plan or CallPlan())
         self.layers_run = 0  # calls of a layer
         self.rows_run = 0
         self._calls: dict[int, LayerCalls] = {}
@@ -243,7 +229,7 @@ class Wavefront:
     def _even_rows(self, waiting: Sequence[Portion]) -> int:
         """Return how many rows the next call may have where all that are left have equally many: a small last one would
         cost more a row."""
-        there, most = sum(one.rows for one in waiting), max(1, min(self.size.rows, self._most_rows()))
+        there, most = sum(one.rows for one in waiting), max(1, min(self.size.of_next(), self._most_rows()))
         return math.ceil(there / math.ceil(there / most))
 
     @torch.inference_mode()

@@ -73,7 +73,8 @@ export interface Estimate {
  * With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
  * `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
  * taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
- * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use.
+ * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. `calls` are the
+ * most rows of each call of a layer, in turn, as (rows, calls), for a sweep that is made again.
  */
 export interface Sweep {
   readonly request: 'Sweep';
@@ -97,6 +98,7 @@ export interface Sweep {
   readonly pair?: number;
   readonly continued?: Continued | null;
   readonly estimate?: Estimate | null;
+  readonly calls?: readonly (readonly number[])[];
 }
 
 /**

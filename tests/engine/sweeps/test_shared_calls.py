@@ -11,8 +11,9 @@ import pytest
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.engine.wavefront import wavefront
+from djinn_jupyter.engine.wavefront.call_size import CallSize
 from djinn_jupyter.engine.wavefront.sections import SectionedCall
-from djinn_jupyter.engine.wavefront.wavefront import CallSize, Wavefront
+from djinn_jupyter.engine.wavefront.wavefront import Wavefront
 from tests.engine.desk import desk_of
 from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
 

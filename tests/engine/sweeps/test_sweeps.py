@@ -16,7 +16,8 @@ from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
-from djinn_jupyter.engine.wavefront.wavefront import CallSize, Wavefront
+from djinn_jupyter.engine.wavefront.call_size import CallSize
+from djinn_jupyter.engine.wavefront.wavefront import Wavefront
 from djinn_jupyter.errors import (
     OutOfDeviceMemory,
     SlabFull,
