@@ -346,13 +346,13 @@ def test_layers_of_the_cache_are_each_filled_by_one_layer(name: str) -> None:
 
 # Projections apart and fused in each order, gates, experts, a compressed form, states; the slow run has every family.
 IN_HALF = "llama gpt2 gpt_neox falcon bloom phi3 gpt_bigcode gemma3_text mixtral deepseek_v3 mamba2 jamba".split()
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name not in IN_HALF]
+HALVED = [name if name in IN_HALF else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 
-@pytest.mark.parametrize("family", [*IN_HALF, *OTHERS])
-def test_bfloat16_shows_the_same_points(family: str) -> None:
+@pytest.mark.parametrize("name", HALVED, indirect=True)
+def test_bfloat16_shows_the_same_points(name: str) -> None:
     """Sixteen bits are enough to tell columns apart."""
-    full, half = subject(family).anatomy, discover(build(family, dtype=torch.bfloat16))
+    full, half = subject(name).anatomy, discover(build(name, dtype=torch.bfloat16))
     for key, tap in full.taps.items():
         other = half.taps[key]
         assert isinstance(tap, str) == isinstance(other, str), key
