@@ -16,6 +16,7 @@ from djinn_jupyter._version import __version__ as __version__
 if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.attributing import attribute as attribute
+    from djinn_jupyter.client.direct import direct as direct
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
@@ -46,6 +47,7 @@ _HOMES = {
     "sweep": "client.sweeping",
     "path": "client.paths",
     "attribute": "client.attributing",
+    "direct": "client.direct",
     "noise": "client.sweep_arguments",
     "reproduce": "client.reproducing",
     "collect": "client.engine",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.wire.readings import Contribution
 from djinn_jupyter.wire.replies import Attributed
 
 KINDS: Final = ("attn_out", "mlp_out", "z")
+TERM: Final = ("point", "layer", "head", "value")
 
 
 class Attribution:
@@ -49,6 +51,26 @@ class Attribution:
             ("sum", self.logit),
         ]
 
+    @property
+    def remainder(self) -> str:
+        """A sentence that says by how much the parts do not sum to the logit, also as a fraction of the largest one."""
+        largest = max(map(abs, (self.embedding, self.constant, *(one.value for one in self.contributions))))
+        part = f", {abs(self.rest) / largest:.1e} of the largest part" if largest else ""
+        return f"The parts miss the logit by {abs(self.rest):.1e}{part}."
+
+    def table(self) -> dict[str, list[Any]]:
+        """Return all terms as lists by column: `point`, `layer` and `head` (None where a term is of none), `value`. The
+        values sum to the logit; the last one is the rest."""
+        ends = [("embedding", self.embedding), ("constant", self.constant)]
+        terms: list[tuple[str, int | None, int | None, float]] = [(name, None, None, value) for name, value in ends]
+        terms += [(one.point, one.layer, one.head, one.value) for one in self.contributions]
+        terms.append(("rest", None, None, self.rest))
+        return {name: list(of) for name, of in zip(TERM, zip(*terms, strict=True), strict=True)}
+
+    def to_pandas(self) -> Any:
+        """Return `table()` as a table of pandas. Raises MissingDependency."""
+        return frame_of(self.table())
+
     def __repr__(self) -> str:
         lines = [
             f"{layer:>5}  " + "  ".join("-" if v is None else f"{v:+.3f}" for v in values)
@@ -56,7 +78,7 @@ class Attribution:
         ]
         ends = [f"{name}: {value:+.3f}" for name, value in self.ends()]
         head = f"Attribution of the {self.of} at position {self.position}, layers 0 to {self.layer - 1}"
-        return "\n".join([head, f"layer  {'  '.join(self.columns)}", *lines, *ends, *self.notes])
+        return "\n".join([head, f"layer  {'  '.join(self.columns)}", *lines, *ends, self.remainder, *self.notes])
 
 
 def _column(one: Contribution) -> str:

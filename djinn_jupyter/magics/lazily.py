@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client import (
         attributing,
         batches,
+        direct,
         doses,
         paths,
         reproducing,
@@ -30,6 +31,7 @@ else:
 
     attributing = _Lazy("djinn_jupyter.client.attributing")
     batches = _Lazy("djinn_jupyter.client.batches")
+    direct = _Lazy("djinn_jupyter.client.direct")
     doses = _Lazy("djinn_jupyter.client.doses")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
@@ -47,6 +49,7 @@ else:
 __all__ = [
     "attributing",
     "batches",
+    "direct",
     "doses",
     "live_memory",
     "logs",

@@ -21,7 +21,7 @@ def attribution_view(read: Attribution, *, session: str | None = None, hover: bo
     html = card(
         part(_tinted(read.columns, rows)),
         facts([(name, logit(value, signed=True)) for name, value in ends]),
-        part(*(div("dj-note", note) for note in (f"{SAID}.", *read.notes))),
+        part(*(div("dj-note", note) for note in (f"{SAID}.", read.remainder, *read.notes))),
         title=f"What adds to the logit of {names}",
         beside=f"position {read.position}, layers 0 to {read.layer - 1}",
         session=session,
@@ -30,6 +30,7 @@ def attribution_view(read: Attribution, *, session: str | None = None, hover: bo
         f"what adds to the {read.of} at position {read.position}: {SAID}",
         columns(plain, ["layer", *read.columns]),
         *(f"{name}: {logit(value, signed=True)}" for name, value in ends),
+        read.remainder,
         *read.notes,
     ]
     return View(plain="\n".join(said), html=html, hover=(lambda: _figure(read)) if hover else None)

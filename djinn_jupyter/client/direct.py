@@ -1,0 +1,75 @@
+"""`dj.direct`: the parts of a logit at the end of a prompt, by layer and head, from one pass."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Final
+
+from djinn_jupyter.client.arguments import shown, typed
+from djinn_jupyter.client.attribution import Attribution
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+
+BY_HEAD: Final = {("layer",): False, ("layer", "head"): True}
+
+
+@interruptible("The attribution")
+@typed
+def direct(
+    engine: RemoteEngine, line: object, *, metric: str, over: str | Sequence[str] = ("layer", "head")
+) -> Attribution:
+    """Return direct logit attribution at the last position of a line (a text, or token ids): the parts that the
+    embedding, the attention of each layer (over "layer" and "head": each of its heads, and the output map's bias) and
+    each MLP add to `metric`, which is "logit(A)" or "logit(A) - logit(B)".
+
+    The final norm is read as a linear map at its actual scale, which is held fixed. The parts and `rest` sum to the
+    metric; the attribution prints how large the rest is. A model whose logits or residuals are no such sum is refused
+    with the reason. UsageError; UnknownSite; SlabFull.
+
+    >>> parts = dj.direct(engine, "The capital of France is", metric="logit(' Paris') - logit(' Rome')")
+    >>> len(parts.table()["value"]), abs(parts.rest) < 1e-4
+    (51, True)
+    """
+    heads, tokens = _by_head(over), _tokens_of(metric)
+    with temporary_session(engine.channel, "attribution") as name:
+        session = RemoteSession(engine.channel, name)
+        session.breakpoint(f"resid_post.{engine.description.layers - 1}")
+        session.run(line, max_new_tokens=1)
+        return session.attribute(*tokens, heads=heads)
+
+
+def _by_head(over: str | Sequence[str]) -> bool:
+    names = tuple(name.strip() for name in (over.split(",") if isinstance(over, str) else over))
+    if names not in BY_HEAD:
+        raise UsageError(f"Direct attribution goes over layer, or over layer,head; not over {', '.join(names)}.")
+    return BY_HEAD[names]
+
+
+def _tokens_of(metric: str) -> tuple[str | int, ...]:
+    """Return the tokens of logit(A), or of logit(A) - logit(B). Raises UsageError for another metric."""
+    try:
+        found = ast.parse(metric.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _no_sum(metric) from None
+    is_difference = isinstance(found, ast.BinOp) and isinstance(found.op, ast.Sub)
+    parts = [found.left, found.right] if is_difference else [found]  # type: ignore[attr-defined]
+    return tuple(_token_of(part, metric) for part in parts)
+
+
+def _token_of(part: ast.expr, metric: str) -> str | int:
+    match part:
+        case ast.Call(func=ast.Name(id="logit"), args=[ast.Constant(value=token)], keywords=[]):
+            if isinstance(token, str) or type(token) is int:
+                return token
+    raise _no_sum(metric)
+
+
+def _no_sum(metric: str) -> UsageError:
+    return UsageError(
+        "Parts are told of logit(' Mary'), or of logit(' Mary') - logit(' John'): others are no sum of them, as "
+        f"{shown(metric)}."
+    )

@@ -1,0 +1,44 @@
+"""Direct logit attribution of a prompt: the parts of a logit by layer and head, as a table."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from typing import Any
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import direct, views
+from djinn_jupyter.magics.parsing import HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
+
+
+@magics_class
+class DirectMagics(Group):
+    @verb(
+        option("prompt", nargs=argparse.REMAINDER, help="the text, as it stands; in quotes to keep spaces at its ends"),
+        option(
+            "--metric", type=unquoted, metavar="EXPR", help="\"logit(' Mary')\", or \"logit(' Mary') - logit(' John')\""
+        ),
+        option("--over", help="layer, or layer,head, which is the default"),
+        option("--ids", metavar="NAME", help="a list of token ids in this variable, in place of a text"),
+        HOVER,
+        KEEP,
+        reader=read_prompt,
+        literal=True,
+    )
+    def djinn_direct(self, args: Namespace) -> None:
+        """Tell what each layer and head adds to a logit at the end of a prompt. Options first, then the prompt."""
+        if not args.metric:
+            raise UsageError("A direct attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
+        line = self._line(args)
+        if args.late is not None:
+            self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
+        read = direct.direct(self.state.engine, line, metric=args.metric, **given(over=args.over))
+        self.state.keep(args.keep, read)
+        self.state.screen.show(views.attribution_view(read, hover=args.hover))
+
+    def _line(self, args: Namespace) -> Any:
+        if bool(args.prompt) == (args.ids is not None):
+            raise UsageError("Give the line once: as a text at the end, or as --ids.")
+        return args.prompt or self.state.value(args.ids)

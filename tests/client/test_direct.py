@@ -1,0 +1,84 @@
+"""`dj.direct` against plain hooks and gradients on the same model: the parts, their sum, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import DjinnError, UnknownSite, UsageError
+from djinn_jupyter.widgets.views import attribution_view
+from tests.client.reached import reached
+from tests.engine.desk import desk_of, tokens
+from tests.engine.plain import plain_of
+from tests.engine.requests.plain_attribution import PlainAttribution, plain_attribution
+
+LINE, METRIC = tokens(9), "logit(17) - logit(42)"
+FULL, HALF = torch.float32, torch.bfloat16
+ROUNDED = {FULL: 1e-6, HALF: 2**-8}
+"""Rounding of a head's part, as a fraction of the largest one."""
+
+
+@pytest.fixture(
+    scope="module", params=[("llama", FULL), ("gpt2", FULL), ("llama", HALF)], ids=["llama", "gpt2", "bfloat16"]
+)
+def each(request: pytest.FixtureRequest) -> Iterator[tuple[RemoteEngine, PlainAttribution, torch.dtype]]:
+    family, dtype = request.param
+    plain = plain_attribution(plain_of(family, dtype), LINE, 17, 42)
+    with reached(desk_of(family, dtype)) as [engine]:
+        yield engine, plain, dtype
+
+
+@pytest.mark.parametrize("over", ["layer", ("layer", "head")])
+def test_parts_are_those_of_plain_hooks_and_sum_to_the_logit(
+    each: tuple[RemoteEngine, PlainAttribution, torch.dtype], over: str | tuple[str, ...]
+) -> None:
+    engine, plain, dtype = each
+    told = dj.direct(engine, LINE, metric=METRIC, over=over)
+    largest = max(map(abs, plain.parts.values()))
+    modules = [one for one in told.contributions if one.point != "bias"]
+    assert {one.point for one in modules} == ({"attn_out", "mlp_out"} if over == "layer" else {"z", "mlp_out"})
+    for one in modules:
+        assert abs(one.value - plain.parts[one.point, one.layer, one.head]) < ROUNDED[dtype] * largest
+    assert told.logit == plain.logit
+    assert sum(told.table()["value"]) == pytest.approx(plain.logit, abs=1e-9)
+    assert abs(told.rest) < (1e-4 if dtype == FULL else 2**-6) * largest
+    assert engine.sessions() == ()
+
+
+def test_the_table_has_every_term_and_the_remainder_is_printed(engine: RemoteEngine) -> None:
+    told = dj.direct(engine, LINE, metric="logit(17)", over="layer, head")
+    table = told.table()
+    assert list(zip(*table.values(), strict=True))[-1] == ("rest", None, None, told.rest)
+    assert len(json.loads(json.dumps(table))["value"]) == len(told.contributions) + 3
+    largest = max(map(abs, table["value"]))
+    assert told.remainder == (
+        f"The parts miss the logit by {abs(told.rest):.1e}, {abs(told.rest) / largest:.1e} of the largest part."
+    )
+    view = attribution_view(told)
+    assert all(told.remainder in shown for shown in (repr(told), view.plain, view.html))
+
+
+@pytest.mark.parametrize("metric", ["prob(17)", "logit(17) * 2", "logit(17) + logit(42)", "logit(True)", "logit(", ""])
+def test_a_metric_that_is_no_difference_of_logits_is_refused(engine: RemoteEngine, metric: str) -> None:
+    with pytest.raises(UsageError, match="no sum of them"):
+        dj.direct(engine, LINE, metric=metric)
+
+
+def test_a_family_whose_parts_are_no_sum_is_refused_by_how_much() -> None:
+    with reached(desk_of("granite")) as [engine]:
+        with pytest.raises(UnknownSite, match=r"explain no logit \(\d+% of it is something else\)"):
+            dj.direct(engine, LINE, metric=METRIC)
+        assert engine.sessions() == ()
+
+
+def test_other_axes_and_other_tokens_are_refused_and_leave_no_session(engine: RemoteEngine) -> None:
+    with pytest.raises(UsageError, match="goes over layer, or over layer,head; not over layer, position"):
+        dj.direct(engine, LINE, metric=METRIC, over=("layer", "position"))
+    with pytest.raises(DjinnError):
+        dj.direct(engine, LINE, metric="logit(100000)")
+    assert engine.sessions() == ()
