@@ -1,4 +1,4 @@
-"""How many rows one call of a layer may have: learned from how long calls take, or as they were in an earlier sweep."""
+"""The rows that one call of a layer may have: learned from how long calls take, or those of an earlier sweep."""
 
 from __future__ import annotations
 

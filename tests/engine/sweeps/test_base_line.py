@@ -28,7 +28,7 @@ def test_the_keys_and_values_of_the_base_are_those_of_its_one_pass(
     fields = {"corrupted": LONG, "clean": (*LONG[:-2], 5, 6)}
     swept(desk, **fields)  # the family is tried
     front = Together.front
-    monkeypatch.setattr(Together, "front", lambda self, base: bases.append(base) or front(self, base))
+    monkeypatch.setattr(Together, "front", lambda self, base, plan: bases.append(base) or front(self, base, plan))
     attention: Any = next(
         module for name, module in layers_of(desk.engine.forward.model)[0].named_children() if "attn" in name
     )

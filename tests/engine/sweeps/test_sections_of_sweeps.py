@@ -48,7 +48,7 @@ def test_a_layer_that_changes_what_a_module_returned_is_found_and_called_whole(m
     monkeypatch.setattr(
         Together,
         "front",
-        lambda self, base: used.append(self.packing and self.packing.in_sections) or front(self, base),
+        lambda self, base, plan: used.append(self.packing and self.packing.in_sections) or front(self, base, plan),
     )
     desk = build_desk(model)
     fast, exact = (swept(desk, mode=mode) for mode in ("fast", "exact"))
