@@ -98,6 +98,7 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
 
 
+@pytest.mark.alone
 def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a quarter of
     the profile's size; the rest is exact."""
