@@ -15,8 +15,8 @@ from djinn_jupyter.widgets import views
 from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
-back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute weight heads collect loss
-checkpoint restore accept vram debugger""".split()
+back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute direct weight heads collect
+loss reproduce checkpoint restore accept vram debugger""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 

@@ -297,8 +297,8 @@ def test_keys_joined_for_a_call_are_bounded_and_masks_are_not_kept(desk: Desk, m
     fronts, lines = [], []
     begin, call = Wavefront.__init__, Wavefront._called
 
-    def begun(self: Any, *args: Any) -> None:
-        begin(self, *args)
+    def begun(self: Any, *args: Any, **named: Any) -> None:
+        begin(self, *args, **named)
         fronts.append(self)
 
     def called(self: Any, layer: int, some: Any) -> Any:
