@@ -36,7 +36,8 @@ def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[
     [
         ((1, 5, 9, 10, 10, 9, 10), 3.0, True),
         ((1, 5, 9, 10, 8, 10, 10), 3.0, True),
-        ((1, 5, 9, 10, 7, 10, 10), 3.0, False),  # a whole session's worth
+        ((1, 5, 9, 10, 7, 10, 10), 3.0, True),  # one has left and the next has not come
+        ((1, 5, 9, 10, 6, 10, 10), 3.0, False),  # more than a session's worth
         ((1, 5, 9, 10, 15, 20, 25), 3.0, False),  # an eviction happened and the use grew on all the same
         ((10, 10, 10, 10), None, False),  # nothing was ever evicted
     ],

@@ -210,13 +210,14 @@ def _fields(
 def plateau(
     curve: Curve, first_out: float | None, spawned: float, per_session: int, *, accounted: bool = False
 ) -> bool:
-    """True where device use varied by less than one session between the first eviction and the last spawning: by the
-    device's driver; by the pages in use without a GPU, and where the limit is `accounted`."""
+    """True where device use varied by at most one session between the first eviction and the last spawning, for one
+    leaves before the next comes: by the device's driver; by the pages in use without a GPU, and where the limit is
+    `accounted`."""
     if first_out is None:
         return False
     samples = [sample for sample in curve.samples if first_out <= sample.seconds <= spawned]
     flat = [s.used if s.device is None or accounted else s.device for s in samples]
-    return bool(flat) and max(flat) - min(flat) < per_session
+    return bool(flat) and max(flat) - min(flat) <= per_session
 
 
 def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]:
