@@ -71,7 +71,33 @@ def test_a_metric_that_is_no_difference_of_logits_is_refused(engine: RemoteEngin
 
 def test_a_family_whose_parts_are_no_sum_is_refused_by_how_much() -> None:
     with reached(desk_of("granite")) as [engine]:
-        with pytest.raises(UnknownSite, match=r"explain no logit \(\d+% of it is something else\)"):
+        with pytest.raises(UnknownSite, match=r"explain no logit \(\d+\.\d+% of it is something else\)"):
+            dj.direct(engine, LINE, metric=METRIC)
+        assert engine.sessions() == ()
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "falcon", "cohere", "olmo", "nemotron"])
+def test_parallel_residuals_and_other_norms_sum_to_the_logit(family: str) -> None:
+    line = torch.tensor([LINE])
+    with torch.no_grad():
+        logits_V = plain_of(family)(line, logits_to_keep=1).logits[0, -1].double()
+    with reached(desk_of(family)) as [engine]:
+        told = dj.direct(engine, LINE, metric=METRIC)
+    assert told.logit == float(logits_V[17] - logits_V[42])
+    assert abs(told.rest) < 1e-5 * max(map(abs, told.table()["value"]))
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("vaultgemma", "bends its logits after the head"),
+        ("gemma3n_text", "several streams at once"),
+        ("diffllama", "not divided into heads"),
+    ],
+)
+def test_what_is_no_sum_by_head_is_refused_with_the_reason(family: str, why: str) -> None:
+    with reached(desk_of(family)) as [engine]:
+        with pytest.raises(UnknownSite, match=why):
             dj.direct(engine, LINE, metric=METRIC)
         assert engine.sessions() == ()
 

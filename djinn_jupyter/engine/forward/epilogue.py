@@ -6,8 +6,9 @@ logits and the model's. UnknownSite where the result is not linear. Shapes: x_D 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import UnknownSite
 
-ALIKE = 2e-2  # relative to the largest entry: bfloat16 keeps eight bits
+ALIKE: Final = {torch.float32: 1e-5, torch.float64: 1e-5}  # relative to the largest entry
+ALIKE_IN_16_BITS: Final = 2e-2  # bfloat16 keeps eight bits
+CENTERED: Final = 1e-2  # of the norm's output: what is left of equal features once their mean is subtracted
 NOT_LINEAR = "no logit is a sum of contributions here: {why}."
 
 
@@ -46,7 +49,7 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
         raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
     weight_VD, bias = head.weight, head.bias
     normed_D = norm.module(x_D[None, None])[0, 0]
-    gain_D, mean, shift_D = _norm(norm.module, x_D, on_host(normed_D))
+    gain_D, mean, shift_D = _norm(norm.module, x_D, normed_D)
     scale = _scale(lens(x_D[None])[0], head(normed_D))  # of the same bits, so that no rounding is taken for a scale
     row_D = on_host(weight_VD[token])
     direction_D = row_D * gain_D * scale
@@ -54,38 +57,38 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
     return Readout(direction_D=direction_D - (direction_D.mean() if mean else 0.0), constant=constant * scale)
 
 
-def _norm(norm: nn.Module, x_D: Tensor, y: Tensor) -> tuple[Tensor, bool, Tensor]:
-    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D, where it gives y, with its
-    factor held fixed."""
-    x = on_host(x_D)
-    mean = isinstance(norm, nn.LayerNorm)
-    gain, shift = _layer_norm(norm, x) if isinstance(norm, nn.LayerNorm) else _rms_norm(norm, x_D)
-    if not _alike(y, gain * (x - x.mean() if mean else x) + shift):
+def _norm(norm: nn.Module, x_D: Tensor, y_D: Tensor) -> tuple[Tensor, bool, Tensor]:
+    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D, where it gives y_D, with its
+    factor held fixed. The gain is that at another value of the same size, which has no feature near zero."""
+    wide, x = deepcopy(norm).float(), on_host(x_D)
+
+    def normed(value_D: Tensor) -> Tensor:
+        return on_host(wide(value_D.to(x_D.device, torch.float32)[None, None])[0, 0])
+
+    shift = normed(torch.zeros_like(x))
+    even = torch.ones_like(x) * x.square().mean().sqrt()
+    mean = bool((normed(even) - shift).abs().max() < CENTERED * on_host(y_D).abs().max())
+    centered = x - x.mean() if mean else x
+    if mean:
+        signs = 1.0 - 2.0 * (torch.arange(len(x)) % 2)
+        signs -= signs.mean()  # zero but for an odd number of features
+        even = signs * x.std(correction=0) / signs.std(correction=0)
+    gain = (normed(even) - shift) / even
+    if not _alike(on_host(y_D), gain * centered + shift, y_D.dtype):
         raise UnknownSite(NOT_LINEAR.format(why=f"{type(norm).__name__} is neither a LayerNorm nor an RMS norm"))
     return gain, mean, shift
-
-
-def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
-    gain = torch.ones_like(x) if norm.weight is None else on_host(norm.weight)
-    shift = torch.zeros_like(x) if norm.bias is None else on_host(norm.bias)
-    return gain / torch.sqrt(x.var(unbiased=False) + norm.eps), shift
-
-
-def _rms_norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gain that the norm has at a value of the same root mean square as x_D, with no zero feature."""
-    x = on_host(x_D)
-    even = torch.full_like(x_D, float(x.square().mean().sqrt()), dtype=torch.float32)
-    return on_host(norm(even[None, None])[0, 0]) / on_host(even), torch.zeros_like(x)
 
 
 def _scale(logits_V: Tensor, plain_V: Tensor) -> float:
     """Return the factor from the head's logits to the model's. UnknownSite where none fits, as with a soft-cap."""
     model_V, head_V = on_host(logits_V), on_host(plain_V)
     factor = float((model_V @ head_V) / (head_V @ head_V))
-    if not _alike(model_V, head_V * factor):
+    if not _alike(model_V, head_V * factor, plain_V.dtype):
         raise UnknownSite(NOT_LINEAR.format(why="the model bends its logits after the head, as a soft-cap does"))
     return factor
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= ALIKE * one.abs().max())
+def _alike(one: Tensor, other: Tensor, computed_in: torch.dtype) -> bool:
+    """True where two values differ by no more than the rounding of the dtype that they were computed in."""
+    largest = max(float(one.abs().max()), float(other.abs().max()))
+    return float((one - other).abs().max()) <= ALIKE.get(computed_in, ALIKE_IN_16_BITS) * largest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -33,7 +33,8 @@ from djinn_jupyter.wire.replies import Attributed
 from djinn_jupyter.wire.sites import Site
 
 POINTS = ("attn_out", "mlp_out")
-UNEXPLAINED = 0.05  # of a layer's change: more than rounding, so something else is added there
+UNEXPLAINED: Final = {torch.float32: 1e-4, torch.float64: 1e-4}  # of the residual: more than rounding
+UNEXPLAINED_IN_16_BITS: Final = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +75,8 @@ class AttributionRequests:
         frame = queries.stopped_frame(session)
         if frame.hidden is None or frame.boundary == 0:
             raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")
+        if frame.hidden.dim() != 3:
+            raise UnknownSite("The residual of this model is several streams at once, so no logit is a sum of parts.")
         tokens = [token_id(runtime, token) for token in request.tokens]
         rows = edits.rows_of((request.position,), frame.positions)
         assert rows is not None
@@ -143,9 +146,13 @@ def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Ro
 def _heads_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
     tap = runtime.forward.anatomy.taps["z", layer]
     if normed or isinstance(tap, str) or tap.heads is None or tap.module is None:
-        why = "a norm stands between attention and the residual" if normed else str(tap)
+        why = "a norm stands between attention and the residual" if normed else _why_not_by_head(tap)
         raise UnknownSite(f"The heads of layer {layer} add nothing of their own to the residual: {why}.")
     return tap
+
+
+def _why_not_by_head(tap: Tap | str) -> str:
+    return tap if isinstance(tap, str) else "what its attention gives to the output map is not divided into heads"
 
 
 def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
@@ -174,10 +181,10 @@ def _require_whole(x_D: Tensor, seen: list[RowObserver]) -> None:
     parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
     total = sum((part.to(torch.float32) for part in parts), torch.zeros_like(x_D).float())
     size = float((x_D.float() - total).norm() / x_D.float().norm())
-    if size > UNEXPLAINED:
+    if size > UNEXPLAINED.get(x_D.dtype, UNEXPLAINED_IN_16_BITS):
         raise UnknownSite(
             "The outputs of attention and MLP do not sum to the residual of this model, so they explain no logit "
-            f"({size:.0%} of it is something else)."
+            f"({size:.2%} of it is something else)."
         )
 
 
