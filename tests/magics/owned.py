@@ -20,8 +20,8 @@ ASKER = ("kernel-1", "work/paris.ipynb")
 @functools.cache
 def declared() -> RequestNeeds:
     """Return what the handlers declare. They bring the whole engine, so only a request for another's session asks."""
+    from djinn_jupyter.engine.requests.handlers import HANDLED_BY
     from djinn_jupyter.engine.requests.needs import RequestNeeds
-    from djinn_jupyter.engine.startup.assemble import HANDLED_BY
 
     return RequestNeeds(*HANDLED_BY)
 

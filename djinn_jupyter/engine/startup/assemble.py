@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final
 
 from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.config import EngineConfig
@@ -31,27 +30,15 @@ from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.process_memory import ProcessFootprint
 from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
-from djinn_jupyter.engine.requests.attribution import AttributionRequests
-from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
-from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
-from djinn_jupyter.engine.requests.execution import ExecutionRequests
+from djinn_jupyter.engine.requests.handlers import HANDLED_BY, request_handlers
 from djinn_jupyter.engine.requests.handles import RequestHandlers
-from djinn_jupyter.engine.requests.heads import HeadRequests
-from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.intake import Intake
-from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
-from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
-from djinn_jupyter.engine.requests.swap import SwapRequests
-from djinn_jupyter.engine.requests.sweeping import SweepRequests
-from djinn_jupyter.engine.requests.switching import SwitchingRequests
-from djinn_jupyter.engine.requests.tree import TreeRequests
-from djinn_jupyter.engine.requests.weights import WeightRequests
 from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
@@ -64,7 +51,6 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.state_publisher import StatePublisher
-from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
@@ -73,25 +59,6 @@ from djinn_jupyter.engine.turns import Turns
 from djinn_jupyter.engine.upkeep import Upkeep
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event
-
-HANDLED_BY: Final = (
-    SessionRequests,
-    ExecutionRequests,
-    BreakpointRequests,
-    EditRequests,
-    RuleRequests,
-    SwitchingRequests,
-    InspectionRequests,
-    AttributionRequests,
-    SweepRequests,
-    CollectionRequests,
-    ScoreRequests,
-    HeadRequests,
-    TreeRequests,
-    SwapRequests,
-    WeightRequests,
-    CheckpointRequests,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,36 +222,17 @@ class _Assembly:
 
     @cached_property
     def handlers(self) -> RequestHandlers:
-        """One handler for each kind of request, given the parts that it works with."""
-        sessions, runtime, residency, options = self.sessions, self.runtime, self.residency, self.config
-        until = partial(until_done, self.mailbox, self.scheduler)
-        return RequestHandlers(
-            SessionRequests(sessions, self.lifecycle, runtime, residency, options),
-            ExecutionRequests(sessions, runtime, residency),
-            BreakpointRequests(sessions, runtime),
-            EditRequests(sessions, runtime, residency),
-            RuleRequests(sessions, runtime),
-            SwitchingRequests(sessions, runtime, residency),
-            InspectionRequests(sessions, runtime),
-            AttributionRequests(sessions, runtime),
-            SweepRequests(sessions, runtime, Workspace(self.budget, "sweeps"), self.persistence),
-            CollectionRequests(sessions, runtime, Workspace(self.budget, "collections"), self.persistence, until),
-            ScoreRequests(sessions, runtime, Workspace(self.budget, "losses")),
-            HeadRequests(sessions, runtime, Workspace(self.budget, "heads")),
-            TreeRequests(sessions, runtime),
-            SwapRequests(sessions, residency),
-            WeightRequests(sessions, runtime),
-            CheckpointRequests(
-                sessions,
-                self.lifecycle,
-                self.owners,
-                runtime,
-                self.persistence,
-                residency,
-                self.storage_table,
-                until,
-                options,
-            ),
+        return request_handlers(
+            sessions=self.sessions,
+            lifecycle=self.lifecycle,
+            owners=self.owners,
+            runtime=self.runtime,
+            residency=self.residency,
+            persistence=self.persistence,
+            storage_table=self.storage_table,
+            budget=self.budget,
+            options=self.config,
+            until=partial(until_done, self.mailbox, self.scheduler),
         )
 
     @cached_property

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from djinn_jupyter.engine.requests.handlers import HANDLED_BY
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.startup.assemble import HANDLED_BY
 from djinn_jupyter.errors import SessionHeld, SessionsWouldSuffer
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed

@@ -1,0 +1,93 @@
+"""All handlers of requests: the classes, and an object of each, given the parts that it works with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.attribution import AttributionRequests
+from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
+from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
+from djinn_jupyter.engine.requests.execution import ExecutionRequests
+from djinn_jupyter.engine.requests.handles import RequestHandlers
+from djinn_jupyter.engine.requests.heads import HeadRequests
+from djinn_jupyter.engine.requests.inspection import InspectionRequests
+from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.sessions import SessionRequests
+from djinn_jupyter.engine.requests.swap import SwapRequests
+from djinn_jupyter.engine.requests.sweeping import SweepRequests
+from djinn_jupyter.engine.requests.switching import SwitchingRequests
+from djinn_jupyter.engine.requests.tree import TreeRequests
+from djinn_jupyter.engine.requests.weights import WeightRequests
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.sweeps.workspace import Workspace
+
+HANDLED_BY: Final = (
+    SessionRequests,
+    ExecutionRequests,
+    BreakpointRequests,
+    EditRequests,
+    RuleRequests,
+    SwitchingRequests,
+    InspectionRequests,
+    AttributionRequests,
+    SweepRequests,
+    CollectionRequests,
+    ScoreRequests,
+    HeadRequests,
+    TreeRequests,
+    SwapRequests,
+    WeightRequests,
+    CheckpointRequests,
+)
+
+
+def request_handlers(
+    *,
+    sessions: SessionTable,
+    lifecycle: SessionLifecycle,
+    owners: Owners,
+    runtime: Runtime,
+    residency: Residency,
+    persistence: Persistence,
+    storage_table: StorageTable,
+    budget: Budget,
+    options: EngineConfig,
+    until: UntilDone,
+) -> RequestHandlers:
+    """Return one handler for each kind of request."""
+    return RequestHandlers(
+        SessionRequests(sessions, lifecycle, runtime, residency, options),
+        ExecutionRequests(sessions, runtime, residency),
+        BreakpointRequests(sessions, runtime),
+        EditRequests(sessions, runtime, residency),
+        RuleRequests(sessions, runtime),
+        SwitchingRequests(sessions, runtime, residency),
+        InspectionRequests(sessions, runtime),
+        AttributionRequests(sessions, runtime),
+        SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
+        CollectionRequests(sessions, runtime, Workspace(budget, "collections"), persistence, until),
+        ScoreRequests(sessions, runtime, Workspace(budget, "losses")),
+        HeadRequests(sessions, runtime, Workspace(budget, "heads")),
+        TreeRequests(sessions, runtime),
+        SwapRequests(sessions, residency),
+        WeightRequests(sessions, runtime),
+        CheckpointRequests(
+            sessions,
+            lifecycle,
+            owners,
+            runtime,
+            persistence,
+            residency,
+            storage_table,
+            until,
+            options,
+        ),
+    )
