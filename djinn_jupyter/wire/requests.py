@@ -56,6 +56,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire import (
+    checkpoints,
     collecting,
     greeting,
     heads,
@@ -64,6 +65,7 @@ from djinn_jupyter.wire import (
     opening,
     scoring,
     sharing,
+    swapping,
     sweeps,
     watches,
     weights,
@@ -72,15 +74,13 @@ from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
     OneOrTwo,
-    OwnName,
     Positions,
     Spelling,
     Text,
     Tokens,
     require_computable,
-    require_rest,
 )
-from djinn_jupyter.wire.nouns import Activity, Mode, Sampling, Tier
+from djinn_jupyter.wire.nouns import Activity, Mode, Sampling
 from djinn_jupyter.wire.request_base import OwnerRequest as OwnerRequest
 from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
@@ -114,6 +114,16 @@ ReadMetrics = sweeps.ReadMetrics
 ReadWatch = watches.ReadWatch
 Unwatch = watches.Unwatch
 Watch = watches.Watch
+SwapOut = swapping.SwapOut
+SwapIn = swapping.SwapIn
+Rest = swapping.Rest
+Sleep = swapping.Sleep
+Wake = swapping.Wake
+ReadCopies = swapping.ReadCopies
+SaveCheckpoint = checkpoints.SaveCheckpoint
+RestoreCheckpoint = checkpoints.RestoreCheckpoint
+ListCheckpoints = checkpoints.ListCheckpoints
+DropCheckpoint = checkpoints.DropCheckpoint
 
 
 class ListModules(RequestBase, frozen=True, tag="ListModules"): ...
@@ -258,62 +268,6 @@ class ReadHistory(SessionRequest, frozen=True, tag="ReadHistory"): ...
 
 class ReadTree(RequestBase, frozen=True, tag="ReadTree"):
     """The stops of all sessions, and which forks they share them with."""
-
-
-class SwapOut(SessionRequest, frozen=True, tag="SwapOut"):
-    """The session's pages and states leave the device for `tier`; it comes back when it is next needed."""
-
-    tier: Tier = "host"
-
-
-class SwapIn(SessionRequest, frozen=True, tag="SwapIn"):
-    """Bring the session back now. Answered at once when it is resident."""
-
-
-class Rest(SessionRequest, frozen=True, tag="Rest"):
-    """Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
-    with leaving the device; before its end the session is brought back."""
-
-    expected_seconds: float
-
-    def __post_init__(self) -> None:
-        require_rest(self.expected_seconds)
-
-
-class Sleep(RequestBase, frozen=True, tag="Sleep"):
-    """The weights leave the device until the next request that needs them. Refused while a session runs."""
-
-
-class Wake(RequestBase, frozen=True, tag="Wake"): ...
-
-
-class ReadCopies(RequestBase, frozen=True, tag="ReadCopies"):
-    """The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
-    kept."""
-
-    since: Annotated[int, Meta(ge=0)] = 0
-
-
-class SaveCheckpoint(SessionRequest, frozen=True, tag="SaveCheckpoint"):
-    """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
-
-    name: OwnName
-    replace: bool = False
-
-
-class RestoreCheckpoint(OwnerRequest, frozen=True, tag="RestoreCheckpoint"):
-    """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
-    is replaced only with `replace`, one of another notebook only with `force` besides."""
-
-    name: OwnName
-    replace: bool = False
-
-
-class ListCheckpoints(RequestBase, frozen=True, tag="ListCheckpoints"): ...
-
-
-class DropCheckpoint(RequestBase, frozen=True, tag="DropCheckpoint"):
-    name: OwnName
 
 
 class AcceptRecomputed(SessionRequest, frozen=True, tag="AcceptRecomputed"):

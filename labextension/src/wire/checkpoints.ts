@@ -4,6 +4,37 @@ import {
   CheckpointDescription,
 } from './nouns';
 
+/** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
+export interface SaveCheckpoint {
+  readonly request: 'SaveCheckpoint';
+  readonly session: string;
+  readonly name: string;
+  readonly replace?: boolean;
+}
+
+/**
+ * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
+ * is replaced only with `replace`, one of another notebook only with `force` besides.
+ */
+export interface RestoreCheckpoint {
+  readonly request: 'RestoreCheckpoint';
+  readonly session: string;
+  readonly name: string;
+  readonly replace?: boolean;
+  readonly force?: boolean;
+  readonly for_holder?: string | null;
+  readonly for_notebook?: string | null;
+}
+
+export interface ListCheckpoints {
+  readonly request: 'ListCheckpoints';
+}
+
+export interface DropCheckpoint {
+  readonly request: 'DropCheckpoint';
+  readonly name: string;
+}
+
 export interface CheckpointSaved {
   readonly reply: 'CheckpointSaved';
   readonly checkpoint: CheckpointDescription;

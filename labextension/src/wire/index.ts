@@ -10,6 +10,7 @@ export * from './access';
 export * from './nouns';
 export * from './readings';
 export * from './interventions';
+export * from './swapping';
 export * from './opening';
 export * from './greeting';
 export * from './listening';

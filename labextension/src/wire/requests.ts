@@ -16,6 +16,15 @@ import {
 } from './interventions';
 
 import {
+  ReadCopies,
+  Rest,
+  Sleep,
+  SwapIn,
+  SwapOut,
+  Wake,
+} from './swapping';
+
+import {
   Close,
   Describe,
   Fork,
@@ -31,6 +40,13 @@ import {
   Unwatch,
   Watch,
 } from './watches';
+
+import {
+  DropCheckpoint,
+  ListCheckpoints,
+  RestoreCheckpoint,
+  SaveCheckpoint,
+} from './checkpoints';
 
 export interface ListModules {
   readonly request: 'ListModules';
@@ -212,78 +228,6 @@ export interface ReadHistory {
 /** The stops of all sessions, and which forks they share them with. */
 export interface ReadTree {
   readonly request: 'ReadTree';
-}
-
-/** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
-export interface SwapOut {
-  readonly request: 'SwapOut';
-  readonly session: string;
-  readonly tier?: 'host' | 'disk';
-}
-
-/** Bring the session back now. Answered at once when it is resident. */
-export interface SwapIn {
-  readonly request: 'SwapIn';
-  readonly session: string;
-}
-
-/**
- * Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
- * with leaving the device; before its end the session is brought back.
- */
-export interface Rest {
-  readonly request: 'Rest';
-  readonly session: string;
-  readonly expected_seconds: number;
-}
-
-/** The weights leave the device until the next request that needs them. Refused while a session runs. */
-export interface Sleep {
-  readonly request: 'Sleep';
-}
-
-export interface Wake {
-  readonly request: 'Wake';
-}
-
-/**
- * The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
- * kept.
- */
-export interface ReadCopies {
-  readonly request: 'ReadCopies';
-  readonly since?: number;
-}
-
-/** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
-export interface SaveCheckpoint {
-  readonly request: 'SaveCheckpoint';
-  readonly session: string;
-  readonly name: string;
-  readonly replace?: boolean;
-}
-
-/**
- * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
- * is replaced only with `replace`, one of another notebook only with `force` besides.
- */
-export interface RestoreCheckpoint {
-  readonly request: 'RestoreCheckpoint';
-  readonly session: string;
-  readonly name: string;
-  readonly replace?: boolean;
-  readonly force?: boolean;
-  readonly for_holder?: string | null;
-  readonly for_notebook?: string | null;
-}
-
-export interface ListCheckpoints {
-  readonly request: 'ListCheckpoints';
-}
-
-export interface DropCheckpoint {
-  readonly request: 'DropCheckpoint';
-  readonly name: string;
 }
 
 /** The user has seen that the session was recomputed after a recovery; from now on it counts as exact again. */

@@ -1,0 +1,42 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+/** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
+export interface SwapOut {
+  readonly request: 'SwapOut';
+  readonly session: string;
+  readonly tier?: 'host' | 'disk';
+}
+
+/** Bring the session back now. Answered at once when it is resident. */
+export interface SwapIn {
+  readonly request: 'SwapIn';
+  readonly session: string;
+}
+
+/**
+ * Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
+ * with leaving the device; before its end the session is brought back.
+ */
+export interface Rest {
+  readonly request: 'Rest';
+  readonly session: string;
+  readonly expected_seconds: number;
+}
+
+/** The weights leave the device until the next request that needs them. Refused while a session runs. */
+export interface Sleep {
+  readonly request: 'Sleep';
+}
+
+export interface Wake {
+  readonly request: 'Wake';
+}
+
+/**
+ * The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
+ * kept.
+ */
+export interface ReadCopies {
+  readonly request: 'ReadCopies';
+  readonly since?: number;
+}
