@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.wire.readings import Contribution
 from djinn_jupyter.wire.replies import Attributed
 
-KINDS: Final = ("attn_out", "mlp_out", "z")
-TERM: Final = ("point", "layer", "head", "value")
+if TYPE_CHECKING:
+    import numpy as np
+
+TERM: Final = ("point", "layer", "head", "neuron", "value")
+NEURONS: Final = "mlp_post"  # the column of all neurons of a layer
+Term = tuple[str, int | None, int | None, int | None, float]
+STRONGEST: Final = 10
 
 
 class Attribution:
     """The contributions of module outputs to a logit, or to the difference of two. `logit` is the sum of all
     `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
-    rules, rounding)."""
+    rules, rounding); of neurons `neurons` has the parts by layer, numpy float64."""
 
     def __init__(self, reply: Attributed) -> None:
         self.reply = reply
         self.position, self.layer, self.tokens, self.logit = reply.position, reply.layer, reply.tokens, reply.logit
         self.embedding, self.constant, self.rest = reply.embedding, reply.constant, reply.rest
         self.contributions: tuple[Contribution, ...] = reply.contributions
+        self.neurons: dict[int, np.ndarray[Any, Any]] = {one.layer: to_numpy(one.values) for one in reply.neurons}
         self.notes = reply.notes
 
     @property
@@ -31,15 +38,16 @@ class Attribution:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns of `rows`: heads by number, then modules."""
+        """The names of the columns of `rows`: heads by number, all neurons together, then modules."""
         heads = sorted({one.head for one in self.contributions if one.head is not None})
         points = dict.fromkeys(one.point for one in self.contributions if one.head is None)
-        return (*(f"head {head}" for head in heads), *points)
+        return (*(f"head {head}" for head in heads), *([NEURONS] if self.neurons else []), *points)
 
     def rows(self) -> list[tuple[int, list[float | None]]]:
         """Return (layer, values in the order of `columns`); a value is None where the layer lacks that module or
         head."""
         found = {(one.layer, _column(one)): one.value for one in self.contributions}
+        found |= {(layer, NEURONS): float(values.sum()) for layer, values in self.neurons.items()}
         return [(layer, [found.get((layer, name)) for name in self.columns]) for layer in range(self.layer)]
 
     def ends(self) -> list[tuple[str, float]]:
@@ -54,18 +62,32 @@ class Attribution:
     @property
     def remainder(self) -> str:
         """A sentence that says by how much the parts do not sum to the logit, also as a fraction of the largest one."""
-        largest = max(map(abs, (self.embedding, self.constant, *(one.value for one in self.contributions))))
+        largest = max((abs(value) for value in self.table()["value"][:-1]), default=0.0)
         part = f", {abs(self.rest) / largest:.1e} of the largest part" if largest else ""
         return f"The parts miss the logit by {abs(self.rest):.1e}{part}."
 
     def table(self) -> dict[str, list[Any]]:
-        """Return all terms as lists by column: `point`, `layer` and `head` (None where a term is of none), `value`. The
-        values sum to the logit; the last one is the rest."""
+        """Return all terms as lists by column: `point`, `layer` and `head` (None where a term is of none), `neuron`
+        where they are told, `value`. The values sum to the logit; the last one is the rest."""
         ends = [("embedding", self.embedding), ("constant", self.constant)]
-        terms: list[tuple[str, int | None, int | None, float]] = [(name, None, None, value) for name, value in ends]
-        terms += [(one.point, one.layer, one.head, one.value) for one in self.contributions]
-        terms.append(("rest", None, None, self.rest))
-        return {name: list(of) for name, of in zip(TERM, zip(*terms, strict=True), strict=True)}
+        terms: list[Term] = [(name, None, None, None, value) for name, value in ends]
+        terms += [(one.point, one.layer, one.head, None, one.value) for one in self.contributions]
+        terms += [
+            ("mlp_post", layer, None, neuron, value)
+            for layer, values in self.neurons.items()
+            for neuron, value in enumerate(values.tolist())
+        ]
+        terms.append(("rest", None, None, None, self.rest))
+        columns = dict(zip(TERM, map(list, zip(*terms, strict=True)), strict=True))
+        return {name: of for name, of in columns.items() if name != "neuron" or self.neurons}
+
+    def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:
+        """Return the largest parts of heads, neurons and modules, by size: the name of each, as z.5[3] or
+        mlp_post.2[17], and its value."""
+        table = self.table()
+        rows = zip(*(table.get(name, [None] * len(table["value"])) for name in TERM), strict=True)
+        found = [(_name(*row[:-1]), row[-1]) for row in rows if row[1] is not None]
+        return sorted(found, key=lambda part: -abs(part[1]))[:count]
 
     def to_pandas(self) -> Any:
         """Return `table()` as a table of pandas. Raises MissingDependency."""
@@ -78,8 +100,16 @@ class Attribution:
         ]
         ends = [f"{name}: {value:+.3f}" for name, value in self.ends()]
         head = f"Attribution of the {self.of} at position {self.position}, layers 0 to {self.layer - 1}"
-        return "\n".join([head, f"layer  {'  '.join(self.columns)}", *lines, *ends, self.remainder, *self.notes])
+        strongest = [f"{name}: {value:+.3f}" for name, value in self.top()] if self.neurons else []
+        said = ["largest parts:", *strongest] if strongest else []
+        table = [f"layer  {'  '.join(self.columns)}", *lines, *ends]
+        return "\n".join([head, *table, *said, self.remainder, *self.notes])
 
 
 def _column(one: Contribution) -> str:
     return one.point if one.head is None else f"head {one.head}"
+
+
+def _name(point: str, layer: int | None, head: int | None, neuron: int | None) -> str:
+    unit = neuron if head is None else head
+    return f"{point}.{layer}" + ("" if unit is None else f"[{unit}]")

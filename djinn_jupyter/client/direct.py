@@ -1,4 +1,4 @@
-"""`dj.direct`: the parts of a logit at the end of a prompt, by layer and head, from one pass."""
+"""`dj.direct`: the parts of a logit at the end of a prompt, by layer, head and neuron, from one pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 
-BY_HEAD: Final = {("layer",): False, ("layer", "head"): True}
+UNITS: Final = ("head", "neuron")
 
 
 @interruptible("The attribution")
@@ -23,8 +23,9 @@ def direct(
     engine: RemoteEngine, line: object, *, metric: str, over: str | Sequence[str] = ("layer", "head")
 ) -> Attribution:
     """Return direct logit attribution at the last position of a line (a text, or token ids): the parts that the
-    embedding, the attention of each layer (over "layer" and "head": each of its heads, and the output map's bias) and
-    each MLP add to `metric`, which is "logit(A)" or "logit(A) - logit(B)".
+    embedding, the attention of each layer (over "head" too: each of its heads, and the output map's bias) and each MLP
+    (over "neuron" too: each input of its last map, and that map's bias) add to `metric`, which is "logit(A)" or
+    "logit(A) - logit(B)". `parts.top(20)` names the largest.
 
     The final norm is read as a linear map at its actual scale, which is held fixed. The parts and `rest` sum to the
     metric; the attribution prints how large the rest is. A model whose logits or residuals are no such sum is refused
@@ -34,19 +35,21 @@ def direct(
     >>> len(parts.table()["value"]), abs(parts.rest) < 1e-4
     (51, True)
     """
-    heads, tokens = _by_head(over), _tokens_of(metric)
+    units, tokens = _units(over), _tokens_of(metric)
     with temporary_session(engine.channel, "attribution") as name:
         session = RemoteSession(engine.channel, name)
         session.breakpoint(f"resid_post.{engine.description.layers - 1}")
         session.run(line, max_new_tokens=1)
-        return session.attribute(*tokens, heads=heads)
+        return session.attribute(*tokens, heads="head" in units, neurons="neuron" in units)
 
 
-def _by_head(over: str | Sequence[str]) -> bool:
+def _units(over: str | Sequence[str]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in (over.split(",") if isinstance(over, str) else over))
-    if names not in BY_HEAD:
-        raise UsageError(f"Direct attribution goes over layer, or over layer,head; not over {', '.join(names)}.")
-    return BY_HEAD[names]
+    if names[:1] != ("layer",) or len(set(names)) < len(names) or not set(names[1:]) <= set(UNITS):
+        raise UsageError(
+            f"Direct attribution goes over layer, and over head, neuron or both; not over {', '.join(names)}."
+        )
+    return names[1:]
 
 
 def _tokens_of(metric: str) -> tuple[str | int, ...]:

@@ -236,15 +236,23 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, ScoredSession, Head
         return Lens(self._ask(request, replies.LensRead))
 
     def attribute(
-        self, *tokens: str | int, heads: bool = False, position: Positions = -1, ahead: bool = False
+        self,
+        *tokens: str | int,
+        heads: bool = False,
+        neurons: bool = False,
+        position: Positions = -1,
+        ahead: bool = False,
     ) -> Attribution:
         """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
-        difference of two; `heads` splits attention into its heads, `ahead` adds the layers after the stop. A part is
-        exact to 1e-6 of the largest one; in bfloat16 a head's to 2**-8, and `rest` has up to 2**-6 of rounding."""
+        difference of two; `heads` splits attention into its heads, `neurons` each MLP into its neurons, `ahead` adds
+        the layers after the stop. A part is exact to 1e-6 of the largest one; in bfloat16 a head's to 2**-8, and `rest`
+        has up to 2**-6 of rounding."""
         at = self._spelled(position)
         if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
             raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
-        request = ask.Attribute(session=self.name, tokens=tokens, heads=heads, position=at[0], ahead=ahead)
+        request = ask.Attribute(
+            session=self.name, tokens=tokens, heads=heads, neurons=neurons, position=at[0], ahead=ahead
+        )
         return Attribution(self._ask(request, replies.Attributed))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:

@@ -1,4 +1,4 @@
-"""Direct logit attribution of a prompt: the parts of a logit by layer and head, as a table."""
+"""Direct logit attribution of a prompt: the parts of a logit by layer, head and neuron, as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class DirectMagics(Group):
         option(
             "--metric", type=unquoted, metavar="EXPR", help="\"logit(' Mary')\", or \"logit(' Mary') - logit(' John')\""
         ),
-        option("--over", help="layer, or layer,head, which is the default"),
+        option("--over", help="layer with head, neuron or both: layer,head is the default"),
+        option("--top", type=int, help="list so many of the largest parts; of neurons 10 by default"),
         option("--ids", metavar="NAME", help="a list of token ids in this variable, in place of a text"),
         HOVER,
         KEEP,
@@ -28,7 +29,7 @@ class DirectMagics(Group):
         literal=True,
     )
     def djinn_direct(self, args: Namespace) -> None:
-        """Tell what each layer and head adds to a logit at the end of a prompt. Options first, then the prompt."""
+        """Tell what each layer, head or neuron adds to a logit at a prompt's end. Options first, then the prompt."""
         if not args.metric:
             raise UsageError("A direct attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         line = self._line(args)
@@ -36,7 +37,7 @@ class DirectMagics(Group):
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         read = direct.direct(self.state.engine, line, metric=args.metric, **given(over=args.over))
         self.state.keep(args.keep, read)
-        self.state.screen.show(views.attribution_view(read, hover=args.hover))
+        self.state.screen.show(views.attribution_view(read, hover=args.hover, top=args.top))
 
     def _line(self, args: Namespace) -> Any:
         if bool(args.prompt) == (args.ids is not None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.client.attribution import Attribution
+from djinn_jupyter.client.attribution import STRONGEST, Attribution
 from djinn_jupyter.widgets.markup import Html, div, element, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, logit, marked
@@ -14,12 +14,17 @@ from djinn_jupyter.widgets.view import View
 SAID = "each module's output through the model's head, with the final norm's factor as it is at this stop"
 
 
-def attribution_view(read: Attribution, *, session: str | None = None, hover: bool = False) -> View:
+def attribution_view(
+    read: Attribution, *, session: str | None = None, hover: bool = False, top: int | None = None
+) -> View:
+    """Show the parts by layer and module, and the `top` largest of all; by default some where neurons are told."""
     rows, ends = read.rows(), read.ends()
+    strongest = [(name, logit(value, signed=True)) for name, value in read.top(_count(read, top))]
     plain = [[str(layer), *("" if v is None else logit(v, signed=True) for v in values)] for layer, values in rows]
     names = " \u2212 ".join(marked(token.text, token.token) for token in read.tokens)
     html = card(
         part(_tinted(read.columns, rows)),
+        *([part(table(["", "part"], strongest, numeric=(1,)), name="the largest parts")] if strongest else []),
         facts([(name, logit(value, signed=True)) for name, value in ends]),
         part(*(div("dj-note", note) for note in (f"{SAID}.", read.remainder, *read.notes))),
         title=f"What adds to the logit of {names}",
@@ -30,10 +35,15 @@ def attribution_view(read: Attribution, *, session: str | None = None, hover: bo
         f"what adds to the {read.of} at position {read.position}: {SAID}",
         columns(plain, ["layer", *read.columns]),
         *(f"{name}: {logit(value, signed=True)}" for name, value in ends),
+        *(["the largest parts", columns(strongest, ["", "part"])] if strongest else []),
         read.remainder,
         *read.notes,
     ]
     return View(plain="\n".join(said), html=html, hover=(lambda: _figure(read)) if hover else None)
+
+
+def _count(read: Attribution, top: int | None) -> int:
+    return max(top, 0) if top is not None else STRONGEST if read.neurons else 0
 
 
 def _tinted(names: Sequence[str], rows: Sequence[tuple[int, list[float | None]]]) -> Html:

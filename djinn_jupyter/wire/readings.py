@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from djinn_jupyter.wire import nouns
+from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import Noun, Origin, StopDescription, StopIdentity, TopToken
 
@@ -100,6 +101,13 @@ class Contribution(Noun, frozen=True):
     layer: int
     head: int | None
     value: float
+
+
+class NeuronParts(Noun, frozen=True):
+    """The parts that the neurons of one layer's MLP add, float64 [neurons]: what its last map makes of each."""
+
+    layer: int
+    values: Array
 
 
 class TokenShift(Noun, frozen=True):

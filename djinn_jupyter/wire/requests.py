@@ -236,12 +236,13 @@ class Lens(SessionRequest, frozen=True, tag="Lens"):
 
 class Attribute(SessionRequest, frozen=True, tag="Attribute"):
     """Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
-    token, by text or number, or of two to their difference. `heads` parts attention into its heads. `position` is
-    absolute, negative from the end of the pass. `ahead` finishes the pass on the side and adds the layers after the
-    stop."""
+    token, by text or number, or of two to their difference. `heads` parts attention into its heads, `neurons` each MLP
+    into the inputs of its last map. `position` is absolute, negative from the end of the pass. `ahead` finishes the
+    pass on the side and adds the layers after the stop."""
 
     tokens: OneOrTwo
     heads: bool = False
+    neurons: bool = False
     position: int = -1
     ahead: bool = False
 

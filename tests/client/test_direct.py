@@ -10,6 +10,7 @@ import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.engine.forward.epilogue import Readout
 from djinn_jupyter.errors import DjinnError, UnknownSite, UsageError
 from djinn_jupyter.widgets.views import attribution_view
 from tests.client.reached import reached
@@ -48,6 +49,57 @@ def test_parts_are_those_of_plain_hooks_and_sum_to_the_logit(
     assert sum(told.table()["value"]) == pytest.approx(plain.logit, abs=1e-9)
     assert abs(told.rest) < (1e-4 if dtype == FULL else 2**-6) * largest
     assert engine.sessions() == ()
+
+
+def test_neurons_are_those_of_plain_hooks_and_sum_to_the_logit(
+    each: tuple[RemoteEngine, PlainAttribution, torch.dtype],
+) -> None:
+    engine, plain, dtype = each
+    told = dj.direct(engine, LINE, metric=METRIC, over=("layer", "head", "neuron"))
+    largest = max(map(abs, plain.parts.values()))
+    assert told.neurons.keys() == plain.neurons.keys()
+    for layer, expected in plain.neurons.items():
+        assert (torch.from_numpy(told.neurons[layer]) - expected).abs().max() < ROUNDED[dtype] * largest
+    assert {one.point for one in told.contributions} == {"z", "bias", "mlp_bias"}
+    assert sum(told.table()["value"]) == pytest.approx(plain.logit, abs=1e-9)
+    assert abs(told.rest) < (1e-4 if dtype == FULL else 2**-6) * largest
+    assert told.notes == ()
+
+
+def test_the_largest_parts_are_named_and_drawn(engine: RemoteEngine) -> None:
+    told = dj.direct(engine, LINE, metric=METRIC, over="layer,neuron")
+    table = told.table()
+    by_size = sorted(
+        (abs(value) for layer, value in zip(table["layer"], table["value"], strict=True) if layer is not None),
+        reverse=True,
+    )
+    assert [abs(value) for _, value in told.top(7)] == by_size[:7]
+    name, value = next(part for part in told.top(10**6) if part[0].startswith("mlp_post.1["))
+    assert told.neurons[1][int(name[len("mlp_post.1[") : -1])] == value
+    view = attribution_view(told, top=3)
+    assert all(name in view.plain and name in view.html for name, _ in told.top(3))
+    assert told.top(4)[3][0] not in view.plain
+    assert told.top()[9][0] in attribution_view(told).plain
+    assert told.top()[9][0] in repr(told)
+    assert "largest parts" not in attribution_view(dj.direct(engine, LINE, metric=METRIC)).plain
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [("mixtral", "a mixture of experts"), ("gemma3_text", "a norm stands between the MLP and the residual")],
+)
+def test_neurons_that_add_nothing_of_their_own_are_refused_with_the_reason(family: str, why: str) -> None:
+    with reached(desk_of(family)) as [engine]:
+        with pytest.raises(UnknownSite, match=f"neurons of layer 0 add nothing of their own.*{why}"):
+            dj.direct(engine, LINE, metric=METRIC, over="layer,neuron")
+
+
+def test_a_rest_beyond_rounding_is_said(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dj.direct(engine, LINE, metric=METRIC).notes == ()
+    of = Readout.of
+    monkeypatch.setattr(Readout, "of", lambda self, value_D: of(self, value_D) * (1 + 1e-3))
+    told = dj.direct(engine, LINE, metric=METRIC)
+    assert "miss the logit by more than rounding" in told.notes[0]
 
 
 def test_the_table_has_every_term_and_the_remainder_is_printed(engine: RemoteEngine) -> None:
@@ -103,7 +155,7 @@ def test_what_is_no_sum_by_head_is_refused_with_the_reason(family: str, why: str
 
 
 def test_other_axes_and_other_tokens_are_refused_and_leave_no_session(engine: RemoteEngine) -> None:
-    with pytest.raises(UsageError, match="goes over layer, or over layer,head; not over layer, position"):
+    with pytest.raises(UsageError, match="goes over layer, and over head, neuron or both; not over layer, position"):
         dj.direct(engine, LINE, metric=METRIC, over=("layer", "position"))
     with pytest.raises(DjinnError):
         dj.direct(engine, LINE, metric="logit(100000)")

@@ -17,6 +17,12 @@ def test_the_parts_are_drawn_and_kept(notebook: Notebook) -> None:
     assert notebook.shell.user_ns["parts"].remainder in said
 
 
+def test_neurons_are_asked_for_and_the_largest_parts_listed(notebook: Notebook) -> None:
+    said = notebook.cell(f"%djinn_direct {METRIC} --over layer,neuron --top 3 The capital of Italy is")
+    assert last(notebook, requests.Attribute).neurons
+    assert "the largest parts" in said
+
+
 def test_token_ids_are_a_line_too(notebook: Notebook) -> None:
     notebook.shell.user_ns["ids"] = [1, 2, 3]
     notebook.cell(f"%djinn_direct {METRIC} --over layer --ids ids")

@@ -59,6 +59,12 @@ class WeightReader:
         part = matrix.chunk(pieces, 1)[number]
         return _chosen(name, part, rows, columns, by_row=name.name == "W_out", fold=fold)
 
+    @torch.inference_mode()
+    def behind_neurons(self, layer: int) -> Tensor:
+        """Return all of W_out of a layer, [neurons, D]. Raises UnknownSite where the model has none."""
+        place = self._place("W_out", layer)
+        return self._matrix(place.module, place.width, WeightName(name="W_out", layer=layer))
+
     # --- the whole model's ---------------------------------------------------------------------------------------
 
     def _unembedding(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:

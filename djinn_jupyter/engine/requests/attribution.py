@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Final
 
+import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.epilogue import Readout, readout
+from djinn_jupyter.engine.forward.epilogue import Readout, on_host, readout
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import Halted
 from djinn_jupyter.engine.forward.plan import Target
+from djinn_jupyter.engine.forward.weight_reader import WeightReader
 from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.site_value import SiteValue
-from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import token_id
+from djinn_jupyter.engine.requests.row_observers import RowObserver, require_whole, watched
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -25,48 +26,22 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
+from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.readings import Contribution
+from djinn_jupyter.wire.readings import Contribution, NeuronParts
 from djinn_jupyter.wire.replies import Attributed
 from djinn_jupyter.wire.sites import Site
 
-POINTS = ("attn_out", "mlp_out")
-UNEXPLAINED: Final = {torch.float32: 1e-4, torch.float64: 1e-4}  # of the residual: more than rounding
-UNEXPLAINED_IN_16_BITS: Final = 0.05
-
-
-@dataclass(slots=True, kw_only=True)
-class RowObserver:
-    """Records one row of a value as the pass goes by: [1, D], or with `by_head` what each head adds, [H, D]."""
-
-    tap: Tap
-    row: int
-    point: str
-    by_head: bool = False
-    values: list[Tensor] = field(default_factory=list)
-    bias: Tensor | None = None
-
-    def mark(self) -> Callable[[], None]:
-        """Return a no-op: a value seen again replaces the earlier one."""
-        return lambda: None
-
-    def observe(self, site_value: SiteValue) -> None:
-        if self.by_head:
-            self.values, self.bias = _projected(self.tap, site_value.raw, self.row)
-        else:
-            self.values = [site_value.value[self.row].detach().clone()]
-
-    def bring(self, home: torch.device) -> None:
-        """Move what was recorded to `home`."""
-        self.values = [to_home(value, home) for value in self.values]
-        self.bias = None if self.bias is None else to_home(self.bias, home)
+ROUNDED: Final = {torch.float32: 1e-4, torch.float64: 1e-4}  # of the largest part
+ROUNDINGS_IN_16_BITS: Final = 8  # so many of the dtype's own
 
 
 class AttributionRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
+        self._weights = WeightReader(runtime.forward)
 
     @handles(ask.Attribute, changes=False)
     def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
@@ -81,22 +56,39 @@ class AttributionRequests:
         rows = edits.rows_of((request.position,), frame.positions)
         assert rows is not None
         through = runtime.forward.layers if request.ahead else frame.boundary
-        watched = [one for layer in range(through) for one in _watched(runtime, layer, rows[0], request.heads)]
+        by = {"heads": request.heads, "neurons": request.neurons}
+        seen = [one for layer in range(through) for one in watched(runtime, layer, rows[0], **by)]
         first = RowObserver(tap=runtime.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
-        done = [one for one in watched if one.tap.stage < frame.boundary]
+        done = [one for one in seen if one.tap.stage < frame.boundary]
         entry = yield from _run(runtime, session, frame, [first, *done])
         x_D = frame.hidden[0, rows[0]]
         if through > frame.boundary:
-            x_D = (yield from _run_on(runtime, session, frame, entry, watched[len(done) :]))[rows[0]]
+            x_D = (yield from _run_on(runtime, session, frame, entry, seen[len(done) :]))[rows[0]]
         x_D = to_home(x_D, runtime.forward.device)  # where the final norm is
-        for one in (first, *watched):
+        for one in (first, *seen):
             one.bring(runtime.forward.device)
         norm = runtime.forward.anatomy.taps["ln_final", None]
         outs = [readout(runtime.forward.model, norm, runtime.forward.lens, x_D, token) for token in tokens]
         out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
-        if not frame.overrides and not (request.ahead and session.rules_in_force):
-            _require_whole(x_D, [first, *watched])
-        return _attributed(runtime, session, request, out, x_D, first, watched, frame.positions[rows[0]], tokens)
+        neurons = yield from self._neurons(out, [one for one in seen if one.by_neuron])
+        reply = _attributed(runtime, session, request, out, x_D, first, seen, frame.positions[rows[0]], tokens, neurons)
+        if frame.overrides or (request.ahead and session.rules_in_force):
+            return reply
+        require_whole(x_D, [first, *seen])
+        return _noted(reply, x_D.dtype)
+
+    def _neurons(
+        self, out: Readout, seen: list[RowObserver]
+    ) -> Generator[Blocked | None, None, tuple[NeuronParts, ...]]:
+        """Return the part of each neuron: its activation times its row of the MLP's last map, read out."""
+        found = []
+        for one in seen:
+            assert one.neurons_F is not None
+            matrix_FD = self._weights.behind_neurons(one.tap.stage)
+            values_F = on_host(one.neurons_F) * (on_host(matrix_FD) @ out.direction_D)
+            found.append(NeuronParts(layer=one.tap.stage, values=to_array(values_F)))
+            yield None
+        return tuple(found)
 
 
 def _run(
@@ -127,67 +119,6 @@ def _run_on(
     return outcome.frame.hidden[0]
 
 
-def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[RowObserver]:
-    """Yield observers of the values that layer `layer` adds to the residual, by module. Raises UnknownSite where its
-    heads add nothing of their own."""
-    for point in POINTS:
-        found = runtime.forward.anatomy.taps[f"{point}_post", layer]
-        added = found if isinstance(found, Tap) else runtime.forward.anatomy.taps[point, layer]
-        if isinstance(added, str):
-            continue  # a layer without that module; what is missing in the sum is found afterwards
-        if heads and point == "attn_out":
-            yield RowObserver(
-                tap=_heads_tap(runtime, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True
-            )
-        else:
-            yield RowObserver(tap=added, row=row, point=point)
-
-
-def _heads_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
-    tap = runtime.forward.anatomy.taps["z", layer]
-    if normed or isinstance(tap, str) or tap.heads is None or tap.module is None:
-        why = "a norm stands between attention and the residual" if normed else _why_not_by_head(tap)
-        raise UnknownSite(f"The heads of layer {layer} add nothing of their own to the residual: {why}.")
-    return tap
-
-
-def _why_not_by_head(tap: Tap | str) -> str:
-    return tap if isinstance(tap, str) else "what its attention gives to the output map is not divided into heads"
-
-
-def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
-    """Return each head's addition through the output map, and the map's bias; bypasses the hooks that called this."""
-    module: Any = tap.module
-    value = tap.read(raw)
-    nothing = torch.zeros_like(value)
-    empty = tap.write(torch.zeros_like(raw), nothing)
-
-    def mapped(given: Tensor) -> Tensor:
-        made: Tensor = type(module).forward(module, given)
-        return made.reshape(-1, made.shape[-1])[row].detach().clone()
-
-    bias = mapped(empty)
-    alone = []
-    for head in range(tap.heads or 0):
-        one = nothing.clone()
-        one[row, head] = value[row, head]
-        alone.append(mapped(tap.write(empty, one)) - bias)
-    return alone, bias
-
-
-def _require_whole(x_D: Tensor, seen: list[RowObserver]) -> None:
-    """Raise UnknownSite where the residual is not the sum of the values seen: the family scales or adds something
-    else."""
-    parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
-    total = sum((part.to(torch.float32) for part in parts), torch.zeros_like(x_D).float())
-    size = float((x_D.float() - total).norm() / x_D.float().norm())
-    if size > UNEXPLAINED.get(x_D.dtype, UNEXPLAINED_IN_16_BITS):
-        raise UnknownSite(
-            "The outputs of attention and MLP do not sum to the residual of this model, so they explain no logit "
-            f"({size:.2%} of it is something else)."
-        )
-
-
 def _attributed(
     runtime: Runtime,
     session: Session,
@@ -195,9 +126,10 @@ def _attributed(
     out: Readout,
     x_D: Tensor,
     first: RowObserver,
-    watched: list[RowObserver],
+    seen: list[RowObserver],
     position: int,
     tokens: list[int],
+    neurons: tuple[NeuronParts, ...],
 ) -> Attributed:
     boundary, layers = queries.stopped_frame(session).boundary, runtime.forward.layers
     through = layers if request.ahead else boundary
@@ -208,12 +140,13 @@ def _attributed(
     logit = read[0].logit - (read[1].logit if len(read) > 1 else 0.0)
     found = [
         Contribution(point=one.point, layer=one.tap.stage, head=head if one.by_head else None, value=out.of(value))
-        for one in watched
+        for one in seen
+        if not one.by_neuron
         for head, value in enumerate(one.values)
     ]
     found += [
-        Contribution(point="bias", layer=one.tap.stage, head=None, value=out.of(one.bias))
-        for one in watched
+        Contribution(point=one.of_bias, layer=one.tap.stage, head=None, value=out.of(one.bias))
+        for one in seen
         if one.bias is not None
     ]
     embedding = out.of(first.values[0])
@@ -227,7 +160,22 @@ def _attributed(
         logit=logit,
         embedding=embedding,
         constant=out.constant,
-        rest=logit - embedding - out.constant - sum(one.value for one in found),
+        rest=logit - embedding - out.constant - sum(one.value for one in found) - sum(map(_sum, neurons)),
         contributions=tuple(found),
+        neurons=neurons,
         notes=(*unspaced.notes, *(notes if through > boundary else ())),
     )
+
+
+def _sum(neurons: NeuronParts) -> float:
+    return float(to_tensor(neurons.values).sum())
+
+
+def _noted(reply: Attributed, dtype: torch.dtype) -> Attributed:
+    """Return the reply with a note where its rest is more than the rounding of the dtype that the model computes in."""
+    largest = max(map(abs, (reply.embedding, reply.constant, *(one.value for one in reply.contributions))))
+    largest = max(largest, *(float(to_tensor(one.values).abs().max()) for one in reply.neurons), 0.0)
+    if abs(reply.rest) <= ROUNDED.get(dtype, ROUNDINGS_IN_16_BITS * torch.finfo(dtype).eps) * largest:
+        return reply
+    note = f"The parts miss the logit by more than rounding ({abs(reply.rest):.1e}): smaller ones say nothing."
+    return msgspec.structs.replace(reply, notes=(*reply.notes, note))

@@ -11,6 +11,7 @@ import {
 
 import {
   Contribution,
+  NeuronParts,
 } from './readings';
 
 /**
@@ -18,7 +19,8 @@ import {
  * subtracted), were the pass to end at the stop's boundary before layer `layer`: `logit` is what the model's own
  * epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
  * and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum
- * to it; of heads and the point `bias` the sum is in place of their layer's attention.
+ * to it; of heads and the point `bias` the sum is in place of their layer's attention, of `neurons` and the point
+ * `mlp_bias` in place of their layer's MLP.
  */
 export interface Attributed {
   readonly reply: 'Attributed';
@@ -31,6 +33,7 @@ export interface Attributed {
   readonly constant: Float;
   readonly rest: Float;
   readonly contributions: readonly Contribution[];
+  readonly neurons: readonly NeuronParts[];
   readonly notes: readonly string[];
   readonly not_kept: string | null;
 }

@@ -1,6 +1,7 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  ArrayJson,
   Float,
 } from './values';
 
@@ -104,6 +105,12 @@ export interface Contribution {
   readonly layer: number;
   readonly head: number | null;
   readonly value: Float;
+}
+
+/** The parts that the neurons of one layer's MLP add, float64 [neurons]: what its last map makes of each. */
+export interface NeuronParts {
+  readonly layer: number;
+  readonly values: ArrayJson;
 }
 
 /** One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop. */

@@ -16,6 +16,7 @@ Part = tuple[str, int, int | None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainAttribution:
     parts: dict[Part, float]
+    neurons: dict[int, Tensor]
     embedding: float
     logit: float
 
@@ -32,6 +33,8 @@ def plain_attribution(model: Any, prompt: tuple[int, ...], one: int, other: int)
         attention = _attention(block)
         hooks += [attention.register_forward_hook(_keep(seen, ("attn_out", layer, None)))]
         hooks += [block.mlp.register_forward_hook(_keep(seen, ("mlp_out", layer, None)))]
+        for last_map in _last_maps(block.mlp):
+            hooks += [last_map.register_forward_pre_hook(_keep(seen, ("neurons", layer), given=True))]
         hooks += [_output_map(attention).register_forward_pre_hook(_keep(seen, ("z", layer), given=True))]
     with torch.no_grad():
         logits = model(torch.tensor([prompt], device=model.device), logits_to_keep=1).logits[0, -1].double()
@@ -45,8 +48,16 @@ def plain_attribution(model: Any, prompt: tuple[int, ...], one: int, other: int)
         parts.update(
             {("z", layer, head): float(share @ z) for head, (share, z) in enumerate(zip(shares, z_HD, strict=True))}
         )
+    neurons = {
+        layer: seen["neurons", layer] * (_columns(last_map) @ direction)
+        for layer, block in enumerate(blocks)
+        for last_map in _last_maps(block.mlp)
+    }
     return PlainAttribution(
-        parts=parts, embedding=float(direction @ seen["embedding"]), logit=float(logits[one] - logits[other])
+        parts=parts,
+        neurons=neurons,
+        embedding=float(direction @ seen["embedding"]),
+        logit=float(logits[one] - logits[other]),
     )
 
 
@@ -67,6 +78,11 @@ def _attention(block: Any) -> Any:
 
 def _output_map(attention: Any) -> Any:
     return attention.c_proj if hasattr(attention, "c_proj") else attention.o_proj
+
+
+def _last_maps(mlp: Any) -> list[Any]:
+    """Return the map that makes an MLP's output; a mixture of experts has none."""
+    return [getattr(mlp, name) for name in ("down_proj", "c_proj") if hasattr(mlp, name)]
 
 
 def _columns(output_map: Any) -> Tensor:
