@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.confirming import confirmed, require_confirmable, strongest
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import interruptible
@@ -33,6 +34,7 @@ def attribute(
     window: int | Mapping[str, int] = 1,
     in_pairs: bool = False,
     steps: int = 1,
+    top: int | None = None,
     seed: int = 0,
 ) -> Grid:
     """Return an estimate of what each cell of a sweep would change: (clean - corrupted) activation x gradient of the
@@ -46,6 +48,9 @@ def attribute(
     With `steps` the gradient is the mean over as many points of the way from the corrupted line's embedding to the
     clean one's, the midpoints of equal parts (integrated gradients; Sundararajan et al. 2017, Hanna et al. 2024); one
     step is the corrupted line itself. At "resid_pre.0" many steps sum to the whole change of the metric.
+
+    The `top` cells with the largest scores are computed too, each alone, by an exact sweep in the same call:
+    `scores.confirmed` has what it changes there, NaN elsewhere, and `scores.correlation` how well the two agree.
 
     Sites, axes, lines, pairs, positions, windows and metrics are as in `dj.sweep`, but that rank() has no gradient. A
     model whose layers keep recurrent states, or whose weights stream, gives none. UsageError; UnknownSite;
@@ -67,6 +72,7 @@ def attribute(
         raise UsageError("An attribution needs the line whose gradient it takes, as corrupted=...")
     if not 1 <= steps <= MOST_STEPS:
         raise UsageError(f"Integrated gradients take from 1 to {MOST_STEPS:,} steps, not {steps:,}.")
+    require_confirmable(top, clean, edit)
     request = cells_asked(
         site=site,
         over=over,
@@ -80,4 +86,7 @@ def attribute(
     )
     request = msgspec.structs.replace(request, estimate=Estimate(steps=steps))
     several = not isinstance(metric, str)
-    return swept(engine, request, corrupted, clean, several=several, on_progress=None, so_far=None)
+    scores = swept(engine, request, corrupted, clean, several=several, on_progress=None, so_far=None)
+    if top is None or scores.interrupted or not scores.is_whole:
+        return scores
+    return confirmed(engine, scores, strongest(scores, top))

@@ -93,7 +93,7 @@ class Grid:
         number = texts.index(metric) if isinstance(metric, str) and metric in texts else metric
         if isinstance(number, str) or not 0 <= number < len(texts):
             raise UsageError(f"This grid has no metric {metric!r}; it has {', '.join(texts)}.")
-        replies = [msgspec.structs.replace(one, measured=(one.measured[number],)) for one in self.replies]
+        replies = [_of_metric(one, int(number)) for one in self.replies]
         return Grid(replies, paired=self.paired, interrupted=self.interrupted, missing=self.missing)
 
     @property
@@ -119,6 +119,32 @@ class Grid:
         if self.steps is not None:
             return self._numbers([[0.0] * len(one.measured) for one in self.replies])
         return self.clean if self.into == "clean" else self.corrupted
+
+    @property
+    def confirmed(self) -> Any:
+        """The changes of the metric that an exact sweep found in the strongest cells of an attribution, in the shape of
+        `values`, NaN elsewhere; None where no cell was confirmed."""
+        import numpy as np
+
+        if all(one.confirmed is None for one in self.replies):
+            return None
+        found = [_confirmed_of(one) for one in self.replies]
+        return np.array(self._of_each(found), dtype=np.float64)
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson's correlation of the scores and the changes of all cells confirmed; None where fewer than two were,
+        or all are equal. Of several metrics ask one, as `grid.of("...").correlation`. Raises UsageError."""
+        import numpy as np
+
+        if self.several:
+            raise UsageError('Of several metrics each has a correlation of its own: grid.of("...").correlation.')
+        changes = self.confirmed
+        at = np.zeros(self.values.shape, dtype=bool) if changes is None else ~np.isnan(changes)
+        both = np.stack([self.values[at], np.zeros(0) if changes is None else changes[at]])
+        if both.shape[1] < 2 or not both.std(axis=1).all():
+            return None
+        return float(np.corrcoef(both)[0, 1])
 
     def _of_each(self, found: Sequence[Sequence[Any]]) -> Any:
         """Return the values by pair and metric, without an axis that this grid does not have."""
@@ -178,16 +204,20 @@ class Grid:
         return frame_of(self.columns(by))
 
     def columns(self, by: Literal["pair", "cell"] = "pair") -> dict[str, list[Any]]:
-        """Return the same table as lists by column: one for each axis, `token` where positions are one, `value`."""
+        """Return the same table as lists by column: one for each axis, `token` where positions are one, `value`, and
+        `confirmed` where cells were (the mean over pairs where a row is a cell)."""
+        changes = self.confirmed
         if by == "cell":
             places = zip(*itertools.product(*self.places()[1:]), strict=True)
             statistics = self.statistics().columns()
-            return {axis: list(at) for axis, at in zip(self.over[1:], places, strict=True)} | statistics
+            exact = {} if changes is None else {"confirmed": changes.mean(axis=0).reshape(-1).tolist()}
+            return {axis: list(at) for axis, at in zip(self.over[1:], places, strict=True)} | statistics | exact
         cells = [dict(zip(self.over, place, strict=True)) for place in self._cells()]
         table: dict[str, list[Any]] = {axis: [cell[axis] for cell in cells] for axis in self.over}
         if "position" in self.over and all(one.texts for one in self.replies):
             table["token"] = [self.replies[cell.get("pair", 0)].texts[cell["position"]] for cell in cells]
-        return {**table, "value": self.values.reshape(-1).tolist()}
+        exact = {} if changes is None else {"confirmed": changes.reshape(-1).tolist()}
+        return {**table, "value": self.values.reshape(-1).tolist()} | exact
 
     def _cells(self) -> Iterator[tuple[Any, ...]]:
         """Yield the places of each cell; aligned pairs have positions of their own."""
@@ -244,7 +274,10 @@ class Grid:
     def __repr__(self) -> str:
         sizes = " x ".join(f"{len(at)} {axis}s" for axis, at in zip(self.over, self.places(), strict=True))
         over = f" over {sizes}" if sizes else ""
-        return f"Grid of {self.metric}{over}: {self.what}, {self.mode if self.steps is None else 'estimated'}"
+        how = self.mode if self.steps is None else "estimated"
+        cells = self.replies[0].confirmed
+        told = "" if cells is None else f", {len(cells.cells):,} cells computed exactly too"
+        return f"Grid of {self.metric}{over}: {self.what}, {how}{told}"
 
     @property
     def what(self) -> str:
@@ -259,6 +292,28 @@ def _made(replies: Sequence[Swept]) -> list[Recipe]:
     asked = [msgspec.structs.replace(one.asked, calls=()) for one in found]
     same = [msgspec.structs.replace(made, asked=one, kept=0) for made, one in zip(found, asked, strict=True)]
     return same if len(same) == len(replies) else []
+
+
+def _of_metric(reply: Swept, number: int) -> Swept:
+    """Return a reply with one of its metrics."""
+    kept = reply.confirmed
+    if kept is not None:
+        kept = msgspec.structs.replace(kept, changes=tuple((changes[number],) for changes in kept.changes))
+    return msgspec.structs.replace(reply, measured=(reply.measured[number],), confirmed=kept)
+
+
+def _confirmed_of(reply: Swept) -> list[np.ndarray[Any, Any]]:
+    """Return for each metric the changes in the cells confirmed, NaN elsewhere."""
+    import numpy as np
+
+    found = []
+    for number, measured in enumerate(reply.measured):
+        values = np.full(measured.values.shape, np.nan)
+        if reply.confirmed is not None:
+            at = list(reply.confirmed.cells)
+            values.reshape(-1)[at] = [changes[number] for changes in reply.confirmed.changes]
+        found.append(values)
+    return found
 
 
 def _axes(reply: Swept) -> tuple[str, ...]:

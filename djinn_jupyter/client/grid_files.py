@@ -133,8 +133,19 @@ def _check(grid: KeptGrid) -> None:
         raise ValueError("its values and its axes do not fit")
     if {one.values.dtype for reply in grid.replies for one in reply.measured} != {"float64"}:
         raise ValueError("its values are not float64")
+    if not all(_fits_confirmed(reply) for reply in grid.replies):
+        raise ValueError("its confirmed cells are none of its cells")
     if not all(_has_texts(reply) for reply in grid.replies):
         raise ValueError("its positions have no tokens")
+
+
+def _fits_confirmed(reply: Swept) -> bool:
+    """Return whether the cells confirmed are cells of the reply, each with a change for each metric."""
+    kept, count = reply.confirmed, math.prod(map(len, reply.places))
+    if kept is None:
+        return True
+    fits = len(kept.cells) == len(kept.changes) and all(len(row) == len(reply.measured) for row in kept.changes)
+    return fits and all(0 <= cell < count for cell in kept.cells)
 
 
 def _has_texts(reply: Swept) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.confirming import confirmed_again
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import WorkInterrupted, interruptible
@@ -50,7 +51,9 @@ class Reproduction:
         if self.same:
             return f"The same bits: {count:,} values of {self.grid!r}."
         if not self.different:
-            return f"Other bits: the {count:,} values are the same, and the metrics of the unedited lines are not."
+            confirmed = _same_confirmed(self.grid, self.again)
+            others = "the metrics of the unedited lines" if confirmed else "the cells that were computed exactly"
+            return f"Other bits: the {count:,} values are the same, and {others} are not."
         at = ", ".join(f"{axis} {place}" for axis, place in self.place.items())
         where = f", most at {at}" if at else ""
         return (
@@ -104,7 +107,7 @@ def _made(grid: Grid) -> list[Recipe]:
 def _computed(engine: RemoteEngine, kept: Grid, made: list[Recipe], on_progress: OnProgress | None) -> Grid:
     """Return the grid anew. An error says which other model the grid is of, where this engine serves another."""
     try:
-        return swept_again(engine, made, kept, on_progress)
+        return confirmed_again(engine, swept_again(engine, made, kept, on_progress), kept, on_progress)
     except DjinnError as error:
         before, here = made[0].by, engine.description
         if before.architecture == here.architecture and before.model == here.name:
@@ -131,7 +134,9 @@ def compared(kept: Grid, again: Grid) -> Reproduction:
         at = np.unravel_index(int(np.argmax(np.where(other, differences, -1))), other.shape)
         most = float(differences[at])
         place = {axis: along[index] for axis, along, index in zip(kept.over, kept.places(), at, strict=True)}
-    lines = all(np.array_equal(_bits(_lines(kept, of)), _bits(_lines(again, of))) for of in ("corrupted", "clean"))
+    lines = _same_confirmed(kept, again) and all(
+        np.array_equal(_bits(_lines(kept, of)), _bits(_lines(again, of))) for of in ("corrupted", "clean")
+    )
     return Reproduction(
         grid=kept,
         again=again,
@@ -146,6 +151,16 @@ def compared(kept: Grid, again: Grid) -> Reproduction:
 
 def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values.view("int64")
+
+
+def _same_confirmed(kept: Grid, again: Grid) -> bool:
+    """True where the cells of an attribution that were computed exactly have the same bits, or there are none."""
+    import numpy as np
+
+    one, other = kept.confirmed, again.confirmed
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(_bits(one), _bits(other))
 
 
 def _lines(grid: Grid, of: str) -> np.ndarray[Any, Any]:

@@ -22,6 +22,7 @@ from djinn_jupyter.widgets.view import View
 ROWS, COLUMNS = 64, 96
 PLAIN_COLUMNS = 16
 JUDGED = 8
+CONFIRMED = 64
 STRONGEST = "largest mean changes over pairs"
 
 
@@ -49,6 +50,7 @@ class _Pictured:
     rows: list[str]
     names: list[tuple[str, str]]
     judged: list[list[str]]
+    confirmed: list[list[str]]
     notes: list[str]
 
     def parts(self, *, titled: bool) -> list[Html]:
@@ -58,13 +60,20 @@ class _Pictured:
             part(_picture(self.values, base, self.rows, self.names), name=named(_legend(self.grid, base))),
             part(folded(_figures(self.values, self.rows, self.names))),
             *([part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST)] if judged else []),
+            *([self._confirmed(named(_agreement(self.grid)))] if self.confirmed else []),
         ]
+
+    def _confirmed(self, name: Html | str) -> Html:
+        head, *lines = self.confirmed
+        return part(table(head, lines, numeric=range(1, 3)), name=name)
 
     def plain(self, *, titled: bool) -> str:
         some = ends(len(self.names), PLAIN_COLUMNS)
         head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in (self.names[n] for n in some))]
         lines = [[name, *(_told(v) for v in line[some])] for name, line in zip(self.rows, self.values, strict=True)]
         told = [STRONGEST, columns(self.judged[1:], self.judged[0])] if self.judged else []
+        if self.confirmed:
+            told += [_agreement(self.grid), columns(self.confirmed[1:], self.confirmed[0])]
         title = [self.grid.metric] if titled else []
         return "\n".join([*title, columns(lines, head), *ends_note("columns", some, len(self.names)), *told])
 
@@ -78,6 +87,7 @@ def _pictured(grid: Grid) -> _Pictured:
         rows=[rows[at] for at in some_rows],
         names=[names[at] for at in some_columns],
         judged=_judged(grid),
+        confirmed=_confirmed(grid),
         notes=[*ends_note("rows", some_rows, len(rows)), *ends_note("columns", some_columns, len(names))],
     )
 
@@ -152,7 +162,9 @@ def _facts(grid: Grid) -> list[tuple[str, str]]:
     if finished < cells:
         return [*found, ("cells", f"{finished:,} of {cells:,} finished")]
     if grid.steps is not None:
-        return [*found, ("cells", f"{cells:,} estimated, to first order, and none computed")]
+        exact = 0 if grid.replies[0].confirmed is None else len(grid.replies[0].confirmed.cells)
+        computed = f"{exact:,} of them computed exactly" if exact else "none computed"
+        return [*found, ("cells", f"{cells:,} estimated, to first order, and {computed}")]
     found.append(("cells", f"{grid.computed:,} computed, {cells - grid.computed:,} where the edit changes nothing"))
     if grid.largest_difference is None:
         return [*found, ("exactness", "each cell computed alone" if grid.mode == "exact" else "nothing to recheck")]
@@ -183,6 +195,32 @@ def _judged(grid: Grid) -> list[list[str]]:
         lines.append([name, figure(at["change"]), figure(at["standard_error"], 2), interval, figure(at["p"], 2)])
         lines[-1].append(str(at["pairs"]))
     return [head, *lines] if change.any() else []
+
+
+def _confirmed(grid: Grid) -> list[list[str]]:
+    """Return a table of the cells that were confirmed, the largest estimates first, its head first; of pairs the mean
+    over them. Empty where none was."""
+    changes = grid.confirmed
+    if changes is None:
+        return []
+    pairs = len(grid.replies) if grid.paired else 1
+    scores, exact = (of.reshape(pairs, -1).mean(0) for of in (grid.values, changes))
+    places = list(itertools.product(*(grid.places()[1:] if grid.paired else grid.places())))
+    over = grid.over[1:] if grid.paired else grid.over
+    there = [number for number in np.argsort(-np.abs(scores), kind="stable") if not np.isnan(exact[number])]
+    lines = [
+        [", ".join(f"{axis} {at}" for axis, at in zip(over, places[number], strict=True)), *map(figure, numbers)]
+        for number in there[:CONFIRMED]
+        for numbers in [(float(scores[number]), float(exact[number]))]
+    ]
+    return [["", "estimate", "exact"], *lines] if lines else []
+
+
+def _agreement(grid: Grid) -> str:
+    """Return the name of the table of cells that were confirmed."""
+    found, count = grid.correlation, int(np.count_nonzero(~np.isnan(grid.confirmed)))
+    how = "" if found is None else f": correlation {figure(found, 2)} over {plural(count, 'change')}"
+    return f"estimates and exact changes{how}"
 
 
 def _hovering(grid: Grid) -> Any:

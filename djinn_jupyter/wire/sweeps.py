@@ -19,6 +19,7 @@ from djinn_jupyter.wire.request_base import SessionRequest
 MOST_METRICS: Final = 64
 MOST_STEPS: Final = 1000  # of integrated gradients
 MOST_PLANNED: Final = 65_536  # pairs of a plan of calls
+MOST_CHOSEN: Final = 65_536  # cells of a sweep of some
 
 Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
 Place = int | float | str
@@ -80,8 +81,9 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
     `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
     taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
-    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. `calls` are the
-    most rows of each call of a layer, in turn, as (rows, calls), for a sweep that is made again."""
+    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
+    cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
+    of a layer, in turn, as (rows, calls), for a sweep that is made again."""
 
     corrupted: LineSource
     site: Spelling
@@ -102,6 +104,7 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     pair: Annotated[int, Meta(ge=0)] = 0
     continued: Continued | None = None
     estimate: Estimate | None = None
+    chosen: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_CHOSEN)] = ()
     calls: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_PLANNED)] = ()
 
 
@@ -141,13 +144,20 @@ class Measured(Frozen, frozen=True):
     tolerance: float
 
 
+class Confirmed(Frozen, frozen=True):
+    """Cells of an estimate that an exact sweep computed too: by how much the edit changes each metric there."""
+
+    cells: tuple[int, ...]
+    changes: tuple[tuple[float, ...], ...]
+
+
 class Swept(ReplyBase, frozen=True, tag="Swept"):
     """`measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
     axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
     in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
     the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
     says so. By `recipe` another sweep is known to go on from this one, by `made` the cells can be
-    computed again. With an `estimate` the values are changes."""
+    computed again. With an `estimate` the values are changes, of which the client has some `confirmed`."""
 
     site: str
     over: tuple[Axis, ...]
@@ -167,6 +177,7 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
     recipe: str = ""
     estimate: Estimate | None = None
     made: Recipe | None = None
+    confirmed: Confirmed | None = None
 
 
 class SweepProgressed(EventBase, frozen=True, tag="SweepProgressed"):

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import djinn_jupyter as dj
+from djinn_jupyter.client import confirming, sweeping
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, SlabFull, SweepEnded, UsageError
 from djinn_jupyter.widgets.grid import grid_view
+from djinn_jupyter.widgets.spelling import figure
+from djinn_jupyter.wire import requests as ask
 
 CLEAN, CORRUPTED = (9, 8, 7, 21, 22), (9, 8, 7, 31, 22)
 ASKED = {"site": "z", "over": ("layer", "head"), "metric": "logit(17) - logit(42)"}
@@ -56,4 +60,118 @@ def test_pairs_have_statistics_of_their_scores(engine: RemoteEngine) -> None:
 @pytest.mark.parametrize("fields", [{"corrupted": None}, {"steps": 0}, {"metric": "rank(3)"}, {"over": ("coef",)}])
 def test_what_cannot_be_attributed_is_refused(engine: RemoteEngine, fields: dict[str, Any]) -> None:
     with pytest.raises(DjinnError):
+        attributed(engine, **fields)
+
+
+@pytest.fixture
+def sent(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> list[ask.Sweep]:
+    """The sweeps that were asked for."""
+    found: list[ask.Sweep] = []
+    run = sweeping._Sweep._run
+
+    def noting(self: Any, session: str, request: ask.Sweep) -> Any:
+        found.append(request)
+        return run(self, session, request)
+
+    monkeypatch.setattr(sweeping._Sweep, "_run", noting)
+    return found
+
+
+def test_the_strongest_cells_are_computed_exactly_in_the_same_breath(
+    engine: RemoteEngine, sent: list[ask.Sweep]
+) -> None:
+    scores = attributed(engine, top=5)
+    assert [(one.estimate is None, one.mode, len(one.chosen)) for one in sent] == [
+        (False, "fast", 0),
+        (True, "exact", 5),
+    ]
+    exact = dj.sweep(engine, clean=CLEAN, corrupted=CORRUPTED, mode="exact", **ASKED)
+    changes = exact.values - exact.corrupted
+    strongest = np.argsort(-np.abs(scores.values).reshape(-1))[:5]
+    assert np.array_equal(scores.confirmed.reshape(-1)[strongest], changes.reshape(-1)[strongest])
+    assert np.isnan(scores.confirmed).sum() == 12 - 5
+    at = ~np.isnan(scores.confirmed)
+    assert scores.correlation == np.corrcoef(scores.values[at], changes[at])[0, 1]
+    assert np.array_equal(scores.values, attributed(engine).values)
+    assert (attributed(engine).confirmed, attributed(engine).correlation) == (None, None)
+    assert engine.sessions() == ()
+
+
+def test_the_view_and_the_table_have_both(engine: RemoteEngine, tmp_path: Path) -> None:
+    scores = attributed(engine, top=5)
+    again = dj.Grid.read(scores.save(tmp_path / "scores.grid.djinn"))
+    for one in (scores, again):
+        table = one.columns()
+        assert np.array_equal(table["confirmed"], scores.confirmed.reshape(-1), equal_nan=True)
+        view = grid_view(one)
+        assert "5 of them computed exactly" in view.plain
+        assert f"correlation {figure(scores.correlation, 2)} over 5 changes" in view.plain
+        row, column = np.unravel_index(np.argmax(np.abs(scores.values)), scores.values.shape)
+        both = f"layer {row}, head {column}", *map(figure, (scores.values[row, column], scores.confirmed[row, column]))
+        assert any(line.split() == " ".join(both).split() for line in view.plain.splitlines())
+        assert all(said in view.html for said in both)
+    assert repr(scores).endswith("estimated, 5 cells computed exactly too")
+    assert "confirmed" not in attributed(engine).columns()
+
+
+def test_pairs_metrics_and_pairs_of_cells_are_confirmed_too(engine: RemoteEngine) -> None:
+    lines = [CORRUPTED, (9, 8, 7, 41, 22), (9, 8, 7, 51, 22)]
+    scores = attributed(engine, clean=[CLEAN] * 3, corrupted=lines, top=2)
+    grid = dj.sweep(engine, clean=[CLEAN] * 3, corrupted=lines, mode="exact", **ASKED)
+    at = ~np.isnan(scores.confirmed)
+    assert np.array_equal(scores.confirmed[at], (grid.values - grid.corrupted[:, None, None])[at])
+    mean = np.abs(scores.values.mean(0)).reshape(-1)
+    assert set(np.flatnonzero(at[0])) == set(np.argsort(-mean)[:2])
+    assert (at == at[0]).all()
+    assert np.array_equal(scores.columns("cell")["confirmed"], scores.confirmed.mean(0).reshape(-1), equal_nan=True)
+    several = attributed(engine, metric=["logit(17)", "logit(42)"], top=3)
+    assert 3 <= (~np.isnan(several.confirmed[0])).sum() <= 6
+    one = several.of("logit(42)")
+    assert np.array_equal(one.confirmed, several.confirmed[1], equal_nan=True)
+    assert one.correlation is not None
+    with pytest.raises(UsageError, match="each has a correlation of its own"):
+        _ = several.correlation
+    both = attributed(engine, in_pairs=True, top=4)
+    cells = set(zip(*map(list, np.unravel_index(np.flatnonzero(~np.isnan(both.confirmed)), (12, 12))), strict=True))
+    assert len(cells) == 4
+    assert all(a <= b for a, b in cells)
+
+
+def test_an_attribution_that_was_confirmed_is_reproduced_with_it(engine: RemoteEngine) -> None:
+    scores = attributed(engine, top=3)
+    found = dj.reproduce(engine, scores)
+    assert found.same
+    assert np.array_equal(found.again.confirmed, scores.confirmed, equal_nan=True)
+    kept = scores.replies[0]
+    assert kept.confirmed is not None
+    other = [(first + 1e-9,) for (first,) in kept.confirmed.changes]
+    changed = structs.replace(kept, confirmed=structs.replace(kept.confirmed, changes=tuple(other)))
+    differs = dj.reproduce(engine, dj.Grid([changed]))
+    assert not differs.same
+    assert "the 12 values are the same, and the cells that were computed exactly are not" in repr(differs)
+
+
+def test_a_sweep_that_fails_leaves_the_scores(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: Any) -> Any:
+        raise SlabFull("There is no page.")
+
+    monkeypatch.setattr(confirming, "swept_again", failing)
+    with pytest.raises(SweepEnded, match=r"The attribution is whole, .* ended: There is no page") as caught:
+        attributed(engine, top=3)
+    assert np.array_equal(caught.value.grid.values, attributed(engine).values)
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(confirming, "swept_again", interrupted)
+    scores = attributed(engine, top=3)
+    assert (scores.interrupted, scores.confirmed, scores.notes) == (True, None, (confirming.UNCONFIRMED,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"top": 0}, "not 0"), ({"top": 10**6}, "not 1,000,000"), ({"top": 3, "clean": None}, "estimate of no sweep")],
+)
+def test_what_no_sweep_confirms_is_refused(engine: RemoteEngine, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         attributed(engine, **fields)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from djinn_jupyter.wire import requests
 from djinn_jupyter.wire.sweeps import Estimate
 from tests.magics.conftest import Notebook, last
@@ -16,6 +18,17 @@ def test_an_attribution_is_a_sweep_with_an_estimate(notebook: Notebook) -> None:
     assert (asked.site, asked.over, asked.clean) == ("z.*[*]", ("layer", "head"), (1, 2, 3))
     assert (asked.corrupted, asked.estimate) == ("work/paris.ipynb", Estimate(steps=8))
     assert "scores" in notebook.shell.user_ns
+
+
+def test_the_strongest_cells_are_swept_exactly_and_both_are_drawn(notebook: Notebook) -> None:
+    notebook.shell.user_ns["clean"] = [1, 2, 3]
+    said = notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --top 2 -o scores")
+    asked = last(notebook, requests.Sweep)
+    scores = notebook.shell.user_ns["scores"]
+    assert (asked.estimate, asked.mode, asked.clean, len(asked.chosen)) == (None, "exact", (1, 2, 3), 2)
+    assert "estimates and exact changes" in said
+    assert (~np.isnan(scores.confirmed)).sum() == 2
+    assert "From 1 to" in notebook.fails(f"%djinn_attribute z.*[*] --from clean {METRIC} --top 0")
 
 
 def test_options_are_those_of_a_sweep(notebook: Notebook) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -107,6 +108,7 @@ class SweepRequests:
         meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None, calls=())
         recipe = recipe_of(meant, runtime.description, identity, attention)
         finished = finished_before(request.continued, recipe, places.shape, len(request.metrics))
+        chosen = _chosen(request.chosen, places)
         made = Recipe(
             asked=meant,
             attention=msgspec.convert(attention, AttentionName | None),
@@ -127,6 +129,7 @@ class SweepRequests:
             into=request.into,
             pair=request.pair,
             finished=finished,
+            chosen=chosen,
             recipe=recipe,
             made=made,
             calls=request.calls,
@@ -200,13 +203,23 @@ def _check_estimate(
     """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
     for metric in metrics.each:
         require_slopes(metric)
-    if request.noise or request.coefs or request.receivers or request.continued or request.into == "clean":
+    others = (request.noise, request.coefs, request.receivers, request.continued, request.chosen)
+    if any(others) or request.into == "clean":
         raise UsageError("Gradients estimate a sweep into the corrupted line, of one edit, without noise or paths.")
     if estimate.steps > 1 and (clean is None or clean != corrupted):
         raise UsageError(
             "Integrated gradients go from the corrupted line to the clean one, which has to be as long: give such a "
             "line, or one step."
         )
+
+
+def _chosen(numbers: tuple[int, ...], places: SweptPlaces) -> frozenset[int] | None:
+    """Return the cells to compute, None for all. Raises UsageError for a number that no cell has."""
+    cells = math.prod(places.shape)
+    strange = next((number for number in numbers if number >= cells), None)
+    if strange is not None:
+        raise UsageError(f"There is no cell {strange}: this sweep has {cells:,}, numbered from 0 row by row.")
+    return frozenset(numbers) or None
 
 
 def _receivers(runtime: Runtime, request: ask.Sweep, places: SweptPlaces) -> Receivers | None:

@@ -42,7 +42,7 @@ class PairSweeping(Sweeping):
         return None if self._awaited else (yield from super()._source_line(room, taps, tokens))
 
     def _may_join(self, tokens: tuple[int, ...]) -> bool:
-        asked, cells = self.asked, self.asked.places.cells()
+        asked, cells = self.asked, self.asked.cells()
         if asked.pair == 0 or asked.finished or asked.edit is not None or asked.noise is not None:
             return False
         if self.together.packing is None or len(tokens) != len(asked.line) or tokens == asked.line:

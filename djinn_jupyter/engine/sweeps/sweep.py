@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final
@@ -94,10 +93,10 @@ class Sweeping:
             rounding=rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
             sizes=asked.metrics.sizes(base.logits_V),
             unchanged=unchanged,
-            values=[unchanged] * math.prod(asked.places.shape),
+            values=asked.before(unchanged),
             notes=notes,
         )
-        yield from self._compute(room, self._edits(base, source), asked.places.cells(), found)
+        yield from self._compute(room, self._edits(base, source), asked.cells(), found)
         return self._reply(found, None if source is None else asked.metrics.of(source.logits_V))
 
     def _source_line(
@@ -334,8 +333,7 @@ class Sweeping:
     # --- the report ------------------------------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
-        total = math.prod(self.asked.places.shape)
-        self.session.note_progress(Progress(doing="sweeping", done=self.done, total=total))
+        self.session.note_progress(Progress(doing="sweeping", done=self.done, total=self.asked.total))
 
     def _tell(self, cells: Sequence[int], found: Found) -> None:
         cells = [other for number in cells for other in self.asked.places.numbers_of(number)]
@@ -348,7 +346,7 @@ class Sweeping:
             places=self.asked.places.along,
             unedited=found.unchanged,
             done=self.done,
-            total=len(found.values),
+            total=self.asked.total,
             cells=tuple(cells),
             values=tuple(found.values[number] for number in cells),
             recipe=self.asked.recipe,

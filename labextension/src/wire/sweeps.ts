@@ -73,8 +73,9 @@ export interface Estimate {
  * With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
  * `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
  * taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
- * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. `calls` are the
- * most rows of each call of a layer, in turn, as (rows, calls), for a sweep that is made again.
+ * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
+ * cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
+ * of a layer, in turn, as (rows, calls), for a sweep that is made again.
  */
 export interface Sweep {
   readonly request: 'Sweep';
@@ -98,6 +99,7 @@ export interface Sweep {
   readonly pair?: number;
   readonly continued?: Continued | null;
   readonly estimate?: Estimate | null;
+  readonly chosen?: readonly number[];
   readonly calls?: readonly (readonly number[])[];
 }
 
@@ -134,13 +136,19 @@ export interface Measured {
   readonly tolerance: Float;
 }
 
+/** Cells of an estimate that an exact sweep computed too: by how much the edit changes each metric there. */
+export interface Confirmed {
+  readonly cells: readonly number[];
+  readonly changes: readonly (readonly Float[])[];
+}
+
 /**
  * `measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
  * axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
  * in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
  * the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
  * says so. By `recipe` another sweep is known to go on from this one, by `made` the cells can be
- * computed again. With an `estimate` the values are changes.
+ * computed again. With an `estimate` the values are changes, of which the client has some `confirmed`.
  */
 export interface Swept {
   readonly reply: 'Swept';
@@ -162,6 +170,7 @@ export interface Swept {
   readonly recipe: string;
   readonly estimate: Estimate | null;
   readonly made: Recipe | null;
+  readonly confirmed: Confirmed | null;
   readonly not_kept: string | null;
 }
 
