@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import msgspec
 
@@ -14,7 +15,7 @@ from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.sweep_arguments import cells_asked, lines_given
 from djinn_jupyter.client.sweeping import swept
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.sweeps import MOST_STEPS, Estimate
+from djinn_jupyter.wire.sweeps import MOST_STEPS, Correction, Estimate
 
 
 @interruptible("The attribution")
@@ -34,6 +35,7 @@ def attribute(
     window: int | Mapping[str, int] = 1,
     in_pairs: bool = False,
     steps: int = 1,
+    corrections: str | Sequence[str] = (),
     top: int | None = None,
     seed: int = 0,
 ) -> Grid:
@@ -48,6 +50,11 @@ def attribute(
     With `steps` the gradient is the mean over as many points of the way from the corrupted line's embedding to the
     clean one's, the midpoints of equal parts (integrated gradients; Sundararajan et al. 2017, Hanna et al. 2024); one
     step is the corrupted line itself. At "resid_pre.0" many steps sum to the whole change of the metric.
+
+    `corrections` are those of AtP* (Kramar et al. 2024). "attention" carries the changes of queries and keys through
+    the softmax before they are estimated (the QK fix): a saturated one has hardly a gradient. "cancellation" has a
+    score as the mean size over gradients that bypass one layer each (GradDrop): where effects by two ways cancel, the
+    plain score is near 0. Then all scores are sizes.
 
     The `top` cells with the largest scores are computed too, each alone, by an exact sweep in the same call:
     `scores.confirmed` has what it changes there, NaN elsewhere, and `scores.correlation` how well the two agree.
@@ -84,9 +91,17 @@ def attribute(
         in_pairs=in_pairs,
         seed=seed,
     )
-    request = msgspec.structs.replace(request, estimate=Estimate(steps=steps))
+    request = msgspec.structs.replace(request, estimate=Estimate(steps=steps, corrections=_corrections(corrections)))
     several = not isinstance(metric, str)
     scores = swept(engine, request, corrupted, clean, several=several, on_progress=None, so_far=None)
     if top is None or scores.interrupted or not scores.is_whole:
         return scores
     return confirmed(engine, scores, strongest(scores, top))
+
+
+def _corrections(given: str | Sequence[str]) -> tuple[Correction, ...]:
+    names = [name.strip() for name in (given.split(",") if isinstance(given, str) else given)]
+    known = get_args(Correction)
+    if len(set(names)) < len(names) or not set(names) <= set(known):
+        raise UsageError(f"The corrections of an attribution are {' and '.join(known)}, not {', '.join(names)}.")
+    return tuple(name for name in known if name in names)

@@ -31,7 +31,8 @@ class Grid:
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
     `several` metrics the next axis counts them. Cells that were not reached are NaN. `replies` holds the sweep of each
     pair, of which `missing` ones were not reached. `interrupted` is True where an interrupt ended the sweep. `steps` is
-    the number of gradients of an attribution, whose values are changes of the metric; None of a sweep."""
+    the number of gradients of an attribution, whose values are changes of the metric, and with the correction
+    "cancellation" their sizes; None of a sweep."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Grid:
         self.in_pairs, self.windows = first.in_pairs, dict(first.windows)
         self.receivers, self.into = first.receivers, first.into
         self.steps = None if first.estimate is None else first.estimate.steps
+        self.corrections = () if first.estimate is None else first.estimate.corrections
         self.metrics = tuple(one.metric for one in first.measured)
         counted = (("pair", paired), ("metric", several))
         self.over: tuple[str, ...] = (*(name for name, there in counted if there), *_axes(first))
@@ -132,16 +134,23 @@ class Grid:
         return np.array(self._of_each(found), dtype=np.float64)
 
     @property
+    def are_sizes(self) -> bool:
+        """True where the values are sizes of changes, which have no sign."""
+        return "cancellation" in self.corrections
+
+    @property
     def correlation(self) -> float | None:
-        """Pearson's correlation of the scores and the changes of all cells confirmed; None where fewer than two were,
-        or all are equal. Of several metrics ask one, as `grid.of("...").correlation`. Raises UsageError."""
+        """Pearson's correlation of the scores and the changes (or their sizes, where scores are) of all cells
+        confirmed; None where fewer than two were, or all are equal. Of several metrics ask one, as
+        `grid.of("...").correlation`. Raises UsageError."""
         import numpy as np
 
         if self.several:
             raise UsageError('Of several metrics each has a correlation of its own: grid.of("...").correlation.')
         changes = self.confirmed
         at = np.zeros(self.values.shape, dtype=bool) if changes is None else ~np.isnan(changes)
-        both = np.stack([self.values[at], np.zeros(0) if changes is None else changes[at]])
+        found = np.zeros(0) if changes is None else changes[at]
+        both = np.stack([self.values[at], np.abs(found) if self.are_sizes else found])
         if both.shape[1] < 2 or not both.std(axis=1).all():
             return None
         return float(np.corrcoef(both)[0, 1])
@@ -180,7 +189,7 @@ class Grid:
         all `lines`, and the `provenance` too."""
         told = {name: getattr(self.replies[0], name) for name in RECIPE}
         metric = list(self.metrics) if self.several else self.metric
-        steps = {} if self.steps is None else {"steps": self.steps}
+        steps = {} if self.steps is None else {"steps": self.steps, "corrections": self.corrections}
         made = [one.made for one in self.replies if one.made is not None]
         lines = [{"corrupted": one.asked.corrupted, "clean": one.asked.clean} for one in made]
         origin = {"lines": lines, "provenance": msgspec.structs.asdict(made[0].by)} if made else {}

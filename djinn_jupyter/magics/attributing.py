@@ -25,6 +25,7 @@ class AttributingMagics(Group):
         ),
         *CELLS,
         option("--steps", type=int, help="integrated gradients: the mean over so many points between the lines"),
+        option("--correct", metavar="LIST", help="as AtP* does: attention (queries and keys), cancellation, or both"),
         option("--top", type=int, metavar="K", help="compute the K strongest cells too, by an exact sweep"),
         option("--seed", type=int, help="of --edit resample; default 0"),
         HOVER,
@@ -46,6 +47,6 @@ class AttributingMagics(Group):
                 pairs=pairs,
                 clean=named_line(self.state, args.clean),
                 **cells_of(self.state, args),
-                **given(seed=args.seed, steps=args.steps, top=args.top),
+                **given(seed=args.seed, steps=args.steps, corrections=args.correct, top=args.top),
             ),
         )

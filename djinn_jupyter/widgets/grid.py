@@ -140,6 +140,8 @@ def _most(values: NDArray[Any], base: float) -> float:
 
 def _legend(grid: Grid, base: float) -> Html:
     of = "the mean over pairs, " if grid.paired else ""
+    if grid.are_sizes:
+        return joined([f"{of}orange by how much the metric would change, either way; full colour at the largest"])
     if grid.steps is not None:
         return joined([f"{of}orange where the metric would rise, blue where it would fall; full colour at the largest"])
     return joined([f"{of}orange above {figure(base)}, the {grid.into} line's, blue below; full colour at the largest"])

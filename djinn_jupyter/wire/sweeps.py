@@ -21,6 +21,7 @@ MOST_STEPS: Final = 1000  # of integrated gradients
 MOST_PLANNED: Final = 65_536  # pairs of a plan of calls
 MOST_CHOSEN: Final = 65_536  # cells of a sweep of some
 
+Correction = Literal["attention", "cancellation"]
 Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
 Place = int | float | str
 NamedPosition = int | Spelling  # a token by its text
@@ -63,9 +64,12 @@ class Continued(Frozen, frozen=True):
 
 class Estimate(Frozen, frozen=True):
     """Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
-    metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one."""
+    metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one. With
+    the correction "attention" queries and keys are estimated from what attention makes of them, with "cancellation" a
+    score is the mean size over gradients that each bypass one layer (both of AtP*)."""
 
     steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
+    corrections: Annotated[tuple[Correction, ...], Meta(max_length=2)] = ()
 
 
 class Sweep(SessionRequest, frozen=True, tag="Sweep"):

@@ -168,9 +168,37 @@ def test_a_sweep_that_fails_leaves_the_scores(engine: RemoteEngine, monkeypatch:
     assert (scores.interrupted, scores.confirmed, scores.notes) == (True, None, (confirming.UNCONFIRMED,))
 
 
+def test_corrections_are_asked_for_and_told(engine: RemoteEngine, sent: list[ask.Sweep], tmp_path: Path) -> None:
+    plain = attributed(engine, site="q")
+    sizes = attributed(engine, site="q", corrections=["cancellation", "attention"], top=4)
+    carried = attributed(engine, site="q", corrections="attention")
+    assert [one.estimate.corrections for one in sent if one.estimate] == [
+        (),
+        ("attention", "cancellation"),
+        ("attention",),
+    ]
+    assert not np.allclose(carried.values, plain.values, rtol=1e-3)
+    assert (sizes.are_sizes, carried.are_sizes, (sizes.values >= 0).all()) == (True, False, True)
+    at = ~np.isnan(sizes.confirmed)
+    assert sizes.correlation == np.corrcoef(sizes.values[at], np.abs(sizes.confirmed[at]))[0, 1]
+    again = dj.Grid.read(sizes.save(tmp_path / "sizes.grid.djinn"))
+    assert again.recipe["corrections"] == ("attention", "cancellation")
+    assert repr(again).startswith(
+        "Grid of logit(17) - logit(42) over 3 layers x 4 heads: gradient x patch from the clean"
+    )
+    assert "attention and cancellation corrected at q" in repr(again)
+    assert "either way" in grid_view(again).html
+    assert dj.reproduce(engine, again).same
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
-    [({"top": 0}, "not 0"), ({"top": 10**6}, "not 1,000,000"), ({"top": 3, "clean": None}, "estimate of no sweep")],
+    [
+        ({"corrections": "saturation"}, "are attention and cancellation, not saturation"),
+        ({"top": 0}, "not 0"),
+        ({"top": 10**6}, "not 1,000,000"),
+        ({"top": 3, "clean": None}, "estimate of no sweep"),
+    ],
 )
 def test_what_no_sweep_confirms_is_refused(engine: RemoteEngine, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -22,10 +22,12 @@ def test_an_attribution_is_a_sweep_with_an_estimate(notebook: Notebook) -> None:
 
 def test_the_strongest_cells_are_swept_exactly_and_both_are_drawn(notebook: Notebook) -> None:
     notebook.shell.user_ns["clean"] = [1, 2, 3]
-    said = notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --top 2 -o scores")
+    said = notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --correct cancellation --top 2 -o scores")
     asked = last(notebook, requests.Sweep)
     scores = notebook.shell.user_ns["scores"]
     assert (asked.estimate, asked.mode, asked.clean, len(asked.chosen)) == (None, "exact", (1, 2, 3), 2)
+    sweeps = [one for one in notebook.engine.channel.requests if isinstance(one, requests.Sweep)]
+    assert [one.estimate for one in sweeps] == [Estimate(corrections=("cancellation",)), None]
     assert "estimates and exact changes" in said
     assert (~np.isnan(scores.confirmed)).sum() == 2
     assert "From 1 to" in notebook.fails(f"%djinn_attribute z.*[*] --from clean {METRIC} --top 0")

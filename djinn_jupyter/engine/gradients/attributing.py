@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES, carry, z_of
 from djinn_jupyter.engine.gradients.estimates import Estimates
 from djinn_jupyter.engine.gradients.line import GradedLine, LayerArguments, recording
 from djinn_jupyter.engine.gradients.slopes import metric_gradient
@@ -30,6 +31,8 @@ from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.sweeps import Estimate, Measured, Swept
 
 ADVICE: Final = "Close sessions, or give shorter lines."
+CARRYING: Final = 2  # runs of a layer by which a change is carried through its attention
+MAPS: Final = 4  # as many values as an attention map has, in float64, while it is
 WAY_BACK: Final = 2  # graphs of one layer: its own while it is gone through, and as much of gradients beside it
 
 
@@ -41,7 +44,13 @@ class Attributing:
     ) -> None:
         self.runtime, self.session, self.asked = runtime, session, asked
         self.estimate, self.trials = estimate, trials
-        self.estimates = Estimates(places=asked.places, weight=1 / estimate.steps)
+        self.estimates = Estimates(
+            places=asked.places,
+            layers=runtime.forward.layers,
+            weight=1 / estimate.steps,
+            dropping="cancellation" in estimate.corrections,
+        )
+        self._carried = self._taps_carried()
         self.done = 0
         self._clean: dict[Site, Tensor] = {}
 
@@ -65,11 +74,13 @@ class Attributing:
         if asked.source is not None:
             source = GradedLine(forward, LayerArguments.of(forward, asked.source), taps)
             clean_V = source.logits((yield from self._counted(source.onward(self._keep_clean))))
-        line = GradedLine(forward, LayerArguments.of(forward, asked.line), taps)
+        through = {tap.site: tap for tap in (*taps, *(z_of(forward, tap) for tap in self._carried))}
+        line = GradedLine(forward, LayerArguments.of(forward, asked.line), through.values())
         graphs = self.estimate.steps == 1
         end_1SD = yield from self._counted(line.onward(self._note_change, graphs=graphs, keep=keep))
         unchanged_V = line.logits(end_1SD)
         if graphs:
+            yield from self._carry(line)
             yield from self._back(line, unchanged_V)
         else:
             assert source is not None
@@ -87,16 +98,36 @@ class Attributing:
 
     def _back(self, line: GradedLine, logits_V: Tensor) -> Pieces:
         by_logits = [metric_gradient(metric, logits_V) for metric in self.asked.metrics.each]
-        yield from self._counted(line.back(by_logits, self.estimates))
+        yield from self._counted(line.back(by_logits, self.estimates, dropping=self.estimates.dropping))
+
+    def _taps_carried(self) -> list[Tap]:
+        """Return the taps whose changes are carried through attention."""
+        taps = self.asked.places.taps.values() if "attention" in self.estimate.corrections else ()
+        return [tap for tap in taps if tap.site.point in (*QUERIES, *KEYS)]
+
+    def _carry(self, line: GradedLine) -> Pieces:
+        """Carry the changes of queries and keys through attention, a layer a step."""
+        places, forward = self.asked.places, self.runtime.forward
+        rows = places.alignment.rows
+        row = None if "position" in places.axes else 0 if rows is None else rows[0]
+        for tap in self._carried:
+            carried = carry(forward, line, tap, self.estimates.changes[tap.site], row)
+            self.estimates.carried.setdefault(z_of(forward, tap).site, {})[tap.site] = carried
+            self._count(CARRYING)
+            yield None
 
     def _reserved(self, room: Reservation, size: GraphSize) -> Generator[Blocked | None, None, bool]:
         """Take the memory of the attribution. Return whether every layer's graph is kept until the way back; where it
         has no room, each is made there again."""
-        asked, layers = self.asked, self.runtime.forward.layers
+        asked = self.asked
         length, graph = max(len(asked.line), len(asked.source or ())), size.at(len(asked.line))
+        layers = self.runtime.forward.layers
         hidden = self.runtime.forward.anatomy.hidden_size * max(one.itemsize for one in self._dtypes)
         values = (layers + 2 + len(asked.metrics.each)) * length * hidden
         values += sum(self._value_bytes(tap, length) for tap in asked.places.taps.values())
+        values += sum(CARRYING * self._value_bytes(z_of(self.runtime.forward, tap), length) for tap in self._carried)
+        values += sum(MAPS * length * length * (tap.heads or 1) * 8 for tap in self._carried)
+        values += layers * len(asked.metrics.each) * length * hidden if self.estimates.dropping else 0
         try:
             yield from room.take(values + (layers + WAY_BACK) * graph)
         except SlabFull:
@@ -127,6 +158,8 @@ class Attributing:
     def _note_change(self, tap: Tap, raw: Tensor) -> None:
         """Note by how much the value at a tap would change. Without a clean line or an edit it is the value itself."""
         asked = self.asked
+        if all(tap.site != own.site for own in asked.places.taps.values()):
+            return
         with recording(False):
             value, clean = tap.read(raw), self._clean.pop(tap.site, None)
             if asked.edit is None and clean is None:
@@ -156,7 +189,7 @@ class Attributing:
     def _count(self, layers: int) -> None:
         self.done += layers
         ways = 2 * self.estimate.steps + (self.asked.source is not None) + (self.estimate.steps > 1)
-        total = max(self.done, ways * self.runtime.forward.layers + self.estimate.steps)
+        total = max(self.done, ways * self.runtime.forward.layers + self.estimate.steps + CARRYING * len(self._carried))
         self.runtime.counters.count_layers(layers)
         self.session.note_progress(Progress(doing="attributing", done=self.done, total=total))
 
@@ -198,4 +231,6 @@ class Attributing:
 
 def _spelled(asked: CheckedSweep, estimate: Estimate) -> str:
     change = "activation" if asked.edit is None and asked.source is None else swept_edits.spell(asked.edit)
-    return f"gradient x {change}" + (f", {estimate.steps} steps" if estimate.steps > 1 else "")
+    steps = f", {estimate.steps} steps" if estimate.steps > 1 else ""
+    corrected = f", {' and '.join(estimate.corrections)} corrected" if estimate.corrections else ""
+    return f"gradient x {change}{steps}{corrected}"

@@ -14,6 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.gradients.carried import Carried
+from djinn_jupyter.engine.gradients.line import GradientStream
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.sweeps.places import UNITS, SweptPlaces
 from djinn_jupyter.wire.sites import Site
@@ -24,18 +26,30 @@ ORDER: Final = ("point", "layer", "position", "unit")
 @dataclass(slots=True, kw_only=True, eq=False)
 class Estimates:
     """Takes gradients at the taps of `places`. `changes` are the values' changes, float32, by site, set as a line goes
-    forward; `weight` is the share of each gradient."""
+    forward; `weight` is the share of each gradient. Changes that are `carried` to another site count there, by the
+    gradient of that site, and not where they are made. With `dropping` a score is the mean size over gradients that
+    bypass each of the `layers` in turn."""
 
     places: SweptPlaces
+    layers: int
     weight: float = 1.0
+    dropping: bool = False
     changes: dict[Site, Tensor] = field(default_factory=dict)
-    _found: dict[tuple[Site, int], Tensor] = field(default_factory=dict)
+    carried: dict[Site, dict[Site, Carried]] = field(default_factory=dict)
+    _found: dict[tuple[Site, GradientStream], Tensor] = field(default_factory=dict)
 
-    def take(self, metric: int, tap: Tap, raw_gradient: Tensor) -> None:
-        """Add the estimates of a tap's places for one metric."""
+    def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None:
+        """Add the estimates of a tap's places for one stream."""
         gradient = tap.read(raw_gradient.contiguous()).to(torch.float32)
-        product = (self.changes[tap.site] * gradient).masked_fill_(gradient == 0, 0.0)  # hidden scores can be infinite
-        product_SU = product.flatten(2).sum(-1, dtype=torch.float64) if product.ndim > 2 else product.double()
+        for site, carried in self.carried.get(tap.site, {}).items():
+            self._add(site, stream, carried.effect(gradient))
+        if tap.site in self.changes and not any(tap.site in made for made in self.carried.values()):
+            # Hidden scores can be infinite.
+            product = (self.changes[tap.site] * gradient).masked_fill_(gradient == 0, 0.0)
+            summed = product.flatten(2).sum(-1, dtype=torch.float64) if product.ndim > 2 else product.double()
+            self._add(tap.site, stream, summed)
+
+    def _add(self, site: Site, stream: GradientStream, product_SU: Tensor) -> None:
         rows = self.places.alignment.rows
         part = product_SU if rows is None else product_SU[list(rows)]
         if not any(axis in self.places.axes for axis in UNITS):
@@ -43,7 +57,7 @@ class Estimates:
             part = (part if units is None else part[:, list(units)]).sum(1, keepdim=True)
         if "position" not in self.places.axes:
             part = part.sum(0, keepdim=True)
-        key = tap.site, metric
+        key = site, stream
         self._found[key] = self.weight * part + self._found.get(key, 0.0)
 
     def values(self, metrics: int) -> Tensor:
@@ -51,7 +65,7 @@ class Estimates:
         return torch.stack([self._grid(metric) for metric in range(metrics)], dim=-1)
 
     def _grid(self, metric: int) -> Tensor:
-        found = [self._found.get((tap.site, metric)) for tap in self.places.taps.values()]
+        found = [self._of(tap, metric) for tap in self.places.taps.values()]
         shape = next((one.shape for one in found if one is not None), torch.Size(self._missing()))
         parts = [torch.zeros(shape, dtype=torch.float64) if one is None else one.cpu() for one in found]
         points = len({point for point, _ in self.places.taps})
@@ -61,6 +75,17 @@ class Estimates:
         axes = ["unit" if axis in UNITS else axis for axis in self.places.axes]
         cells = by_tap.permute(*(ORDER.index(axis) for axis in axes), *_others(axes)).reshape(self._single_shape())
         return _in_pairs(cells) if self.places.in_pairs else cells
+
+    def _of(self, tap: Tap, metric: int) -> Tensor | None:
+        """Return the estimates of a tap's places. Bypassing a layer below changes nothing there; bypassing its own
+        leaves nothing, and is not counted."""
+        plain = self._found.get((tap.site, GradientStream(metric)))
+        if plain is None or not self.dropping:
+            return plain
+        past = (self._found.get((tap.site, GradientStream(metric, layer))) for layer in range(self.layers))
+        below, counted = (tap.stage, self.layers - 1) if tap.boundary is None else (tap.boundary, self.layers)
+        total = below * plain.abs() + sum(one.abs() for one in past if one is not None)
+        return total / counted if counted else plain.abs()
 
     def _missing(self) -> tuple[int, int]:
         axes = self.places.axes

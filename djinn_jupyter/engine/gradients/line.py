@@ -28,10 +28,21 @@ Meet = Callable[[Tap, Tensor], None]
 """Called with a tap and the raw value there, without a graph, as a line first goes forward."""
 
 
-class Gradients(Protocol):
-    """Takes the gradient of each metric, by its number, at each tap."""
+@dataclass(frozen=True, slots=True)
+class GradientStream:
+    """A gradient on its way back: that of a metric, by its number, past the layer `without` where one is bypassed."""
 
-    def take(self, metric: int, tap: Tap, raw_gradient: Tensor) -> None: ...
+    metric: int
+    without: int | None = None
+
+
+class Gradients(Protocol):
+    """Takes the gradients of each stream at each tap."""
+
+    def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None: ...
+
+
+Flowing = dict[GradientStream, Tensor]
 
 
 @contextmanager
@@ -146,6 +157,15 @@ class GradedLine:
             raise UsageError(f"No gradient goes through layer {layer} of this model: it computes without a graph.")
         return GradedLayer(entry_1SD=entry, after_1SD=after, edges=edges)
 
+    def again(self, layer: int, taps: Iterable[Tap], put: Callable[[Tap, Tensor], Tensor | None]) -> None:
+        """Run one layer once more from its entry, without a graph. `put` meets the raw value at each tap, and returns
+        what is to stand there in its place."""
+        form = self.forward.anatomy.forms[layer]
+        with recording(False):
+            args, kwargs = form.put(*self.arguments.of_layer[layer], self._runs[layer].entry_1SD.detach().clone())
+            with self.forward.calling(), catch(taps, put):
+                self.forward.anatomy.layers[layer](*args, **kwargs)
+
     def logits(self, end_1SD: Tensor) -> Tensor:
         """Return the logits [V] of the last position. Where the way back is open, it begins at them."""
         if not self._runs:
@@ -157,33 +177,38 @@ class GradedLine:
         self._end = _End(hidden_1SD=end_1SD, edge=edge, logits_V=logits_V)
         return logits_V.detach()
 
-    def back(self, by_logits: Sequence[Tensor], gradients: Gradients) -> Generator[None, None, None]:
+    def back(
+        self, by_logits: Sequence[Tensor], gradients: Gradients, *, dropping: bool = False
+    ) -> Generator[None, None, None]:
         """Go back through the layers, a step each, from the derivatives [V] of each metric by the `logits`. Give the
-        gradients at every tap to `gradients`."""
+        gradients at every tap to `gradients`; with `dropping` also those that bypass each layer in turn, which differ
+        from there down."""
         assert self._end is not None
-        flowing, self._end = _before_the_end(self._end, by_logits), None
+        whole, self._end = _before_the_end(self._end, by_logits), None
+        flowing = {GradientStream(number): gradient for number, gradient in enumerate(whole)}
         self._take_between(self.forward.layers, flowing, gradients)
         yield
         for layer in reversed(range(self.forward.layers)):
             ran = self._runs.pop()
             if ran.after_1SD is None:
                 ran = self.run(layer, ran.entry_1SD, None, graph=True)
-            flowing = self._through(ran, flowing, gradients)
+            past = {GradientStream(one.metric, layer): flowing[one] for one in flowing if one.without is None}
+            flowing = self._through(ran, flowing, gradients) | (past if dropping else {})
             self._take_between(layer, flowing, gradients)
             yield
 
-    def _through(self, ran: GradedLayer, flowing: Sequence[Tensor], gradients: Gradients) -> list[Tensor]:
-        """Return each metric's gradient before a layer, from that behind it."""
+    def _through(self, ran: GradedLayer, flowing: Flowing, gradients: Gradients) -> Flowing:
+        """Return each stream's gradient before a layer, from that behind it."""
         assert ran.after_1SD is not None and ran.edges is not None
-        before: list[Tensor] = []
+        before: Flowing = {}
         with recording(True):
             inputs = [get_gradient_edge(ran.entry_1SD), *(edge for _, edge in ran.edges)]
-        for number, behind in enumerate(flowing):
+        for number, (stream, behind) in enumerate(flowing.items()):
             own, *within = _gradients(ran.after_1SD, inputs, behind, number < len(flowing) - 1)
-            before.append(torch.zeros_like(ran.entry_1SD) if own is None else own)
+            before[stream] = torch.zeros_like(ran.entry_1SD) if own is None else own
             for (tap, _), found in zip(ran.edges, within, strict=True):
                 if found is not None:
-                    gradients.take(number, tap, found)
+                    gradients.take(stream, tap, found)
         return before
 
     def _meet_between(self, boundary: int, hidden: Tensor, meet: Meet | None) -> None:
@@ -191,10 +216,10 @@ class GradedLine:
             assert meet is not None
             meet(tap, hidden)
 
-    def _take_between(self, boundary: int, flowing: Sequence[Tensor], gradients: Gradients) -> None:
+    def _take_between(self, boundary: int, flowing: Flowing, gradients: Gradients) -> None:
         for tap in self._between.get(boundary, ()):
-            for number, found in enumerate(flowing):
-                gradients.take(number, tap, found)
+            for stream, found in flowing.items():
+                gradients.take(stream, tap, found)
 
 
 def _before_the_end(end: _End, by_logits: Sequence[Tensor]) -> list[Tensor]:

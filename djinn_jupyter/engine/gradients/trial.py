@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.gradients.line import GradedLine, LayerArguments
+from djinn_jupyter.engine.gradients.line import GradedLine, GradientStream, LayerArguments
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -92,7 +92,7 @@ def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, Non
 class _Unread:
     """Takes no gradient: a trial has no taps."""
 
-    def take(self, metric: int, tap: Tap, raw_gradient: Tensor) -> None:
+    def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None:
         raise AssertionError("a line without taps has no gradient to take")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from djinn_jupyter.engine.gradients.attributing import Attributing
+from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.persistence.persistence import Persistence
@@ -102,6 +103,8 @@ class SweepRequests:
             windows=dict(request.windows),
             in_pairs=request.in_pairs,
         )
+        if request.estimate is not None:
+            _check_corrections(request.estimate, places)
         self._check_edit(request, places, len(line), None if source is None else len(source))
         receivers = _receivers(runtime, request, places)
         identity, attention = self._persistence.identity, session.attention
@@ -211,6 +214,18 @@ def _check_estimate(
             "Integrated gradients go from the corrupted line to the clean one, which has to be as long: give such a "
             "line, or one step."
         )
+
+
+def _check_corrections(estimate: Estimate, places: SweptPlaces) -> None:
+    """Raise UsageError for corrections that say nothing of these places."""
+    if "attention" in estimate.corrections:
+        if not any(point in (*QUERIES, *KEYS) for point, _ in places.taps):
+            raise UsageError(
+                "The correction of attention is one of queries and keys; attribute q, k, q_rot or k_rot, or leave it "
+                "out."
+            )
+        if estimate.steps > 1:
+            raise UsageError("The correction of attention is of one step: leave it out, or the steps.")
 
 
 def _chosen(numbers: tuple[int, ...], places: SweptPlaces) -> frozenset[int] | None:

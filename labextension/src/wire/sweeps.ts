@@ -22,6 +22,8 @@ import {
   Provenance,
 } from './provenance';
 
+export type Correction = 'attention' | 'cancellation';
+
 export type Axis = 'point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef';
 
 export type EditedLine = 'corrupted' | 'clean';
@@ -54,10 +56,13 @@ export interface Continued {
 
 /**
  * Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
- * metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one.
+ * metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one. With
+ * the correction "attention" queries and keys are estimated from what attention makes of them, with "cancellation" a
+ * score is the mean size over gradients that each bypass one layer (both of AtP*).
  */
 export interface Estimate {
   readonly steps: number;
+  readonly corrections: readonly ('attention' | 'cancellation')[];
 }
 
 /**
