@@ -279,7 +279,7 @@ def _read_all_logits(ends: Sequence[Stop | DjinnError | None]) -> None:
 
 def _require_some(rows: int) -> None:
     if not 1 <= rows <= MOST_ROWS:
-        parts = "; run it in parts" if rows else ""
+        parts = "; run it in parts" if rows > MOST_ROWS else ""
         raise UsageError(f"A batch has 1 to {MOST_ROWS} rows, not {rows}{parts}.")
 
 

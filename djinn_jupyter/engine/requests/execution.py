@@ -93,12 +93,12 @@ class ExecutionRequests:
         can take, its pages."""
         fresh = self._runtime.space.new_cache()
         try:
-            fresh.reserve(0, positions)
+            fresh.allocate(0, positions)
         except SlabFull:
             if not _fits_in_place_of(session.cache, positions):
                 raise
             session.cache.free()
-            fresh.reserve(0, positions)
+            fresh.allocate(0, positions)
         else:
             session.cache.free()
         session.take_cache(fresh)

@@ -7,6 +7,7 @@ more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Final
 
@@ -45,10 +46,13 @@ class SharedPrompts:
 
     def run(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
         """Answer the first of these seats, as many as PASSES take; return the others."""
+        if not seats:
+            return ()
         yield from self._sections.prove()
         most = self._sections.tokens()
         now = _first(seats, PASSES * most)
-        batches = [[now[n] for n in batch] for batch in batches_of([len(seat.session.tokens) for seat in now], most)]
+        lengths = [len(seat.session.tokens) for seat in now]
+        batches = [[now[n] for n in batch] for batch in batches_of(lengths, _even(lengths, most))]
         together = [seat for batch in batches if len(batch) > 1 for seat in batch]
         first = self._drawn(together)
         for batch in sorted(batches, key=lambda batch: first not in batch):
@@ -95,6 +99,14 @@ class SharedPrompts:
             if seat.open and seat.outcome is None:
                 columns.put(line, seat.session.cache, len(seat.session.tokens))
                 seat.take(logits_BV[line : line + 1], self._forward.layers)
+
+
+def _even(lengths: Sequence[int], most: int) -> int:
+    """Return how many of at most so many tokens a batch has where all have as many: a small last one costs more a
+    token, and others wait less for the even ones."""
+    longest = max(lengths)
+    lines = math.ceil(len(lengths) / math.ceil(len(lengths) * longest / most))
+    return min(most, lines * longest)
 
 
 def _first(seats: Sequence[Seat], tokens: int) -> Sequence[Seat]:

@@ -8,7 +8,8 @@ Shapes: B lines, H key-value heads, C columns, D features of a head, n layers of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, LayerRun
+from djinn_jupyter.engine.model.hooks.gates import Leave
 
 ROOM: Final = 64  # columns for new positions, or a quarter of those there if that is more
 Pair = tuple[Tensor, Tensor]
@@ -86,6 +88,15 @@ class Columns:
         """Count the newest rows of all lines."""
         self.end += 1
 
+    @contextmanager
+    def ending(self, end: int) -> Iterator[None]:
+        """Have the next rows come at another column inside this block."""
+        before, self.end = self.end, end
+        try:
+            yield
+        finally:
+            self.end = before
+
     def copy(self, line: int, cache: PagedCache) -> None:
         """Copy the committed rows of a line from its pages. Below them are zeros: what a mask leaves out is multiplied
         by 0, and must not be NaN."""
@@ -115,13 +126,17 @@ class ColumnLayer(cache_utils.CacheLayerMixin):
     def __init__(self, index: int, columns: Columns, sliding: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.index, self.columns, self.is_sliding, self.is_initialized = index, columns, sliding, True
+        self.leaves = False
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
-        """Write the next rows of every line. Return the columns that attention reads, k_BHCD and v_BHCD."""
+        """Write the next rows of every line. Return the columns that attention reads, k_BHCD and v_BHCD; where it
+        `leaves`, leave the pass instead."""
         keys, values = self.columns.of_layer[self.index]
         end, count = self.columns.end, key_states.shape[2]
         keys.narrow(2, end, count).copy_(key_states)
         values.narrow(2, end, count).copy_(value_states)
+        if self.leaves:
+            raise Leave
         return keys.narrow(2, 0, end + count), values.narrow(2, 0, end + count)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -140,10 +155,20 @@ class ColumnCache(Cache):
     """The cache of lines that run their next positions together."""
 
     def __init__(self, config: PreTrainedConfig, columns: Columns) -> None:
-        plain = DynamicCache(config=config).layers
-        super().__init__(
-            layers=[
-                ColumnLayer(index, columns, type(layer) is cache_utils.DynamicSlidingWindowLayer)
-                for index, layer in enumerate(plain)
-            ]
-        )
+        self.columns = columns
+        self._columned = [
+            ColumnLayer(index, columns, type(layer) is cache_utils.DynamicSlidingWindowLayer)
+            for index, layer in enumerate(DynamicCache(config=config).layers)
+        ]
+        super().__init__(layers=list(self._columned))
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Leave the pass behind the next update inside this block."""
+        for layer in self._columned:
+            layer.leaves = True
+        try:
+            yield
+        finally:
+            for layer in self._columned:
+                layer.leaves = False
