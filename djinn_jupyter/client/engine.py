@@ -14,7 +14,7 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.collecting import OnCollected
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.connection.transport import WireBytes
+from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.heads import HeadScores

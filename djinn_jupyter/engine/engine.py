@@ -13,6 +13,7 @@ import torch
 
 from djinn_jupyter.engine.parts import Parts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.state_publisher import EngineReading
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import requests as ask
@@ -41,9 +42,15 @@ class Engine:
         """Take a request of this process, checked as if it had come over the wire."""
         self.parts.intake.submit(request, holder, reply)
 
-    def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request that was read off the wire."""
-        self.parts.intake.accept(request, holder, reply)
+    def accept(
+        self,
+        request: ask.Request,
+        holder: Holder,
+        reply: Callable[[Reply], None],
+        known_as: RequestId | None = None,
+    ) -> None:
+        """Take a request that was read off the wire, `known_as` the same where it comes again."""
+        self.parts.intake.accept(request, holder, reply, known_as)
 
     def depart(self, holder: Holder) -> None:
         """Post that the holder has gone; its sessions stay, detached."""
@@ -67,6 +74,11 @@ class Engine:
         """Return what a person may do with another's session, as it is now."""
         found = self.sessions.get(session)
         return None if found is None else found.shares.access(person)
+
+    def left_by(self, holder: Holder) -> tuple[str, ...]:
+        """Return the sessions that this holder had with an earlier engine, and that none has opened since."""
+        known = tuple(self.sessions.values())
+        return tuple(s.name for s in known if s.left_by == holder.name and s.owner == holder.user and s.holder is None)
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""

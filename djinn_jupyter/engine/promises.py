@@ -12,6 +12,7 @@ from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.state_publisher import StatePublisher
@@ -27,6 +28,7 @@ class Promises:
         self,
         answers: Answers,
         needs: RequestNeeds,
+        repeats: RepeatedRequests,
         accounting: Accounting,
         state_publisher: StatePublisher,
         *,
@@ -34,7 +36,7 @@ class Promises:
         persistence: Persistence,
         faults: Faults,
     ) -> None:
-        self._answers, self._needs, self._accounting = answers, needs, accounting
+        self._answers, self._needs, self._repeats, self._accounting = answers, needs, repeats, accounting
         self._state_publisher, self._sessions = state_publisher, sessions
         self._persistence, self._faults = persistence, faults
 
@@ -63,8 +65,10 @@ class Promises:
     def _kept(self, ready: ReadyReplies) -> ReadyReplies:
         """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`
         where that failed."""
+        for queued, reply in ready:
+            self._repeats.note(queued, reply)
         self._persistence.write(
-            self._sessions, [name for queued, _ in ready for name in self._needs.changed_by(queued.request)]
+            self._sessions, [name for queued, _ in ready for name in self._needs.kept_with(queued.request)]
         )
         unkept = self._persistence.unkept
         return [(queued, self._noted(reply, queued.request, unkept)) for queued, reply in ready] if unkept else ready

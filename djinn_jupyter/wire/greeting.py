@@ -19,8 +19,9 @@ class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
     `protocol` is the digest of the client's messages, empty before there was one. Unknown fields are read over, so that
     a client of another version is told so.
-    A client that outlives a lost line says Hello again with the same `token`, which no other can guess, and with the
-    number of the last event that it has `heard`; then it sends again what was not answered."""
+    A client that outlives a lost line says Hello again with the same `token`, which no other can guess, with the
+    number of the last event that it has `heard` and the name of the `engine` that it was at; then it sends again what
+    was not answered, also to the next engine of the model."""
 
     version: Name
     holder: OwnName
@@ -30,6 +31,7 @@ class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     notebook: NotebookPath | None = None
     token: Annotated[str, Meta(max_length=64)] = ""
     heard: int | None = None
+    engine: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Goodbye(RequestBase, frozen=True, tag="Goodbye"):

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import people
 from benchmarks.results import Checks, Disagreement
 from benchmarks.setting import Setting
-from djinn_jupyter.client.connection.transport import WireBytes
+from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from tests.waiting import SECONDS
 
 ALONE = [[7, 8]] * people.PROMPTS

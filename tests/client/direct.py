@@ -15,7 +15,7 @@ from typing import TypeVar
 from djinn_jupyter.client.connection.channel import Unkept
 from djinn_jupyter.client.connection.io_thread import settled
 from djinn_jupyter.client.connection.subscriptions import Heard
-from djinn_jupyter.client.connection.transport import WireBytes
+from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome

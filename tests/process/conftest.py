@@ -9,6 +9,7 @@ import pytest
 
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.registry import running_engines
 
 ROOT = Path(__file__).parents[2]
@@ -45,3 +46,12 @@ def slow_model(tmp_path: Path) -> Path:
     for name in ("begun", "go"):
         os.mkfifo(folder / name)
     return folder
+
+
+@pytest.fixture
+def keys(runtime: Path) -> None:
+    """Ada is drawn and admitted, in the folder of this user, who is on both sides."""
+    own.draw_own("ada")
+    folder = own.key_folder()
+    folder.allow(folder.own("ada").public, "ada")
+    folder.trust("127.0.0.1", own.of_engines_here().public)

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.scheduling.mailbox import (
     Mailbox,
     QueuedRequest,
 )
+from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
 from djinn_jupyter.wire import replies
@@ -85,7 +86,13 @@ class FakeEngine:
         self.notes: list[tuple[str, str]] = []
         self._read()
 
-    def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
+    def accept(
+        self,
+        request: ask.Request,
+        holder: Holder,
+        reply: Callable[[Reply], None],
+        known_as: RequestId | None = None,
+    ) -> None:
         if isinstance(request, ask.Tokenize):
             raise ZeroDivisionError("a fault of the engine")
         self.mailbox.post(QueuedRequest(request=request, holder=holder, reply=reply))
@@ -97,6 +104,9 @@ class FakeEngine:
     keeps_sessions = False
 
     def access(self, session: str, person: str) -> None: ...
+
+    def left_by(self, holder: Holder) -> tuple[str, ...]:
+        return ()
 
     def forget_sessions(self) -> None: ...
 

@@ -17,14 +17,18 @@ class Relay:
     `swallowed` is how many bytes that were."""
 
     def __init__(self, entry: Entry) -> None:
-        host, _, port = entry.commands.removeprefix("tcp://").rpartition(":")
-        self._engine = host, int(port)
-        self._entry = entry
+        self.lead_to(entry)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._port = free_port()
         self.swallows_requests = self.swallows_replies = False
         self.swallowed = 0
+
+    def lead_to(self, entry: Entry) -> None:
+        """Lead to this engine from the next connection on."""
+        host, _, port = entry.commands.removeprefix("tcp://").rpartition(":")
+        self._engine = host, int(port)
+        self._entry = entry
 
     @property
     def entry(self) -> Entry:

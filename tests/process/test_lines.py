@@ -35,7 +35,9 @@ def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection()
     assert lines.peer_of(name) == b"3"
     assert lines.client_on(b"2") == b"2"
     assert lines.greet(b"4", "secret", key=b"of another person") != name
-    assert [lines.take(name, number) for number in (1, 3, 3, 2, 4)] == [True, True, False, False, True]
+    assert [lines.take(name, number) for number in (1, 3, 3, 2, 4)] == [True, True, False, True, True]
+    lines.confirm(name, 3)
+    assert [lines.take(name, number) for number in (1, 2, 3, 4, 5)] == [False, False, False, False, True]
     lines.sweep(lambda known: known == name)
     assert len(lines) == 1
 

@@ -6,9 +6,6 @@ import asyncio
 import errno
 import functools
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -20,59 +17,20 @@ from djinn_jupyter.client.connection import awaiting, transport
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.connection.line import SocketLine
-from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process import kept_replies
 from djinn_jupyter.engine.process.event_ring import EventRing
 from djinn_jupyter.engine.process.unread import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.registry import Entry
+from tests.process.afar import PATIENCE_SECONDS, afar, entry_of, opened, taken_by, until
 from tests.process.relay import Relay
-from tests.process.served import Served, served
+from tests.process.served import served
 from tests.wire import strategies
 
 SENT = sorted(set(get_args(ask.Request)) - {ask.Hello, ask.Goodbye, ask.Ping}, key=lambda kind: kind.__name__)
-PATIENCE_SECONDS = 120.0
 pytestmark = pytest.mark.usefixtures("keys")
-
-
-@pytest.fixture
-def keys(runtime: Path) -> None:
-    """Ada is drawn and admitted, in the folder of this user, who is on both sides."""
-    own.draw_own("ada")
-    folder = own.key_folder()
-    folder.allow(folder.own("ada").public, "ada")
-    folder.trust("127.0.0.1", own.of_engines_here().public)
-
-
-@asynccontextmanager
-async def afar() -> AsyncIterator[tuple[Served, Relay, Connection]]:
-    """A client that reaches an engine over a relay."""
-    with served(tcp=True) as house:
-        async with Relay(entry_of(house)) as relay:
-            connection = await opened(relay.entry)
-            try:
-                yield house, relay, connection
-            finally:
-                await connection.close()
-
-
-def entry_of(house: Served) -> Entry:
-    assert house.service.listens is not None
-    return entry_at(read_address(house.service.listens), "ada")
-
-
-async def opened(entry: Entry, holder: str = "kernel-1") -> Connection:
-    return await Connection.open(entry, holder=holder, user="ada", timeout=PATIENCE_SECONDS)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_run_goes_on_while_the_line_is_down_and_its_tokens_are_heard_once_and_in_order() -> None:
@@ -136,7 +94,7 @@ async def test_who_is_interrupted_while_the_line_is_down_listens_no_more(monkeyp
             )
             channel = await asyncio.to_thread(opening)
             listeners = channel._connection._subscriptions._listeners
-            taken = _taken_by(house)
+            taken = taken_by(house)
             relay.cut()
             await until(lambda: channel.down_since is not None)
 
@@ -164,7 +122,7 @@ async def test_a_request_that_is_followed_is_sent_with_its_listening_and_heard_f
             channel = await asyncio.to_thread(opening)
             await asyncio.wrap_future(channel.ask(ask.Open(session="paris")))
             heard: list[told.Event] = []
-            taken = _taken_by(house)
+            taken = taken_by(house)
             relay.swallows_replies = True
             run = ask.Run(session="paris", tokens=(1,), max_new_tokens=3)
             reply, forget = channel.follow("paris", run, heard.append)
@@ -224,7 +182,7 @@ def test_requests_of_every_kind_whose_line_is_cut_are_done_once(cut: str, data: 
 
 async def _cut_and_mended(requests: list[ask.Request], cut: str) -> None:
     async with afar() as (house, relay, connection):
-        taken = _taken_by(house)
+        taken = taken_by(house)
         relay.swallows_requests, relay.swallows_replies = cut == "before", cut == "after"
         asked = [asyncio.ensure_future(connection.ask(request)) for request in requests]
         await until(lambda: relay.swallowed if cut == "before" else len(taken) >= len(requests))
@@ -237,26 +195,12 @@ async def _cut_and_mended(requests: list[ask.Request], cut: str) -> None:
         assert [one for one in outcomes if isinstance(one, EngineUnavailable)] == []
 
 
-def _taken_by(house: Served) -> list[ask.Request]:
-    """Return the list of all requests that the engine takes from here on, but for those of every connection."""
-    taken: list[ask.Request] = []
-    receive = house.clients.receive
-
-    def note(peer: bytes, request: ask.Request, answer: Callable[[told.Reply], None], person: str | None) -> None:
-        if not isinstance(request, ask.Hello | ask.Ping):
-            taken.append(request)
-        receive(peer, request, answer, person)
-
-    house.clients.receive = note  # type: ignore[method-assign]
-    return taken
-
-
 async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_replies, "MOST_BYTES", 1)
     async with afar() as (house, relay, connection):
-        taken = _taken_by(house)
+        taken = taken_by(house)
         relay.swallows_replies = True
         opened = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
         listed = asyncio.ensure_future(connection.ask(ask.ListSessions()))
@@ -347,7 +291,7 @@ async def test_who_is_revoked_while_the_line_is_down_does_not_come_back() -> Non
 
 async def test_who_was_revoked_and_is_admitted_again_is_told_and_nothing_is_done_twice() -> None:
     async with afar() as (house, relay, connection):
-        taken = _taken_by(house)
+        taken = taken_by(house)
         relay.swallows_replies = True
         asked = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
         await until(lambda: "ada@paris" in house.engine.sessions)
@@ -372,11 +316,3 @@ async def test_over_a_private_folder_a_lost_connection_stays_lost() -> None:
         assert len(house.service._lines) == 0
     assert "closed the connection" in await connection.ended()
     await connection.close()
-
-
-async def test_an_engine_that_was_started_anew_meanwhile_is_another() -> None:
-    async with afar() as (house, relay, connection):
-        relay.cut()
-        house.clients._name = "another"
-        await relay.mend()
-        assert "was started anew meanwhile" in await connection.ended()

@@ -46,11 +46,13 @@ def house(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Served]:
     with served(tcp=True) as house:
         receive = house.clients.receive
 
-        def answer_large(peer: bytes, request: Any, answer: Callable[[told.Reply], None], person: str | None) -> None:
+        def answer_large(
+            peer: bytes, request: Any, answer: Callable[[told.Reply], None], person: str | None, known_as: Any
+        ) -> None:
             if isinstance(request, ask.ReadLogits):
                 answer(LOGITS)
             else:
-                receive(peer, request, answer, person)
+                receive(peer, request, answer, person, known_as)
 
         house.clients.receive = answer_large  # type: ignore[method-assign]
         yield house

@@ -16,7 +16,8 @@ from typing import Protocol, TypeVar
 from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.subscriptions import Heard
-from djinn_jupyter.client.connection.transport import Connection, WireBytes
+from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.attachments import note_attached
 from djinn_jupyter.errors import KeyRefused, WireError
 from djinn_jupyter.wire.registry import Entry

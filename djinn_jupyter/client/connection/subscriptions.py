@@ -25,6 +25,10 @@ class Subscriptions:
             listeners.remove(heard)
         return not listeners and self._listeners.pop(session, None) is not None
 
+    @property
+    def sessions(self) -> tuple[str | None, ...]:
+        return tuple(self._listeners)
+
     def hand_out(self, event: Event) -> None:
         for heard in self._hearing(event):
             heard(event)

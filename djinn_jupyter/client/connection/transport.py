@@ -2,8 +2,8 @@
 
 The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line that
 is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and sends what
-was not answered again, which the engine does once. A connection that is lost stays lost: the client loads the engine
-again. Knows no sessions.
+was not answered again, which the engine does once, also one that was started anew. A connection that is lost stays
+lost: the client loads the engine again. Knows no sessions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import zmq
 from djinn_jupyter.client.connection.line import SocketLine
 from djinn_jupyter.client.connection.road import Road, road_to
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
+from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.afar import as_told
 from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Failed, Listening, Reply, Welcome
+from djinn_jupyter.wire.replies import EventsMissed, Failed, Listening, Reply, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, Unlisten
 
 log = logging.getLogger(__name__)
@@ -48,16 +49,6 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 
     def __del__(self) -> None:
         pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireBytes:
-    """The bytes that have crossed the wire; the totals include arrays."""
-
-    sent: int = 0
-    received: int = 0
-    arrays_sent: int = 0
-    arrays_received: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +153,7 @@ class Connection:
             self._send(self._number, frames)
 
     def _send(self, number: int, frames: list[codec.WireFrame]) -> None:
-        self._count_sent(frames)
+        self.wire_bytes = self.wire_bytes.with_sent(frames)
         try:
             self._line.send(frames)
         except zmq.Again:  # an engine that refused the keys has closed its end, or its queue is full
@@ -230,7 +221,7 @@ class Connection:
     def _take(self, received: list[zmq.Frame]) -> None:
         self._heard = asyncio.get_running_loop().time()
         frames: list[codec.WireFrame] = [frame.buffer for frame in received]
-        self._count_received(frames)
+        self.wire_bytes = self.wire_bytes.with_received(frames)
         if codec.is_event(frames):
             self._hear(frames)
         else:
@@ -314,29 +305,40 @@ class Connection:
             raise EngineUnavailable(self._road.refusal)
         if not answer.done():
             return False
-        self._require_same_engine(answer.result())
+        self._meet(answer.result())
         return True
 
     def _greet(self) -> tuple[asyncio.Future[Reply | DjinnError], int]:
         self._number += 1
         answer: asyncio.Future[Reply | DjinnError] = asyncio.get_running_loop().create_future()
-        hello = msgspec.structs.replace(self._hello, heard=self._latest_event)
+        hello = msgspec.structs.replace(self._hello, heard=self._latest_event, engine=self.welcome.engine)
         self._pending[self._number] = _Sent([], answer.set_result)
         self._send(self._number, codec.encode_checked(self._number, hello))
         return answer, self._number
 
-    def _require_same_engine(self, welcome: Reply | DjinnError) -> None:
+    def _meet(self, welcome: Reply | DjinnError) -> None:
+        """Go on with the engine that answered Hello, which may be the next one of the model: that has the sessions from
+        the journal, with what their requests were answered, and hears anew what is listened to."""
         if isinstance(welcome, DjinnError):
             raise welcome
-        if not isinstance(welcome, Welcome) or welcome.engine != self.welcome.engine:
-            raise EngineUnavailable(
-                f"{self._named} was started anew meanwhile; load it again, and the sessions that it has kept come back."
-            )
+        if not isinstance(welcome, Welcome):
+            raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
+        earlier, self.welcome = self.welcome, welcome
+        if welcome.engine == earlier.engine:
+            return
+        if (welcome.model.name, welcome.model.revision) != (earlier.model.name, earlier.model.revision):
+            raise EngineUnavailable(f"{self._named} serves {welcome.model.name} now; load the model again.")
+        self._latest_event = welcome.events
+        unanswered, self._pending = self._pending, {}
+        for session in self._subscriptions.sessions:
+            self.post(Listen(session=session), lambda outcome: None)
+        self._pending |= unanswered  # sent after these, and heard from the beginning
+        self._subscriptions.hand_out(EventsMissed(session=""))
 
     def _go_on(self) -> None:
         log.info("The line to %s is back", self.entry.commands)
         self.down_since, self._heard = None, asyncio.get_running_loop().time()
-        for number, sent in sorted(self._pending.items()):
+        for number, sent in tuple(self._pending.items()):
             self._send(number, sent.frames)
 
     async def _learn_of_end(self) -> None:
@@ -367,26 +369,6 @@ class Connection:
                 self._lose(f"{self._named} has said nothing for {SILENCE_SECONDS:.0f} s; {SEE_LOG}.")
                 return
             self.post(Ping(answered=min(self._pending, default=self._number + 1) - 1), lambda outcome: None)
-
-    def _count_sent(self, frames: list[codec.WireFrame]) -> None:
-        head, *arrays = (memoryview(frame).nbytes for frame in frames)
-        old = self.wire_bytes
-        self.wire_bytes = WireBytes(
-            sent=old.sent + head + sum(arrays),
-            received=old.received,
-            arrays_sent=old.arrays_sent + sum(arrays),
-            arrays_received=old.arrays_received,
-        )
-
-    def _count_received(self, frames: list[codec.WireFrame]) -> None:
-        head, *arrays = (memoryview(frame).nbytes for frame in frames)
-        old = self.wire_bytes
-        self.wire_bytes = WireBytes(
-            sent=old.sent,
-            received=old.received + head + sum(arrays),
-            arrays_sent=old.arrays_sent,
-            arrays_received=old.arrays_received + sum(arrays),
-        )
 
 
 def _settle(answer: asyncio.Future[Reply], outcome: Reply | DjinnError) -> None:

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry
 from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.persistence.image import (
+    AnsweredImage,
     BreakpointImage,
     CachedEditImage,
     ChangeImage,
@@ -185,6 +186,9 @@ class _Dump:
             places=None,
             lost=session.needs_recompute,
             shares=session.shares.by_person,
+            answered=tuple(map(AnsweredImage.of, session.answered)) if self.light else (),
+            let_go=session.answered.let_go if self.light else {},
+            holder=(session.holder or session.left_by) if self.light else None,
         )
 
     def _live_states(self) -> StatesImage:

@@ -331,6 +331,15 @@ class PlacesImage(ImagePart, frozen=True):
     lines: dict[int, dict[int, StatesImage]] = msgspec.field(default_factory=dict)
 
 
+class AnsweredImage(ImagePart, frozen=True):
+    """A request that changed the session, of a client that may send it again."""
+
+    client: bytes
+    number: int
+    done: bool
+    reply: bytes | None
+
+
 class SessionImage(ImagePart, frozen=True):
     """A whole session. `committed` positions are in the cache. `rows` is None where the rows have to be recomputed from
     the tokens, or `places` says where they and the states may still be. `lost`: they were missing already when this
@@ -370,4 +379,7 @@ class SessionImage(ImagePart, frozen=True):
     attention: str | None = None
     shares: dict[str, Access] = msgspec.field(
         default_factory=dict
-    )  # by person, of a journal; a restored checkpoint has none
+    )  # by person, of a journal; a restored checkpoint has none, nor what follows
+    answered: tuple[AnsweredImage, ...] = ()
+    let_go: dict[bytes, int] = msgspec.field(default_factory=dict)
+    holder: str | None = None

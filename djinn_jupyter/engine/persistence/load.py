@@ -30,6 +30,7 @@ from djinn_jupyter.engine.persistence.values import (
     give_back,
     nowhere,
 )
+from djinn_jupyter.engine.session.answered import AnsweredRequests
 from djinn_jupyter.engine.session.cached_edits import fits_layer
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
@@ -127,6 +128,7 @@ class _Load:
             rules={one.number: self._rule(one) for one in image.rules},
             watches={watch.key: watch for watch in map(self._watch, image.watches)},
             shares=Shares(),
+            answered=AnsweredRequests(),
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 

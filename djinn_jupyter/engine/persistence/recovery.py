@@ -19,6 +19,7 @@ from djinn_jupyter.engine.persistence.load import load_session
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk
+from djinn_jupyter.engine.session.answered import AnsweredRequest
 from djinn_jupyter.engine.session.ownership import named_notebook
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -71,8 +72,9 @@ class Recovery:
         kept = self._config.stops_kept
         try:
             session = load_session(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
-            session.keep_for(named_notebook(name))
+            session.keep_for(named_notebook(name), image.holder)
             session.shares.take_over(image.shares)
+            session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
             journal.set_aside(found.path, error)
             return None

@@ -11,14 +11,22 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
 from djinn_jupyter.engine.process.persons import Person, named_by, require_unowned
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.session.ownership import is_anothers
-from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, UsageError, VersionMismatch
+from djinn_jupyter.errors import (
+    DjinnError,
+    EngineUnavailable,
+    IllegalMove,
+    SessionsWouldSuffer,
+    UsageError,
+    VersionMismatch,
+)
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.names import require_showable, told_apart
@@ -37,6 +45,7 @@ from djinn_jupyter.wire.replies import (
     Welcome,
 )
 from djinn_jupyter.wire.requests import (
+    DropCheckpoint,
     Goodbye,
     Hello,
     Listen,
@@ -56,6 +65,12 @@ log = logging.getLogger(__name__)
 AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes back
 FORGOTTEN_SECONDS = 24 * 3600.0
 MOST_CLIENTS = 100  # of one person with a key
+NOT_AGAIN: Final = (Shutdown, DropCheckpoint)
+"""Requests that belong to no session, so that no engine knows whether an earlier one has done them."""
+STARTED_ANEW: Final = (
+    "The engine was started anew after this was asked for, and it is not known whether it was done: look, and ask "
+    "again."
+)
 Answer = Callable[[Reply], None]
 
 
@@ -82,7 +97,8 @@ class Served(Protocol):
     def keeps_sessions(self) -> bool: ...
     def access(self, session: str, person: str) -> Access | None: ...
     def forget_sessions(self) -> None: ...
-    def accept(self, request: Request, holder: Holder, reply: Answer) -> None: ...
+    def accept(self, request: Request, holder: Holder, reply: Answer, known_as: RequestId | None = None) -> None: ...
+    def left_by(self, holder: Holder) -> tuple[str, ...]: ...
     def depart(self, holder: Holder) -> None: ...
 
 
@@ -121,6 +137,11 @@ class ClientTable:
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
 
     @property
+    def engine(self) -> str:
+        """The name of the engine's process, drawn when it began."""
+        return self._name
+
+    @property
     def attached(self) -> int:
         """The number of present clients that keep the engine alive (no observers). May be read from any thread."""
         return sum(self._present(client) and not client.observer for client in tuple(self._clients.values()))
@@ -128,30 +149,39 @@ class ClientTable:
     def knows(self, peer: bytes) -> bool:
         return peer in self._clients
 
-    def receive(self, peer: bytes, request: Request, answer: Answer, person: str | None = None) -> None:
+    def receive(
+        self,
+        peer: bytes,
+        request: Request,
+        answer: Answer,
+        person: str | None = None,
+        known_as: RequestId | None = None,
+    ) -> None:
         """Handle one request of the client `peer`, behind which is `person`, by the key of the connection on which this
         very request came, or the engine's own user (None). `answer` is called exactly once, now or later, from any
-        thread."""
+        thread. `known_as` is the request's id where it may come again."""
         behind = None if person is None else Person(person, self._engine.access)
         answer = answer if behind is None else behind.answered_by(answer)
         try:
             if behind is None:
-                self._receive(peer, request, answer, None)
+                self._receive(peer, request, answer, None, known_as)
             else:
-                self._receive_of(behind, peer, request, answer)
+                self._receive_of(behind, peer, request, answer, known_as)
         except DjinnError as error:
             answer(Failed.of(error))
         except Exception as error:  # the process's edge: one client's request may not end the service
             log.exception("A %s could not be handled", type(request).__name__)
             answer(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
 
-    def _receive_of(self, person: Person, peer: bytes, request: Request, answer: Answer) -> None:
+    def _receive_of(
+        self, person: Person, peer: bytes, request: Request, answer: Answer, known_as: RequestId | None
+    ) -> None:
         asked = person.asks(request)
         session = named_by(asked)
         if session is None or person.owns(session):
-            self._receive(peer, asked, answer, person)
+            self._receive(peer, asked, answer, person, known_as)
         else:
-            self._receive(peer, asked, person.told_as_guest(answer, session, request), person)
+            self._receive(peer, asked, person.told_as_guest(answer, session, request), person, known_as)
 
     def sweep(self) -> None:
         """Detach the sessions of holders that have been silent for too long, and forget clients after a day."""
@@ -187,7 +217,9 @@ class ClientTable:
         if peer in self._clients:
             self._dismiss(peer)
 
-    def _receive(self, peer: bytes, request: Request, answer: Answer, person: Person | None) -> None:
+    def _receive(
+        self, peer: bytes, request: Request, answer: Answer, person: Person | None, known_as: RequestId | None
+    ) -> None:
         if isinstance(request, Hello):
             return answer(self._welcome(peer, request, person))
         client = self._clients.get(peer)
@@ -195,6 +227,8 @@ class ClientTable:
             raise IllegalMove("The engine does not know this client: say Hello first.")
         client.last_heard = self._clock()
         self._return(client.holder)
+        if known_as is not None and known_as.again and isinstance(request, NOT_AGAIN):
+            raise EngineUnavailable(STARTED_ANEW)
         match request:
             case Ping():
                 answer(Pong())
@@ -221,7 +255,7 @@ class ClientTable:
                     require_unowned(request)
                 if isinstance(request, Share) and request.access is not None:
                     self._require_known(request.person)
-                self._engine.accept(request, client.holder, answer)
+                self._engine.accept(request, client.holder, answer, known_as)
 
     def _welcome(self, peer: bytes, hello: Hello, person: Person | None) -> Welcome:
         self._require_this_protocol(hello)
@@ -240,6 +274,8 @@ class ClientTable:
             last_heard=self._clock(),
             outlives_lines=bool(hello.token),
         )
+        if hello.engine not in ("", self._name):
+            self._left_behind.setdefault(holder, self._engine.left_by(holder))
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
         return Welcome(

@@ -8,13 +8,15 @@ answered.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
-from djinn_jupyter.engine.process.kept_replies import KeptReplies
+from djinn_jupyter.engine.process.kept_replies import MOST_REPLIES, KeptReplies
+from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Failed
@@ -39,6 +41,7 @@ from djinn_jupyter.wire.requests import (
 )
 
 NOWHERE: Final = b""  # no connection has this routing id
+_DIGEST_BYTES: Final = 16
 KEPT_SECONDS: Final = 600.0
 """After which the replies to a client that is not heard any more are let go."""
 NOT_KEPT: Final = Failed(
@@ -58,7 +61,15 @@ class _KeptClient:
     kept: KeptReplies
     peer: bytes
     heard_at: float
-    taken: int = 0  # all requests up to this number
+    digest: bytes
+    resent_before: int  # requests below this number were sent to an earlier engine first
+    taken: set[int] = field(default_factory=set)  # requests that came, beyond `confirmed`
+    confirmed: int = 0  # up to this number the client has all replies
+
+    def has_all_up_to(self, number: int) -> None:
+        """Note that the client has the replies up to that number, and sends none of these requests again."""
+        self.confirmed = max(self.confirmed, number)
+        self.taken = {one for one in self.taken if one > self.confirmed}
 
 
 class Lines:
@@ -72,18 +83,28 @@ class Lines:
         """Return the number of clients that outlive their lines."""
         return len(self._clients)
 
-    def greet(self, peer: bytes, token: str, key: PublicKey = b"") -> bytes:
-        """Return the client that says Hello on a connection; from here on it is spoken to there."""
+    def greet(self, peer: bytes, token: str, key: PublicKey = b"", *, resent_before: int = 0) -> bytes:
+        """Return the client that says Hello on a connection; from here on it is spoken to there. One of an earlier
+        engine sends again what it asked for before this number."""
         self.lose(peer)
         if not token:
             return peer
         name = name_of(token, key)
-        client = self._clients.get(name) or _KeptClient(self._kept.setdefault(key, KeptReplies()), peer, self._clock())
+        client = self._clients.get(name) or self._new(name, peer, key, resent_before)
         self._clients[name] = client
         self._on.pop(client.peer, None)
         client.peer, client.heard_at = peer, self._clock()
         self._on[peer] = name
         return name
+
+    def _new(self, name: bytes, peer: bytes, key: PublicKey, resent_before: int) -> _KeptClient:
+        return _KeptClient(
+            kept=self._kept.setdefault(key, KeptReplies()),
+            peer=peer,
+            heard_at=self._clock(),
+            digest=hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest(),
+            resent_before=resent_before,
+        )
 
     def lose(self, peer: bytes) -> None:
         """Speak to no client on a connection any more; the one that was there may come back on another."""
@@ -103,15 +124,25 @@ class Lines:
         return name in self._clients
 
     def take(self, name: bytes, number: int) -> bool:
-        """Note that a request came. Return False where it, or a later one, had come before."""
+        """Note that a request came. Return False where it had come before."""
         client = self._clients.get(name)
         if client is None:
             return True
         client.heard_at = self._clock()
-        if number <= client.taken:
+        if number <= client.confirmed or number in client.taken:
             return False
-        client.taken = number
+        client.taken.add(number)
+        if len(client.taken) > MOST_REPLIES:
+            client.has_all_up_to(min(client.taken))
         return True
+
+    def known_as(self, name: bytes, number: int) -> RequestId | None:
+        """Return the id of a request by which a session knows it again; None for a client that sends none again. The
+        journal has it, and the token does not follow from it."""
+        client = self._clients.get(name)
+        if client is None:
+            return None
+        return RequestId(client=client.digest, number=number, again=number < client.resent_before)
 
     def remember(self, name: bytes, number: int, frames: list[codec.WireFrame]) -> None:
         """Keep a reply until the client has it, or its person's are too many, or too large ones."""
@@ -131,6 +162,7 @@ class Lines:
         client = self._clients.get(name)
         if client is not None:
             client.kept.confirm(name, number)
+            client.has_all_up_to(min(number, max(client.taken, default=0)))
 
     def forget(self, name: bytes) -> None:
         client = self._clients.pop(name, None)

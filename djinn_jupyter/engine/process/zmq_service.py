@@ -207,9 +207,11 @@ class Service:
             said = EngineError(f"It cannot be read ({in_short(error)}).")
             return self._refusals.refuse(client, codec.read_number(frames), said)
         if isinstance(envelope.body, Hello):
-            if envelope.body.heard is not None and not self._knows_of_old(peer, envelope.body):
+            hello = envelope.body
+            comes_anew = hello.heard is not None and not self._knows_of_old(peer, hello)
+            if comes_anew and hello.engine in ("", self._clients.engine):
                 return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
-            client = self._greet(peer, envelope.body)
+            client = self._greet(peer, hello, resent_before=envelope.id if comes_anew else 0)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
         self._hand_on(client, envelope, person)
@@ -218,9 +220,9 @@ class Service:
         """Return whether the client that comes back is known, so that what it sends again is not done twice."""
         return self._lines.outlives(name_of(hello.token, self._admission.key(peer)))
 
-    def _greet(self, peer: bytes, hello: Hello) -> bytes:
+    def _greet(self, peer: bytes, hello: Hello, resent_before: int) -> bytes:
         """Return the client that speaks on this connection from now on. A token is that of one key alone."""
-        return self._lines.greet(peer, hello.token, self._admission.key(peer))
+        return self._lines.greet(peer, hello.token, self._admission.key(peer), resent_before=resent_before)
 
     def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         """Answer a request that came before: when it is done, or now with the reply that it got."""
@@ -240,10 +242,11 @@ class Service:
             return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
         self._requests += 1
         self._sender.pending.add((client, envelope.id))
-        self._clients.receive(client, request, self._answer_to(client, envelope.id), person)
+        known_as = self._lines.known_as(client, envelope.id)
+        self._clients.receive(client, request, self._answer_to(client, envelope.id), person, known_as)
         if isinstance(request, Ping):
             self._lines.confirm(client, request.answered)
-        if isinstance(request, Hello) and request.heard is not None:
+        if isinstance(request, Hello) and request.heard is not None and request.engine == self._clients.engine:
             self._sender.catch_up(client, request.heard)
 
     def _turn_away(self, peer: bytes, frames: list[codec.WireFrame], refused: KeyRefused) -> None:

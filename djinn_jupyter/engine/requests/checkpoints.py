@@ -147,6 +147,7 @@ class CheckpointRequests:
         before = self._sessions.get(request.session)
         if before is not None:
             session.shares.take_over(before.shares.by_person)
+            session.answered.take_over(iter(before.answered), before.answered.let_go)
             self._life.end(before)
         self._life.begin(session)
         return Opened(session=reports.describe(session), created=True)

@@ -10,6 +10,7 @@ from djinn_jupyter.engine.requests.handles import Answered, RequestHandlers
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job, Underway
@@ -36,6 +37,7 @@ class Dispatcher:
         handlers: RequestHandlers,
         needs: RequestNeeds,
         owners: Owners,
+        repeats: RepeatedRequests,
         stateless: StatelessRequests,
         runtime: Runtime,
         *,
@@ -47,7 +49,7 @@ class Dispatcher:
         answers: Answers,
         faults: Faults,
     ) -> None:
-        self._handlers, self._needs, self._owners = handlers, needs, owners
+        self._handlers, self._needs, self._owners, self._repeats = handlers, needs, owners, repeats
         self._stateless, self._runtime = stateless, runtime
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
         self._waiting, self._answers, self._faults = waiting, answers, faults
@@ -65,8 +67,13 @@ class Dispatcher:
 
     def _dispatch(self, queued: QueuedRequest, session: Session | None) -> None:
         """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
-        there is no room."""
+        there is no room. Answer one that came before."""
         request = queued.request
+        self._owners.require_shared(request, queued.holder)
+        known = self._repeats.reply_to(queued)
+        if known is not None:
+            self._answers.add(queued, known)
+            return
         if session is not None and not self._needs.of(request).while_away:
             self._residency.asked(session)
         if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
@@ -199,6 +206,8 @@ class Dispatcher:
             session, steps = result.session, result.steps
         elif isinstance(result, Generator):
             steps = result
+            if session is not None:
+                self._repeats.begin(queued, session)
         else:
             self._answers.add(queued, result)
             return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from djinn_jupyter.engine.requests.stateless import STATELESS, StatelessRequests
 from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mailbox, QueuedRequest, TextRead
 from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens
+from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
@@ -25,7 +26,13 @@ class Intake:
             return reply(self._faults.reply_to(error))
         self.accept(request, holder, reply)
 
-    def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
+    def accept(
+        self,
+        request: ask.Request,
+        holder: Holder,
+        reply: Callable[[Reply], None],
+        known_as: RequestId | None = None,
+    ) -> None:
         """Take a request that was read off the wire."""
         try:
             if isinstance(request, STATELESS):
@@ -35,7 +42,9 @@ class Intake:
         except Exception as error:  # noqa: BLE001  the request's edge
             reply(self._faults.reply_to(error))
         else:
-            self._mailbox.post(QueuedRequest(request=request, holder=holder, reply=reply, tokens=tokens))
+            self._mailbox.post(
+                QueuedRequest(request=request, holder=holder, reply=reply, tokens=tokens, known_as=known_as)
+            )
 
     def depart(self, holder: Holder) -> None:
         """Post that the holder has gone; its sessions stay, detached."""

@@ -22,6 +22,11 @@ class RequestNeeds:
             return ()
         return (request.session, request.name) if isinstance(request, ask.Fork) else (request.session,)
 
+    def kept_with(self, request: ask.RequestBase) -> tuple[str, ...]:
+        """Return the names of the sessions that keep the reply to a request, because it may not be done twice: those
+        that it changes, and the one that it writes to a checkpoint."""
+        return (request.session,) if isinstance(request, ask.SaveCheckpoint) else self.changed_by(request)
+
     def lacks_bytes(self, session: Session, request: ask.Request) -> bool:
         """True where the request needs data of the session that is off the device."""
         here = session.residence

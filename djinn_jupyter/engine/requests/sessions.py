@@ -92,6 +92,7 @@ class SessionRequests:
             session.name, session.owner, session.holder, session.holder_notebook, temporary=session.temporary
         )
         fresh.shares.take_over(session.shares.by_person)
+        fresh.answered.take_over(iter(session.answered), session.answered.let_go)
         self._life.end(session)
         return self._life.begin(fresh)
 

@@ -61,7 +61,7 @@ class SwapRequests:
         """Make this session, of all sessions, the one that the holder's magics act on."""
         for other in self._sessions.values():
             if other.used_by == holder.name:
-                other.leave_alone()
+                other.use(None)
                 self._sessions.touch(other.name)
         session.use(holder.name)
 

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 
 from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens
+from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
 
@@ -28,13 +29,15 @@ class Holder:
 @dataclass(slots=True, kw_only=True, eq=False)
 class QueuedRequest:
     """A queued request with its sender and the callback for its reply. `reply` may be called from the engine's thread
-    only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile."""
+    only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile. One that
+    may come again is `known_as` the same then."""
 
     request: Request
     holder: Holder
     reply: Callable[[Reply], None]
     answered: bool = False
     tokens: PendingTokens | None = None
+    known_as: RequestId | None = None
 
     @property
     def unread(self) -> bool:

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session import states
+from djinn_jupyter.engine.session.answered import AnsweredRequests
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.pass_log import PassLog
@@ -59,9 +60,11 @@ class Session:
     runs: int = 0  # prompts so far
     forked_from: Origin | None = None
     shares: Shares = field(default_factory=Shares)
+    answered: AnsweredRequests = field(default_factory=AnsweredRequests)
     used_by: str | None = None  # the holder whose magics act on it
     holder_notebook: str | None = None
     kept_for: str | None = None  # the notebook that it was recovered for, until that opens it
+    left_by: str | None = None  # the holder that had it in an earlier process, until one opens it
     temporary: bool = False  # it ends with its holder, and the journal does not have it
     stop: int | None = None
     edition: int | None = None
@@ -172,24 +175,20 @@ class Session:
 
     def attach(self, holder: str, notebook: str | None) -> None:
         """Note the holder that has it open from now on."""
-        self.holder, self.holder_notebook = holder, notebook
+        self.holder, self.holder_notebook, self.left_by = holder, notebook, None
         self.kept_for = None if notebook == self.kept_for else self.kept_for
 
     def detach(self) -> None:
         """Note that its holder has gone, or has let go of it."""
         self.holder = self.holder_notebook = None
 
-    def keep_for(self, notebook: str | None) -> None:
-        """Note that it belongs to this notebook, whose kernel has not opened it again yet."""
-        self.kept_for = notebook
+    def keep_for(self, notebook: str | None, left_by: str | None = None) -> None:
+        """Note that it belongs to this notebook, whose kernel has not opened it again yet, and who had it before."""
+        self.kept_for, self.left_by = notebook, left_by
 
-    def use(self, holder: str) -> None:
-        """Note that the holder's magics act on it."""
+    def use(self, holder: str | None) -> None:
+        """Note that the holder's magics act on it; None: they act on another one."""
         self.used_by = holder
-
-    def leave_alone(self) -> None:
-        """Note that its user's magics act on another one."""
-        self.used_by = None
 
     def begin_work(self, kind: JobKind) -> None:
         self.work = kind

@@ -38,6 +38,7 @@ from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
 from djinn_jupyter.engine.residency.residency import Residency
@@ -208,6 +209,10 @@ class _Assembly:
         return Owners(self.sessions, self.residency, self.needs)
 
     @cached_property
+    def repeats(self) -> RepeatedRequests:
+        return RepeatedRequests(self.sessions, self.needs)
+
+    @cached_property
     def tokenizing(self) -> Tokenizing:
         given = self.given
         return Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
@@ -241,6 +246,7 @@ class _Assembly:
             self.handlers,
             self.needs,
             self.owners,
+            self.repeats,
             self.stateless,
             self.runtime,
             sessions=self.sessions,
@@ -285,6 +291,7 @@ class _Assembly:
         return Promises(
             self.answers,
             self.needs,
+            self.repeats,
             self.accounting,
             self.state_publisher,
             sessions=self.sessions,

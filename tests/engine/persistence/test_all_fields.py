@@ -23,6 +23,7 @@ from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence import image
 from djinn_jupyter.engine.persistence.image import ImagePart
+from djinn_jupyter.engine.session.answered import MOST_REQUESTS, AnsweredRequests, RequestId
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
@@ -42,6 +43,7 @@ from tests.engine.persistence.roundtrip import carry, pair_of
 OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     Session: {
         *("holder", "holder_notebook", "kept_for", "used_by", "temporary"),  # the kernels of another engine
+        "left_by",  # test_repeated
         *("work", "progress", "pause_requested", "plan_version", "last_used"),  # work that is under way
         *("residence", "storage_table", "cache"),  # where its bytes are; rows are compared in test_round_trip
         *("texts", "needs_recompute", "exactness", "logits_1V"),  # made again
@@ -68,6 +70,7 @@ UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[ImagePart]], dict[str, set[str
     (Session, image.SessionImage): {
         **{"state": {"paused"}, "edits": {"edits", "edits_made"}, "pass_log": {"trail"}, "logits_1V": {"logits"}},
         **{"cache": {"committed", "rows", "places", "states"}, "generation": {"line", "lines"}},
+        **{"answered": {"answered", "let_go"}, "left_by": {"holder"}},
         **{"frame": {"frame", "frames"}, "saved_states": {"journal"}, "needs_recompute": {"lost"}},
     },
     (History, image.HistoryImage): {},
@@ -116,6 +119,8 @@ def differing(one: Any, other: Any, path: str = "session") -> Iterator[str]:
         yield from differing(one.generator.get_state(), other.generator.get_state(), f"{path}.generator")
     elif isinstance(one, Shares):
         yield from differing(one.by_person, other.by_person, path)
+    elif isinstance(one, AnsweredRequests):
+        yield from differing([list(one), one.let_go], [list(other), other.let_go], path)
     elif is_dataclass(one) or isinstance(one, msgspec.Struct):
         for name in _names(one):
             yield from differing(getattr(one, name), getattr(other, name), f"{path}.{name}")
@@ -156,6 +161,9 @@ def used(desk: Desk) -> Session:
     desk.edit(Scale(factor=0.5), positions=(-1,))
     session = desk.session()
     session.shares.grant("bert", "read")
+    for number in range(MOST_REQUESTS + 1):
+        session.answered.conclude(RequestId(client=b"a digest", number=number), b"a reply")
+    session.answered.begin(RequestId(client=b"a digest", number=100))
     assert session.state == "paused"
     for one in session.breakpoints.values():
         one.note = "what may be meant otherwise"
@@ -191,7 +199,8 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
     else:
         carry(one, other)
     lost = [path for path in differing(before, other.session()) if not _is_count_of_a_rule(path)]
-    assert lost == ([] if way == "journal" else ["session.shares"])  # a checkpoint is opened by whoever has the file
+    of_a_person = ["session.shares", "session.answered[0]", "session.answered[1]"]
+    assert lost == ([] if way == "journal" else of_a_person)  # a checkpoint is opened by whoever has the file
     if way == "journal":
         forget(other)
     else:
