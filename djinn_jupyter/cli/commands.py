@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from djinn_jupyter.client.engines.spelling import closest, closest_option, in_full, number_in_words
+from djinn_jupyter.client.engines.spelling import closest, closest_option, in_full, value_in_words
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 _PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence, and where to read on."""
-        self.exit(2, f"djinn: {number_in_words(message)} ({self.prog} --help)\n")
+        self.exit(2, f"djinn: {value_in_words(message)} ({self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

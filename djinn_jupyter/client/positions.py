@@ -24,10 +24,15 @@ def spell_positions(
     the one after its last, needed for an open slice; `named` returns the positions of a token by its text."""
     if positions is None:
         return None
-    found = tuple(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends))
-    if not found or len(found) > MAX_POSITIONS:
-        raise InvalidEdit(f"Positions {positions!r} select nothing (or too much); write -1, [0, 4] or '2:5'.")
-    return found
+    return _some(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends), positions)
+
+
+def _some(found: Iterable[int], written: object) -> tuple[int, ...]:
+    """Return the indices that were found by what was written. InvalidEdit where they are none or too many."""
+    indices = tuple(found)
+    if not indices or len(indices) > MAX_POSITIONS:
+        raise InvalidEdit(f"Positions {written!r} select nothing (or too much); write -1, [0, 4] or '2:5'.")
+    return indices
 
 
 def spell_standing(
@@ -45,7 +50,7 @@ def spell_standing(
     if any(one.first == 0 for one in onward):
         return None, None
     ends = no_ends(InvalidEdit("A rule is for passes of every length: write its positions as 2:5, 5:, -3: or -1."))
-    found = spell_positions([index for one in rest for index in _indices(one, ends)], ends) if rest else None
+    found = _some((index for one in rest for index in _indices(one, ends)), positions) if rest else None
     return found, min((one.first for one in onward), default=None)
 
 

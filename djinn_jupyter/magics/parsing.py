@@ -193,7 +193,7 @@ def _in_words(parser: argparse.ArgumentParser, said: str) -> str:
     _, too_much, words = said.partition("unrecognized arguments: ")
     if too_much:
         return f"{in_quotes(words)} has no place here; %{parser.prog}? says what can be given."
-    return spelling.number_in_words(said)
+    return spelling.value_in_words(said)
 
 
 def _by_parameter(parser: argparse.ArgumentParser) -> dict[str, str]:

@@ -48,6 +48,11 @@ def test_positions_that_depend_on_a_length_are_refused(written: str) -> None:
         spell_standing(written)
 
 
+def test_a_refusal_says_the_positions_as_they_were_written() -> None:
+    with pytest.raises(InvalidEdit, match="Positions '5:2' select nothing"):
+        spell_standing("5:2")
+
+
 @pytest.fixture(scope="module")
 def engines() -> tuple[Desk, Desk]:
     return build_desk(build("llama")), build_desk(build("llama"))

@@ -76,7 +76,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_close oslo", "There is no session 'oslo'"),
         ("%djinn_diff paris", "neither stands at a stop nor has finished"),
         ("%djinn_swap", "required: way"),
-        ("%djinn_swap away", "invalid choice: 'away'"),
+        ("%djinn_swap away", "way is one of 'out', 'in', not 'away'."),
         ("%djinn_swap in --disk", "it belongs to %djinn_swap out"),
         ("%djinn_rest", "required: seconds"),
         ("%djinn_rest soon", "seconds"),

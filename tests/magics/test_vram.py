@@ -109,4 +109,4 @@ def test_a_trace_of_ones_own_can_be_drawn(notebook: Notebook) -> None:
     notebook.cell("%djinn_load demo -o engine\ntrace = engine.memory_trace()\n%djinn_swap out\n_ = trace.stop()")
     assert "1 move" in notebook.cell("%djinn_vram --of trace")
     assert "knows no 'nothing'" in notebook.fails("%djinn_vram --of nothing")
-    assert "invalid choice" in notebook.fails("%djinn_vram now")
+    assert "not 'now'." in notebook.fails("%djinn_vram now")

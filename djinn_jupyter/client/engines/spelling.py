@@ -32,6 +32,9 @@ _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
 LAST_PORT: Final = 2**16 - 1
 _NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
+_NO_CHOICE: Final = re.compile(
+    r"argument (?P<option>.+?): invalid choice: (?P<value>.+) \(choose from (?P<choices>.+)\)"
+)
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
 
 
@@ -113,13 +116,15 @@ def closest(word: str, known: Iterable[str], **meant: str) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def number_in_words(said: str) -> str:
-    """Rephrase argparse's message about a value that is not a number without the name of a Python type."""
-    found = _NO_NUMBER.match(said)
-    if found is None:
-        return said
-    kind = "a whole number" if found["kind"] == "int" else "a number"
-    return f"{found['option']} takes {kind}, not {found['value']}."
+def value_in_words(said: str) -> str:
+    """Rephrase argparse's message about a value that is not a number, without the name of a Python type, or none of
+    several."""
+    if (found := _NO_NUMBER.match(said)) is not None:
+        kind = "a whole number" if found["kind"] == "int" else "a number"
+        return f"{found['option']} takes {kind}, not {found['value']}."
+    if (found := _NO_CHOICE.match(said)) is not None:
+        return f"{found['option']} is one of {found['choices']}, not {found['value']}."
+    return said
 
 
 def closest_option(word: str, known: Iterable[str], meant: Mapping[str, str]) -> str:
