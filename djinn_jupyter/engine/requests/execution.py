@@ -89,8 +89,8 @@ class ExecutionRequests:
             )
 
     def _fresh_cache(self, session: Session, positions: int) -> None:
-        """Give the session an empty cache with room for the prompt. Frees the old line only when the new one has, or
-        can take, its pages."""
+        """Give the session an empty cache with room for the prompt, in the old line's working memory. Frees the old
+        line only when the new one has, or can take, its pages."""
         fresh = self._runtime.space.new_cache()
         try:
             fresh.allocate(0, positions)
@@ -100,6 +100,7 @@ class ExecutionRequests:
             session.cache.free()
             fresh.allocate(0, positions)
         else:
+            fresh.take_working(session.cache)
             session.cache.free()
         session.take_cache(fresh)
 

@@ -104,6 +104,12 @@ class PagedCache(Cache):
             group.flush()
             group.table.accept(start, end, pages)
 
+    def take_working(self, other: PagedCache) -> None:
+        """Take the memory of another cache's working copies for this one, which is empty: a line that begins anew needs
+        none of its own. The other's rows stay in its pages."""
+        for group, earlier in zip(self.groups, other.groups, strict=True):
+            group.take_working(earlier)
+
     def append(self, rows: Sequence[Sequence[tuple[Tensor, Tensor]]], count: int) -> None:
         """Write and commit the next `count` positions, whose pages are allocated: for each group and run, keys
         [n, H, count, D] and values."""

@@ -61,6 +61,14 @@ class GroupCache:
             self.working.gather(first, min(self.written, first + capacity))
             return
 
+    def take_working(self, other: GroupCache) -> None:
+        """Take the memory of another cache's working copy, where it has one, for the rows of this one, which is empty.
+        The other's rows stay in its pages."""
+        other.flush()
+        if other.working is not None:
+            self.working = other.working.handed_on(self.table, 0, self.session, self.drop_working)
+            other.working = None
+
     def _roomy(self, need: int) -> int:
         size = self.geometry.page_positions
         return -(-(need + max(self.slack_positions, need // 4)) // size) * size

@@ -19,6 +19,10 @@ from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 
 
+Memory = tuple[list[Tensor], list[Tensor]]
+"""Keys and values of each run: [n, H, C, D]."""
+
+
 class WorkingCopy:
     """Rows of the positions [base, base + capacity) of every layer of a group, for one session.
 
@@ -32,7 +36,16 @@ class WorkingCopy:
     until the same positions are written again; clone them to keep them.
     """
 
-    def __init__(self, table: PageTable, base: int, capacity: int, session: object, drop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        table: PageTable,
+        base: int,
+        capacity: int,
+        session: object,
+        drop: Callable[[], None],
+        memory: Memory | None = None,
+    ) -> None:
+        """`memory` is that of an earlier copy of this capacity; without it the copy gets memory of its own."""
         self.slab = slab = table.slab
         self.table = table
         self.base = base
@@ -44,7 +57,7 @@ class WorkingCopy:
         self.nbytes = capacity * slab.geometry.position_bytes
         slab.lend(self, Droppable(size=self.nbytes, session=session, drop=drop))
         try:
-            self._keys, self._values = self._buffers()
+            self._keys, self._values = self._allocated() if memory is None else memory
         except (OSError, RuntimeError) as error:  # torch has no narrower class
             slab.reclaim(self)
             raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a working copy: {error}") from error
@@ -54,7 +67,7 @@ class WorkingCopy:
             for place in range(keys.shape[0])
         ]
 
-    def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _allocated(self) -> Memory:
         runs, device = self.slab.geometry.runs, self.slab.device
         keys = [uninitialised((r.layers, r.kv_heads, self.capacity, r.key_dim), r.dtype, device) for r in runs]
         values = [uninitialised((r.layers, r.kv_heads, self.capacity, r.value_dim), r.dtype, device) for r in runs]
@@ -138,6 +151,13 @@ class WorkingCopy:
         """Free the memory. Dirty rows are lost, so flush first."""
         self._keys, self._values, self._layers = [], [], []
         self.slab.reclaim(self)
+
+    def handed_on(self, table: PageTable, base: int, session: object, drop: Callable[[], None]) -> WorkingCopy:
+        """Release this copy, and return one of another table's rows in its memory, which the system has mapped and
+        filled with zeros already."""
+        memory = self._keys, self._values
+        self.release()
+        return WorkingCopy(table, base, self.capacity, session, drop, memory)
 
     def differs(self, end: int) -> bool:
         """True if a clean row before `end` differs in any bit from its row in the page. Waits for the device."""

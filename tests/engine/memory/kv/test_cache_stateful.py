@@ -222,6 +222,16 @@ class Caches(RuleBasedStateMachine):
         if build:
             build_working(line.cache)
 
+    @precondition(lambda self: len(self.lines) < 5)
+    @rule(which=WHICH)
+    def begin_in_the_memory_of(self, which):
+        """A new line takes the working copies of another, which keeps its rows."""
+        line, taken = self.line(which), self.budget.taken
+        kept = line.cache.working_bytes
+        new = self.adopt(PagedCache.create(self.config, self.geometry, self.slabs))
+        new.cache.take_working(line.cache)
+        assert (new.cache.working_bytes, line.cache.working_bytes, self.budget.taken) == (kept, 0, taken)
+
     @precondition(lambda self: len(self.lines) > 1)
     @rule(which=WHICH)
     def free(self, which):
