@@ -39,12 +39,15 @@ class MedianInterval:
     def fields(self) -> dict[str, Any]:
         return asdict(self)
 
-    def at_least(self, bar: float) -> Verdict:
+    def at_least(self, bar: float, *, over_ran: float = 1.0, under_ran: float = 1.0) -> Verdict:
         """Return whether the median reaches the bar: undecided where the interval has the bar inside, and of fewer
-        than six readings."""
-        if self.confidence < CONFIDENCE or self.low < bar <= self.high:
+        than six readings. Of a ratio of times, `over_ran` and `under_ran` are the shares of its time for which each
+        side had a core: what waiting for one could have turned is undecided too."""
+        if self.confidence < CONFIDENCE:
             return "undecided"
-        return "holds" if self.low >= bar else "refuted"
+        if self.low * over_ran >= bar:
+            return "holds"
+        return "refuted" if self.high < bar * under_ran else "undecided"
 
 
 def _readings_outside(count: int) -> int:

@@ -28,7 +28,15 @@ def six(reading: Any) -> list[Any]:
 
 
 def speed(token: float) -> Values:
-    return {"median": token, "low": token - 0.02, "high": token + 0.02, "count": 6, "confidence": 0.97}
+    verdict = "holds" if token > 0.92 else "refuted"
+    return {
+        "median": token,
+        "low": token - 0.02,
+        "high": token + 0.02,
+        "count": 6,
+        "confidence": 0.97,
+        "verdict": verdict,
+    }
 
 
 def swaps(out: float, back: float) -> list[Values]:

@@ -17,14 +17,15 @@ import pytest
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.by_hand import ByHand
+from djinn_jupyter.experiments.claims.judgement import WAITED, read_interval
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.streaming import ring, subjects
-from djinn_jupyter.experiments.streaming.judging import Evidence, judged, left_open
+from djinn_jupyter.experiments.streaming import ring, subjects, turns
+from djinn_jupyter.experiments.streaming.judging import OPEN, Evidence, judged, left_open
 from djinn_jupyter.experiments.streaming.logits import Answer, compared
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
-from djinn_jupyter.experiments.streaming.turns import Repetition, fit_together, readings
+from djinn_jupyter.experiments.streaming.turns import Repetition, fit_together, readings, watched
 
 SMALL = "streaming_small.yaml"
 TIMES = (10.0, 10.1, 10.2, 10.3, 10.4, 10.5)
@@ -119,7 +120,7 @@ def test_an_interval_with_the_bar_inside_is_left_open_by_its_part() -> None:
     uneven = [replace(one, token=one.token * next(factors)) for one in side(alone=True)]
     fields, failures = verdict(readings={**evidence().readings, "djinn": uneven})
     assert failures == []
-    assert left_open(fields) == ["The interval has the bar inside, or is of too few repetitions: token."]
+    assert left_open(fields) == [f"{OPEN}: token."]
 
 
 def test_one_slow_repetition_is_undecided_and_no_failure() -> None:
@@ -127,6 +128,44 @@ def test_one_slow_repetition_is_undecided_and_no_failure() -> None:
     fields, failures = verdict(readings={**evidence().readings, "djinn": ours})
     assert failures == []
     assert fields["of_both_at_once"]["token"]["verdict"] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("factor", "waited", "verdict_then"),
+    [
+        (1.2, {"djinn": 0.0, "both_at_once": 0.5}, "refuted"),
+        (1.2, {"djinn": 0.1, "both_at_once": 0.0}, "undecided"),
+        (1.2, {"djinn": None, "both_at_once": None}, "refuted"),
+        (1.02, {"djinn": 0.5, "both_at_once": 0.0}, "holds"),
+        (1.02, {"djinn": 0.0, "both_at_once": 0.1}, "undecided"),
+    ],
+)
+def test_no_verdict_is_one_that_waiting_for_a_core_could_have_turned(
+    factor: float, waited: dict[str, float | None], verdict_then: str
+) -> None:
+    """Ours that never waited would be nearer to the bar, and so would both at once be faster."""
+    slow = {"djinn": side(factor=factor, alone=True), "both_at_once": side(alone=True)}
+    found = {name: [replace(one, without_core=waited[name]) for one in slow[name]] for name in slow}
+    fields, failures = verdict(readings={**evidence().readings, **found})
+    assert {part["verdict"] for part in fields["of_both_at_once"].values()} == {verdict_then}
+    assert bool(failures) == (verdict_then == "refuted")
+    assert fields["of_both_at_once"]["token"]["without_core"] == waited
+
+
+def test_a_reading_is_told_with_its_wait_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, clock = iter((5.0, 5.5)), iter((10.0, 12.0))
+    monkeypatch.setattr(turns, "seconds_without_core", lambda pids: next(kernel) if pids == [7] else None)
+    monkeypatch.setattr(turns, "perf_counter", lambda: next(clock, 13.0))
+    once = Repetition(first=1.0, token=1.0, total=1.0)
+    assert watched([7], lambda: once)() == replace(once, without_core=0.25)
+    assert watched([8], lambda: once)() == once
+
+
+def test_a_claim_on_a_verdict_that_its_file_leaves_open_is_left_open() -> None:
+    """Though its interval alone would hold it."""
+    speed = {"median": 0.95, "low": 0.93, "high": 0.97, "count": 9, "confidence": 0.96, "verdict": "undecided"}
+    found = read_interval(speed, 0.9, "speeds")
+    assert (found.verdict, found.value, found.reason) == ("undecided", 0.95, WAITED)
 
 
 # --------------------------------------------------------------------------------------------------------- logits

@@ -163,7 +163,7 @@ CHANGES: dict[str, list[tuple[str, Seen]]] = {
     "dtype": [("bfloat16", models), ("bfloat16", model_asked), ("bfloat16", engine_asked)],
     "device_share": [("0.5", budget)],
     "prompt_tokens": [("5", samples)],
-    "new_tokens": [("4", samples)],
+    "new_tokens": [("5", samples)],
     "repeat": [("3", turns)],
     "samples": [("3", samples)],
     "least_of_both": [("0.8", bar)],

@@ -11,6 +11,7 @@ from djinn_jupyter.experiments.intervals import MedianInterval, Verdict
 REPETITIONS: Final = 2  # of what is right or wrong; an interval of times takes six
 ONE: Final = "one repetition decides nothing"
 INSIDE: Final = "the interval has the bar inside"
+WAITED: Final = "waiting for a core could have turned the verdict"
 FEW: Final = "fewer than six repetitions have no interval of 95 %"
 
 
@@ -75,10 +76,13 @@ def together(first: Judgement, *others: Judgement) -> Judgement:
 
 
 def read_interval(fields: Mapping[str, Any], bar: float, of: str) -> Judgement:
-    """Judge an interval that a result file has whether its median is at least `bar`."""
+    """Judge an interval that a result file has whether its median is at least `bar`; what the file leaves open, for
+    waiting for a core could have turned it, stays so."""
     names = ("median", "low", "high", "count", "confidence")
     found = MedianInterval(**{name: fields[name] for name in names})
-    return _judged(found, found.at_least(bar), f"the median of {of} is", f"not at least {bar:g}")
+    judged = _judged(found, found.at_least(bar), f"the median of {of} is", f"not at least {bar:g}")
+    left_open = fields["verdict"] == "undecided" != judged.verdict
+    return replace(judged, verdict="undecided", reason=WAITED) if left_open else judged
 
 
 def _judged(found: MedianInterval, verdict: Verdict, named: str, wanted: str) -> Judgement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ from djinn_jupyter.experiments.streaming.ring import NAME
 from djinn_jupyter.experiments.streaming.turns import Repetition
 
 FASTER: Final = 1.05  # than the fastest copy by hand: the tolerance for clocks
+OPEN: Final = "The interval has the bar inside or is of too few repetitions, or waiting for a core could have turned it"
 FIGURES: Final = {"first_token_ms": "first", "token_ms": "token", "end_to_end_ms": "total"}
 PARTS: Final = {  # of a streamed run, and the reading of it that is held against the same of both at once
     "first_token": "first",
@@ -84,7 +86,7 @@ def judged(seen: Evidence, *, bar: float) -> tuple[dict[str, Any], list[str]]:
 def left_open(fields: Mapping[str, Any]) -> list[str]:
     """Return a sentence for all parts whose verdict these fields leave open, if any."""
     parts = [part for part, found in fields["of_both_at_once"].items() if found["verdict"] == "undecided"]
-    return [f"The interval has the bar inside, or is of too few repetitions: {', '.join(parts)}."] if parts else []
+    return [f"{OPEN}: {', '.join(parts)}."] if parts else []
 
 
 def _side(found: Sequence[Repetition]) -> dict[str, Any]:
@@ -127,8 +129,18 @@ def _of_limit(seen: Evidence, which: str) -> MedianInterval:
 
 
 def _of_both(seen: Evidence, which: str, *, bar: float) -> dict[str, Any]:
+    """Return the ratio to both at once, and its verdict, which is left open where waiting for a core could turn it."""
     found = MedianInterval.of(ratios(_of(seen.readings[others.BOTH], which), _of(seen.readings[NAME], which)))
-    return {**found.fields(), "bar": bar, "verdict": found.at_least(bar)}
+    waited = {name: _without_core(seen.readings[name]) for name in (NAME, others.BOTH)}
+    under_ran, over_ran = (max(0.0, 1 - (share or 0.0)) for share in waited.values())
+    verdict = found.at_least(bar, over_ran=over_ran, under_ran=under_ran)
+    return {**found.fields(), "bar": bar, "without_core": waited, "verdict": verdict}
+
+
+def _without_core(found: Sequence[Repetition]) -> float | None:
+    """Return the mean share of the time for which a side's threads had no core, as far as that is known."""
+    known = [one.without_core for one in found if one.without_core is not None]
+    return statistics.mean(known) if known else None
 
 
 def _repeated(seen: Evidence, passed: bool) -> list[bool]:

@@ -14,7 +14,7 @@ from djinn_jupyter.experiments.course import Course
 from djinn_jupyter.experiments.streaming.logits import Answer
 from djinn_jupyter.experiments.streaming.ring import RingSide
 from djinn_jupyter.experiments.streaming.subjects import Subject
-from djinn_jupyter.experiments.streaming.turns import Measure, Repetition
+from djinn_jupyter.experiments.streaming.turns import Measure, Repetition, watched
 
 RESIDENT, BY_LAYER, COMPUTING = "resident", "synchronous_offload", "computing_alone"
 COPYING, BOTH = "copying_alone", "both_at_once"
@@ -83,7 +83,7 @@ class HandSide:
                 self.tokens.setdefault(verb + mode, set()).add(tuple(made["tokens"]))
             return reading(made, self.file.new_tokens)
 
-        return measure
+        return watched([hand.process.pid], measure)
 
     def _copied(self, hand: Baseline) -> Repetition:
         """Return the milliseconds of copying what the ring streams in a pass, as those of each token."""

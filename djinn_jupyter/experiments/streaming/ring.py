@@ -19,7 +19,7 @@ from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, pids_of, prompt_of
 from djinn_jupyter.experiments.streaming.logits import Answer
 from djinn_jupyter.experiments.streaming.subjects import Subject
-from djinn_jupyter.experiments.streaming.turns import Measure, Repetition
+from djinn_jupyter.experiments.streaming.turns import Measure, Repetition, watched
 from djinn_jupyter.experiments.validation.ring import arrived
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
@@ -57,7 +57,7 @@ class RingSide:
         with engine_for(self.course, self.subject.source, **options) as engine:
             self._learn(engine)
             with cores_first(pids_of(engine), asked=self.file.cores_first) as self.cores_first:
-                yield {NAME: lambda: self._reading(engine)}
+                yield {NAME: watched(pids_of(engine), lambda: self._reading(engine))}
             self.copies = arrived(engine, 0, TIMEOUT)
 
     def _learn(self, engine: RemoteEngine) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from djinn_jupyter.experiments.cores import seconds_without_core
 
 Measure = Callable[[], "Repetition"]
 Tool = Callable[[], AbstractContextManager[Mapping[str, Measure]]]
@@ -15,12 +18,27 @@ WARM_UP = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
     """Milliseconds of one repetition: until the first new token, of each further one, until the last. `alone` is the
-    pass of a token that was asked for by itself, after the first, without the request around it."""
+    pass of a token that was asked for by itself, after the first, without the request around it. `without_core` is the
+    share of the time for which the side's threads, all together, had no core; None where that is not known."""
 
     first: float
     token: float
     total: float
     alone: float | None = None
+    without_core: float | None = None
+
+
+def watched(pids: Sequence[int], measure: Measure) -> Measure:
+    """Return `measure` with the time that the threads of these processes waited for a core."""
+
+    def reading() -> Repetition:
+        before, begun = seconds_without_core(pids), perf_counter()
+        found = measure()
+        seconds, after = perf_counter() - begun, seconds_without_core(pids)
+        waited = None if before is None or after is None else max(0.0, after - before) / seconds
+        return replace(found, without_core=waited)
+
+    return reading
 
 
 def readings(

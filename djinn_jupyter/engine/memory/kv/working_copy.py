@@ -18,7 +18,6 @@ from djinn_jupyter.engine.memory.kv.segments import uninitialised
 from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import SlabFull
 
-
 Memory = tuple[list[Tensor], list[Tensor]]
 """Keys and values of each run: [n, H, C, D]."""
 

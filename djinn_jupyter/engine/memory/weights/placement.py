@@ -88,20 +88,23 @@ def place(
     """Return the placement that streams the fewest layers and leaves an eighth, and at least `pages` bytes, for pages.
     Raises ModelDoesNotFit, with the arithmetic, where there is none.
 
-    The streaming layers are spread evenly among those that stay: while these compute, the next one is copied.
+    The streaming layers are in groups as even as can be, with a layer that stays between two of them and the head,
+    sampling and the next embedding behind the last: while these compute, the link gets ahead again.
     """
     room = allowed - max(allowed // PAGES_SHARE, pages)
     count = len(sizes.layers)
     for streaming in range(slots + 1, count + 1):
-        chosen = tuple(layer for layer in range(count) if _spread(layer, streaming, count))
+        staying = _between_groups(streaming, count - streaming)
+        chosen = tuple(layer for layer in range(count) if layer not in staying)
         placement = Placement(sizes=sizes, allowed=allowed, streaming=chosen, slots=slots, link=link, pages=pages)
         if placement.device_bytes <= room:
             return placement
     raise ModelDoesNotFit(_too_large(sizes, allowed, slots, pages))
 
 
-def _spread(layer: int, chosen: int, count: int) -> bool:
-    return (layer + 1) * chosen // count > layer * chosen // count
+def _between_groups(streaming: int, staying: int) -> set[int]:
+    """Return the layers that stay: one behind each group of those that stream, but for the last group."""
+    return {(group + 1) * streaming // (staying + 1) + group for group in range(staying)}
 
 
 def _too_large(sizes: WeightSizes, allowed: int, slots: int, pages: int) -> str:

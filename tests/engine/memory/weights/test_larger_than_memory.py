@@ -54,6 +54,17 @@ def test_streaming_layers_are_spread_among_those_that_stay() -> None:
     assert set(gaps) <= {1, 2}
 
 
+@pytest.mark.parametrize(("layers", "allowed"), [(8, 80), (10, 90), (10, 70), (20, 190), (20, 120), (20, 230)])
+def test_the_end_of_a_pass_is_a_pause_for_the_link_like_a_layer_that_stays(layers: int, allowed: int) -> None:
+    """Beside the head a layer that stays gives the link more time than two slots can use."""
+    sizes = WeightSizes(total=(20 + 10 * layers) * MIB, rest=20 * MIB, layers=(10 * MIB,) * layers)
+    streaming = place(sizes, allowed * MIB).streaming
+    spelled = "".join("s" if layer in streaming else "|" for layer in range(layers))
+    groups = [len(group) for group in spelled.split("|")]
+    assert sum(groups) == len(streaming) < layers
+    assert max(groups) - min(groups) <= 1
+
+
 def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(ModelDoesNotFit) as refused:
         place(SIZES, 45 * MIB)
