@@ -123,14 +123,17 @@ def add_flags(
 
 def words_of(*values: Any) -> list[str]:
     """Return the flags that give the fields of dataclasses; open fields are left out."""
-    words: list[str] = []
-    for value in values:
-        for name, given in ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value)):
-            if given is True:
-                words.append(flag_of(name))
-            elif given is not None and given is not False:
-                words.append(f"{flag_of(name)}={given}")
-    return words
+    return [word for value in values for word in flags_of(_fields_of(value))]
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def flags_of(given: Mapping[str, Any]) -> list[str]:
+    """Return the flags that give settings by their names; those that are open are left out."""
+    named = {name: value for name, value in given.items() if value is not None and value is not False}
+    return [flag_of(name) if value is True else f"{flag_of(name)}={value}" for name, value in named.items()]
 
 
 def chosen(described: type, parsed: object) -> dict[str, Any]:

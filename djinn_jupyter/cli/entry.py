@@ -4,19 +4,19 @@ notices from standard output (wire/registry.py)."""
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import cast
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
+from djinn_jupyter.cli.notices import tell_entry, told_as_notices
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.described import add_flags, chosen
-from djinn_jupyter.errors import DjinnError, UsageError, VersionMismatch
+from djinn_jupyter.errors import UsageError, VersionMismatch
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import host_name
-from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, StartFailed, StillStarting, encode_notice
+from djinn_jupyter.wire.registry import Entry
 
 
 def add_to(commands: Commands) -> None:
@@ -28,15 +28,13 @@ def add_to(commands: Commands) -> None:
 
 
 def _entry(options: argparse.Namespace) -> int:
-    try:
-        if options.speaks is not None:
-            _require_same(*options.speaks.split(":", 1))
-        found = _only() if options.model is None else _loaded(options)
-    except DjinnError as error:
-        _write(StartFailed(code=error.code, message=str(error)))
-        return 1
-    _write(Ready(entry=found))
-    return 0
+    return tell_entry(lambda: _found(options))
+
+
+def _found(options: argparse.Namespace) -> Entry:
+    if options.speaks is not None:
+        _require_same(*options.speaks.split(":", 1))
+    return _only() if options.model is None else _loaded(options)
 
 
 def _require_same(version: str, spoken: str = "") -> None:
@@ -62,16 +60,12 @@ def _only() -> Entry:
 
 
 def _loaded(options: argparse.Namespace) -> Entry:
+    told = told_as_notices()
     engine = load(
         options.model,
-        progress=lambda line: _write(Progressed(line=line)),
-        each_second=lambda line: _write(StillStarting(line=line)),
+        progress=told.line,
+        each_second=told.second,
         **cast(GivenOptions, chosen(GivenOptions, options)),
     )
     assert engine.entry is not None  # of a process of this machine
     return engine.entry
-
-
-def _write(notice: Notice) -> None:
-    sys.stdout.buffer.write(encode_notice(notice))
-    sys.stdout.buffer.flush()

@@ -18,14 +18,15 @@ from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.described import add_flags, check_least, chosen, part_of
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
+from djinn_jupyter.engine.process.parent_pipe import end_with_parent
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.system.allocator import keep_freed
 from djinn_jupyter.engine.system.collector import importing
 from djinn_jupyter.engine.system.descriptors import allow_all
-from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
+from djinn_jupyter.errors import ClaimLost, DjinnError, EngineBroken, MissingDependency, UsageError
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.host import require_supported_platform
-from djinn_jupyter.wire.registry import Started, StartFailed
+from djinn_jupyter.wire.registry import CLAIM_LOST_STATUS, Started, StartFailed
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.process.daemon import Daemon
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add("--log", help="the file that standard output already goes to, for the registry")
     add("--launcher-pipe", type=int, metavar="FD", help="where the launcher reads how the start goes")
     add("--launcher-lock", type=int, metavar="FD", help="closed once the engine is in the registry")
+    add("--parent-pipe", type=int, metavar="FD", help="it ends in order when the other end of this pipe is closed")
     add("--restarted-at", type=float, action="append", default=[], metavar="S", help="when it began anew before")
     return arguments
 
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DjinnError as error:
         log.error("%s: %s", error.code, error)
         launcher.send(StartFailed(code=error.code, message=str(error)))
-        return 1
+        return CLAIM_LOST_STATUS if isinstance(error, ClaimLost) else 1
     except Exception as error:
         log.exception("The engine ended by an error that it does not know")
         launcher.send(StartFailed(code="EngineStartFailed", message=f"{type(error).__name__}: {error}"))
@@ -78,11 +80,13 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # torch reads it once, on import
+    if options.parent_pipe is not None:
+        end_with_parent(options.parent_pipe)
     restarts = Restarts(options.restarted_at)
     allow_all()
     keep_freed()
     broken = _daemon(options, launcher, restarts).run()
-    if broken is not None and restarts.allowed:
+    if isinstance(broken, EngineBroken) and restarts.allowed:
         restarts.begin()
     if broken is not None:
         raise broken

@@ -20,7 +20,7 @@ from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.cli.main import parser as cli_parser
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection.channels import Channels
-from djinn_jupyter.client.engines.launcher import _require_options
+from djinn_jupyter.client.engines.launcher import require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
 from djinn_jupyter.client.engines.spelling import spell_model
 from djinn_jupyter.client.engines.starting import StartCallbacks
@@ -290,6 +290,6 @@ def test_what_a_running_engine_has_and_what_was_asked_are_spelled_as_people_do(
 ) -> None:
     entry = msgspec.structs.replace(entry_for("c"), options=Options(**has))
     with pytest.raises(UsageError) as refused:
-        _require_options(entry, Options(**asked))
+        require_options(entry, Options(**asked))
     assert says in str(refused.value)
     assert "%djinn_stop" in str(refused.value)

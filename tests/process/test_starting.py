@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,10 +16,11 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engines import starting
-from djinn_jupyter.client.engines.registry import registry_folder
+from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.errors import EngineStartFailed
 from djinn_jupyter.wire.registry import LOG_SUFFIX
+from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
 
@@ -124,3 +128,18 @@ def test_a_terminal_rewrites_one_line_and_a_file_gets_the_steps() -> None:
     assert terminal.getvalue() == (
         f"starting\r{' ' * 8}\rloading demo\nloading demo (1 s){wiped}loading demo (2 s){wiped}"
     )
+
+
+def test_a_child_engine_ends_in_order_with_the_process_that_started_it_however_that_ends() -> None:
+    code = (
+        "import os, signal; from djinn_jupyter.client.engines.launcher import start_child;"
+        "from djinn_jupyter.client.engines.starting import StartCallbacks; from djinn_jupyter.options import Identity;"
+        "told = StartCallbacks(line=lambda line: None, second=lambda line: None);"
+        "child = start_child(Identity(model='fake'), ['--model=fake'], told=told);"
+        "print(child.entry.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert parent.returncode == -signal.SIGKILL, parent.stderr
+    until(lambda: "Ended. " in _log().read_text(), f"the end of process {parent.stdout}")
+    assert "The process that started this engine has gone" in _log().read_text()
+    assert running_engines() == ()

@@ -17,7 +17,7 @@ from djinn_jupyter.amounts import spell_option
 from djinn_jupyter.client.engines import starting
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.spelling import require_engine_parts
-from djinn_jupyter.client.engines.starting import StartCallbacks
+from djinn_jupyter.client.engines.starting import ChildEngine, StartCallbacks
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.described import words_of
 from djinn_jupyter.errors import UsageError
@@ -58,7 +58,7 @@ def adopt(identity: Identity, options: Options, serving: ProcessOptions | None =
         if not entry.serves(identity):
             continue
         require_this_protocol(entry)
-        _require_options(entry, options)
+        require_options(entry, options)
         if serving is not None:
             _require_listening(entry, serving.listen)
             _require_metrics(entry, serving.metrics)
@@ -68,13 +68,27 @@ def adopt(identity: Identity, options: Options, serving: ProcessOptions | None =
 
 def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...], told: StartCallbacks) -> Entry:
     """Start the process and wait until it answers. An interrupt ends the started process."""
+    with _log(identity) as log:
+        return starting.start(str(identity), [f"--log={log.path}", *arguments], log=log, keep_open=keep_open, told=told)
+
+
+def start_child(identity: Identity, arguments: list[str], *, told: StartCallbacks) -> ChildEngine:
+    """Start an engine that ends with this process, whatever else runs on this machine, and wait until it answers."""
+    require_supported_platform()
+    require_engine_parts()
+    with _log(identity) as log:
+        return ChildEngine(str(identity), [f"--log={log.path}", *arguments], log=log, told=told)
+
+
+@contextmanager
+def _log(identity: Identity) -> Iterator[starting.Log]:
+    """Open the log of the engines of an identity; a long one is begun anew."""
     path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
     if path.exists() and path.stat().st_size > LOG_ROTATE_BYTES:
         path.replace(path.with_suffix(".1" + LOG_SUFFIX))
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        log = starting.Log(path, descriptor)
-        return starting.start(str(identity), [f"--log={path}", *arguments], log=log, keep_open=keep_open, told=told)
+        yield starting.Log(path, descriptor)
     finally:
         os.close(descriptor)
 
@@ -115,7 +129,7 @@ def _could_lock(descriptor: int) -> bool:
     return True
 
 
-def _require_options(entry: Entry, wanted: Options) -> None:
+def require_options(entry: Entry, wanted: Options) -> None:
     """Raise UsageError where an option was given that the running engine does not have."""
     for name in (field.name for field in dataclasses.fields(wanted)):
         asked, has = getattr(wanted, name), getattr(entry.options, name)

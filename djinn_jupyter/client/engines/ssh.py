@@ -7,31 +7,29 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
 import msgspec
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.client.engines import attended
 from djinn_jupyter.client.engines.afar import used_by_this_process
+from djinn_jupyter.client.engines.attended import end, entry_told, said_in
 from djinn_jupyter.client.engines.starting import StartCallbacks
-from djinn_jupyter.described import flag_of
+from djinn_jupyter.described import flags_of
 from djinn_jupyter.errors import (
     DjinnError,
     EngineUnavailable,
     KeyRefused,
-    MalformedMessage,
     UsageError,
     VersionMismatch,
-    from_code,
 )
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, StartFailed, StillStarting, decode_notice
+from djinn_jupyter.wire.registry import Entry
 
 SCHEME: Final = "ssh://"
-END_SECONDS: Final = 2.0  # between SIGTERM and SIGKILL
 _PLACE: Final = re.compile(r"ssh://(?:[A-Za-z0-9._-]+@)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
 _OPTIONS: Final = ("BatchMode=yes", "RemoteCommand=none", "LogLevel=INFO", "ConnectTimeout=10")
 _NOT_FOUND: Final = (126, 127)  # a shell's status for a program that is not there
@@ -67,62 +65,28 @@ def entry_through_ssh(place: SshPlace, model: str | None, given: Mapping[str, An
     """Return the entry of the engine of a model at a place, which is started there where it does not run; without a
     model that of the only one that runs. Raises as a load on that machine would, and EngineUnavailable, KeyRefused or
     VersionMismatch where it does not come to that. An interrupt ends the start."""
-    words = [*([model] if model is not None else []), *_flags(given)]
+    words = [*([model] if model is not None else []), *flags_of(given)]
     asked = shlex.join([place.path or "djinn", "entry", f"--speaks={__version__}:{protocol.digest()}", *words])
-    with tempfile.TemporaryFile() as errors, running(place.command(asked), errors) as ssh:
-        assert ssh.stdout is not None
-        for line in ssh.stdout:
-            match _notice(line):
-                case Progressed(line=step):
-                    told.line(step)
-                case StillStarting(line=step):
-                    told.second(step)
-                case Ready(entry=entry):
-                    return _as_used_here(entry, place)
-                case StartFailed(code=code, message=message):
-                    raise from_code(code, message)
-        raise failure(place, ssh.wait(), said_in(errors))
-
-
-@contextmanager
-def running(command: list[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ssh, out of reach of the terminal's interrupts, and end it with the block."""
-    ssh = started(command, errors)
-    try:
-        yield ssh
-    finally:
-        end(ssh)
+    with tempfile.TemporaryFile() as errors:
+        ssh = started(place.command(asked), errors)
+        try:
+            assert ssh.stdout is not None
+            entry = entry_told(ssh.stdout, told)
+            if entry is None:
+                raise failure(place, ssh.wait(), said_in(errors))
+        finally:
+            end(ssh)
+    return _as_used_here(entry, place)
 
 
 def started(command: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start ssh. EngineUnavailable where there is none."""
     try:
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
-        )
+        return attended.started(command, errors)
     except FileNotFoundError:
         raise EngineUnavailable(
             "There is no `ssh` on this machine: install OpenSSH's client, or use keys (docs/sharing.md)."
         ) from None
-
-
-def end(ssh: subprocess.Popen[bytes]) -> None:
-    """End ssh and wait until it has gone."""
-    ssh.terminate()
-    try:
-        ssh.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        ssh.kill()
-        ssh.wait()
-    for pipe in (ssh.stdin, ssh.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
-def said_in(errors: IO[bytes]) -> str:
-    """Return what ssh, and the program that it ran, have written to standard error so far."""
-    errors.seek(0)
-    return errors.read().decode(errors="replace")
 
 
 def failure(place: SshPlace, status: int, said: str) -> DjinnError:
@@ -149,21 +113,7 @@ def failure(place: SshPlace, status: int, said: str) -> DjinnError:
     return EngineUnavailable(f"`djinn entry` on {host} ended with status {status} ({last}).")
 
 
-def _notice(line: bytes) -> Notice | None:
-    """Return a notice; None for a line of the shell's own, which prints what its user wishes."""
-    try:
-        return decode_notice(line)
-    except MalformedMessage:
-        return None
-
-
 def _as_used_here(entry: Entry, place: SshPlace) -> Entry:
     """Return the entry of an engine of that machine as one that this process uses. Its log is on that machine."""
     socket = entry.commands.removeprefix("ipc://")
     return msgspec.structs.replace(used_by_this_process(entry), commands=f"{place.login}{socket}", log=None)
-
-
-def _flags(given: Mapping[str, Any]) -> list[str]:
-    """Return the flags that give these options."""
-    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
-    return [flag_of(name) if value is True else f"{flag_of(name)}={value}" for name, value in chosen.items()]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 
@@ -33,6 +33,12 @@ RUN_ENGINE: Final = "from djinn_jupyter.engine.__main__ import main; sys.exit(ma
 Tell = Callable[[str], None]
 
 
+class Spawn(Protocol):
+    """A way to start the process, which returns the number of its process group."""
+
+    def __call__(self, arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCallbacks:
     """Callbacks for the progress of a start: `line` for each new step, `second` each second for the present one."""
@@ -44,9 +50,49 @@ class StartCallbacks:
 def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ...], told: StartCallbacks) -> Entry:
     """Start an engine and return its entry when it is ready. EngineStartFailed, or the engine's own error. Any
     exception, an interrupt included, ends the started process."""
+    return _ready(name, arguments, _spawn, log=log, keep_open=keep_open, told=told)
+
+
+class ChildEngine:
+    """An engine that is a child of this process and ends with it, however that ends: the engine notices that this end
+    of a pipe has been closed."""
+
+    def __init__(self, name: str, arguments: list[str], *, log: Log, told: StartCallbacks) -> None:
+        """Start it and wait until it is ready; raises as `start` does."""
+        held, self._end_of_pipe = os.pipe()
+        try:
+            words = [*arguments, f"--parent-pipe={held}"]
+            self.entry = _ready(name, words, self._spawn, log=log, keep_open=(held,), told=told)
+        except BaseException:
+            os.close(self._end_of_pipe)
+            raise
+        finally:
+            os.close(held)
+
+    def _spawn(self, arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int:
+        self._process = _popen(arguments, log=log, keep_open=keep_open, background=False)
+        return self._process.pid
+
+    def wait(self) -> int:
+        """Wait until it has ended; return its exit status."""
+        return self._process.wait()
+
+    def end(self, seconds: float) -> None:
+        """Have it end in order; after so many seconds its process is ended."""
+        os.close(self._end_of_pipe)
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _ready(
+    name: str, arguments: list[str], spawn: Spawn, *, log: Log, keep_open: tuple[int, ...], told: StartCallbacks
+) -> Entry:
     reader, writer = os.pipe()
     try:
-        group = _spawn([*arguments, f"--launcher-pipe={writer}"], log=log, keep_open=(writer, *keep_open))
+        group = spawn([*arguments, f"--launcher-pipe={writer}"], log=log, keep_open=(writer, *keep_open))
     except BaseException:
         os.close(reader)
         raise
@@ -63,8 +109,18 @@ def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ..
 
 def _spawn(arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int:
     """Start the engine; return the number of its process group, which is also that of its OS session."""
-    shell = subprocess.Popen(
-        interpreter.command(RUN_ENGINE, *arguments, background=True),
+    shell = _popen(arguments, log=log, keep_open=keep_open, background=True)
+    try:
+        shell.wait()
+    except BaseException:
+        os.killpg(shell.pid, signal.SIGKILL)  # no request has reached the engine yet
+        raise
+    return shell.pid
+
+
+def _popen(arguments: list[str], *, log: Log, keep_open: tuple[int, ...], background: bool) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        interpreter.command(RUN_ENGINE, *arguments, background=background),
         stdin=subprocess.DEVNULL,
         stdout=log.descriptor,
         stderr=log.descriptor,
@@ -73,12 +129,6 @@ def _spawn(arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int
         env=interpreter.environment(),
         start_new_session=True,
     )
-    try:
-        shell.wait()
-    except BaseException:
-        os.killpg(shell.pid, signal.SIGKILL)  # no request has reached the engine yet
-        raise
-    return shell.pid
 
 
 class Log:
