@@ -31,6 +31,7 @@ DjinnError
 ├── EngineError
 │   ├── EngineUnavailable    no engine process answers (died, killed, never started)
 │   ├── EngineBroken         the engine's accounting contradicts itself: it begins anew, from what it has kept
+│   ├── ClaimLost            another engine has taken over the sessions that this one kept in a shared journal
 │   ├── KeyRefused           an engine does not admit the key of this person, or has another key than the trusted one
 │   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
 │   └── VersionMismatch      client and engine speak different versions
@@ -169,6 +170,9 @@ class EngineUnavailable(EngineError): ...
 
 
 class EngineBroken(EngineError): ...
+
+
+class ClaimLost(EngineError): ...
 
 
 class KeyRefused(EngineError): ...

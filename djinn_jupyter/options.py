@@ -62,6 +62,10 @@ class GivenOptions(TypedDict, total=False):
         int | None, Description("stops a session keeps in memory, older ones on disk; default 64", least=1)
     ]
     no_journal: Annotated[bool, Description("sessions end with the engine's process")]
+    shared_journal: Annotated[
+        str | None,
+        Description("a folder that several machines share, for the journal (docs/cluster.md)", metavar="FOLDER"),
+    ]
     trust_remote_code: Annotated[bool, Description("run model code that comes with the model")]
     cuda_graphs: Annotated[bool, Description("run decode steps by CUDA graphs where all weights are on the GPU")]
     threads: Annotated[int | None, Description("threads for computing; by default torch's choice", least=1)]
@@ -130,6 +134,7 @@ class Options:
     trust_remote_code: bool = False
     stops_kept: int | None = None
     no_journal: bool = False
+    shared_journal: str | None = None
     cuda_graphs: bool = False
     evict_by_last_use: bool = False
     no_prefetch: bool = False

@@ -89,8 +89,10 @@ class Engine:
     @torch.inference_mode()
     def tick(self, let_out: Callable[[], None] = lambda: None) -> bool:
         """Read the mail and give one job a slice. Return False when there was nothing to do. `let_out` is called when
-        replies were handed over and no job waits: it may wait until they have left. Raises EngineBroken alone."""
+        replies were handed over and no job waits: it may wait until they have left. Raises EngineBroken and ClaimLost
+        alone."""
         parts, changes = self.parts, self.residency.changes
+        self.persistence.require_claim()
         moved = parts.delivery.read_mail()
         if moved:
             self._reply(let_out)  # before the job's slice, which may last until the next mail
@@ -156,5 +158,5 @@ class Engine:
                 self.parts.orderly_shutdown.put_away()
 
     def abandon(self) -> None:
-        """End a broken engine: only the writes that it has handed over are completed."""
+        """End a broken engine, or one whose claim is lost: only the writes that it has handed over are completed."""
         self.persistence.abandon()

@@ -42,12 +42,13 @@ class Promises:
 
     def send(self) -> bool:
         """Hand over the replies that are ready; the state that they report has to be published next. Return True where
-        there were any. Raises EngineBroken."""
+        there were any. Raises EngineBroken, and ClaimLost."""
         self._accounting.require_sound()
         ready = self._answers.take()
         with self._faults.during("it wrote the journal"):
             ready = self._kept(ready)
         if ready:
+            self._persistence.require_claim()  # after the writing: what is reported was kept while it was this engine's
             self._state_publisher.fall_behind()
         for queued, reply in ready:
             with self._faults.during("a reply was handed over"):

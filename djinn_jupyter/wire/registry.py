@@ -21,6 +21,7 @@ LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds l
 LOCK_SUFFIX: Final = ".lock"
 SOCKET_FOLDER_PREFIX: Final = "djinn-"
 LOG_SUFFIX: Final = ".log"
+CLAIM_LOST_STATUS: Final = 3  # with which an engine ends whose sessions another one has taken over
 _ENDLESS: Final = 1.5e308  # in an entry, for infinity, which JSON has not: it would be null, an option left open
 
 
@@ -34,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     The entry of an engine on another machine is made by the process that uses it, which `pid`, `mark`, `host` and
     `boot` name, and whose own `version` it has until the engine has told its own. `key` is the name or the file of the
-    key by which the engine knows it; no key is written here.
+    key by which the engine knows it; no key is written here. One that is `in_cluster` may come back at another address.
     """
 
     version: str
@@ -52,6 +53,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str | None = None  # host:port of its page for Prometheus
     listens: str | None = None
     key: str | None = None
+    in_cluster: bool = False
 
     @property
     def is_afar(self) -> bool:

@@ -82,9 +82,22 @@ def spell_device(asked: object) -> str | None:
     return "cuda:0" if device == "cuda" else device
 
 
+def spell_shared(asked: object) -> str:
+    """Return a folder as its absolute path. UsageError for the address of a store, where two engines could make one
+    claim."""
+    text = str(asked)
+    if "://" in text:
+        raise UsageError(
+            f"{text} is no folder: of such an address Djinn does not know that of two engines that claim a journal one "
+            "is refused. Give a folder that all machines mount."
+        )
+    return str(Path(text).expanduser().absolute())
+
+
 _SPELLED: Final[dict[str, Callable[[Any], Any]]] = {
     "dtype": spell_dtype,
     "device": spell_device,
+    "shared_journal": spell_shared,
     **dict.fromkeys(AMOUNTS, parse_bytes),
 }
 

@@ -26,9 +26,9 @@ from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal_file import JournalFiles
+from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import JournalName, name_of, new_name
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind, take_stock
-from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import CheckpointRefused
 
@@ -73,9 +73,9 @@ class Journal:
     """Used on the engine's thread. `wake` is called when something has been forced, on the forcing thread."""
 
     def __init__(
-        self, locked: LockedFolder, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
+        self, folder: JournalFolder, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
     ) -> None:
-        self._locked, self._model, self._device, self._wake = locked, model, device, wake
+        self._own, self._model, self._device, self._wake = folder, model, device, wake
         self._thread = FileWorker("djinn-journal")
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
@@ -91,11 +91,11 @@ class Journal:
     @property
     def folder(self) -> Path:
         """The folder of its files."""
-        return self._locked.folder
+        return self._own.folder
 
     def files(self, suffix: str) -> list[Path]:
         """Return the plain files of its folder with that suffix."""
-        return self._locked.files(suffix)
+        return self._own.files(suffix)
 
     @property
     def unkept(self) -> frozenset[str]:
@@ -117,10 +117,10 @@ class Journal:
 
     def recover(self) -> list[LeftBehind]:
         """Return the files that earlier processes left, oldest first. Unusable files are set aside and logged."""
-        return take_stock(self._locked, self._model, self._device)
+        return take_stock(self._own, self._model, self._device)
 
     def set_aside(self, path: Path, why: Exception) -> None:
-        self._locked.put_aside(path, why)
+        self._own.put_aside(path, why)
 
     def adopt(self, session: str, found: LeftBehind) -> None:
         """Continue a recovered session; its next image replaces the files found. Forces those to the disk, because the
@@ -140,10 +140,18 @@ class Journal:
         self._touched.add(session)
 
     def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
-        """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`)."""
-        for name in names:
+        """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`).
+        In a shared folder the disk has it too, and what was closed is gone from it."""
+        changed = tuple(names)
+        for name in changed:
             if name in self._touched and name in sessions:
                 self._write(sessions[name])
+        if changed and self._own.forces_first:
+            self._force_now()
+
+    def require_claim(self) -> None:
+        """Raise ClaimLost where a shared folder is another engine's by now."""
+        self._own.require()
 
     def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
         """Write the touched sessions that are due, of the running ones the one that is longest due; with `idle`,
@@ -189,7 +197,7 @@ class Journal:
         """Close the files and force their deletion to the disk."""
         files.close()
         try:
-            self._locked.force_names()
+            self._own.force_names()
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", _reason(error))
 
@@ -230,7 +238,7 @@ class Journal:
             account.unwritten = None
             self._tell()
         account.names_places = image.places is not None
-        if not running or begun >= account.force_due:
+        if not running or self._own.forces_first or begun >= account.force_due:
             account.force_due = begun + FORCE_SECONDS
             account.unforced = True
             self._unforced.add(session.name)
@@ -248,7 +256,7 @@ class Journal:
                 self._write(sessions[name], compact=True)
 
     def _new(self, name: str) -> _Account:
-        return self._accounts.setdefault(name, _Account(files=self._files_of(new_name(self._locked.folder))))
+        return self._accounts.setdefault(name, _Account(files=self._files_of(new_name(self._own.folder))))
 
     # ------------------------------------------------------------------------------------------- forcing
 
@@ -260,6 +268,13 @@ class Journal:
             account = self._accounts.get(name)
             if account is not None and account.unforced and account.forcing is None:
                 self._force(name, account)
+
+    def _force_now(self) -> None:
+        """Return when the thread has forced what was written, or the reason why not is known."""
+        self._force_what_was_written()
+        self._wait()
+        while not self._ended.empty():
+            self._settle(self._ended.get())
 
     def _force(self, name: str, account: _Account) -> None:
         account.unforced = False
@@ -320,23 +335,20 @@ class Journal:
             if name in sessions:
                 self._write(sessions[name])
         for _ in range(2):
-            self._force_what_was_written()
-            self._wait()
-            while not self._ended.empty():
-                self._settle(self._ended.get())
+            self._force_now()
         if self.trouble is not None:
             log.error("%s", self.trouble)
         self._thread.close()
         self._release()
         if self.pages is not None and (forget or not sessions):
             self.pages.remove()
-        self._locked.release()
+        self._own.release()
 
     def abandon(self) -> None:
         """Return when what was written is forced. The files stay for the next engine."""
         self._thread.close()
         self._release()
-        self._locked.release()
+        self._own.release()
 
     def _release(self) -> None:
         """Close the files that stay, and forget the tensors that the last images refer to."""

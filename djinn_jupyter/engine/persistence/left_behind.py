@@ -13,9 +13,9 @@ import torch
 
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX, by_session
 from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_journal_file
-from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ class LeftBehind:
         return self.files[-1]
 
 
-def take_stock(locked: LockedFolder, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
+def take_stock(folder: JournalFolder, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
     """Return the sessions, in the order in which they were last written."""
-    found = [_newest(locked, files, model, device) for files in by_session(locked.files(SUFFIX))]
+    found = [_newest(folder, files, model, device) for files in by_session(folder.files(SUFFIX))]
     there = [one for one in found if one is not None]
     return sorted(there, key=lambda one: _written(one.path))
 
 
 def _newest(
-    locked: LockedFolder, files: Sequence[Path], model: ModelIdentity, device: torch.device
+    folder: JournalFolder, files: Sequence[Path], model: ModelIdentity, device: torch.device
 ) -> LeftBehind | None:
     """Return the newest usable image among one session's files (newest first)."""
     failed: list[tuple[Path, Exception]] = []
@@ -55,21 +55,21 @@ def _newest(
         if read.damaged:
             log.warning("%s was damaged; an image before the damage is used", path.name)
         for newer, why in failed:
-            _do_away_with(locked, newer, why)
+            _do_away_with(folder, newer, why)
         return LeftBehind(image=read.image, files=tuple(reversed(files[number:])), newest=files[0])
     for path, why in failed:
-        locked.put_aside(path, why)
+        folder.put_aside(path, why)
     return None
 
 
-def _do_away_with(locked: LockedFolder, path: Path, why: Exception) -> None:
+def _do_away_with(folder: JournalFolder, path: Path, why: Exception) -> None:
     """Remove a file that was to replace the one used. A file that ends before its first image holds nothing and is
     deleted."""
     if isinstance(why, Unfinished):
         with suppress(OSError):
             path.unlink()
     else:
-        locked.put_aside(path, why)
+        folder.put_aside(path, why)
 
 
 def _written(path: Path) -> float:

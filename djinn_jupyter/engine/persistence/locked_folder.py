@@ -13,41 +13,29 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from djinn_jupyter.engine.persistence.plain_files import is_plain
+from djinn_jupyter.engine.persistence.journal_folder import JournalFolder, unused
 from djinn_jupyter.engine.persistence.written_aside import PART
 from djinn_jupyter.engine.system.fsync import force_names, make_folder
 
 log = logging.getLogger(__name__)
 
 LOCK: Final = "lock"
-ASIDE: Final = "aside"
-_KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 
 
-class LockedFolder:
-    """A locked folder. Invariant: while it is open no other process uses it."""
+class LockedFolder(JournalFolder):
+    """A locked folder."""
 
     def __init__(self, folder: Path, lock: int) -> None:
-        self.folder, self._lock = folder, lock
+        super().__init__(folder)
+        self._lock = lock
 
-    def files(self, suffix: str) -> list[Path]:
-        """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set
-        aside."""
-        found = sorted(self.folder.glob(f"*{suffix}"))
-        for path in found:
-            if not is_plain(path):
-                self.put_aside(path, OSError(f"it is no plain file ({_kind(path)})"))
-        return [path for path in found if path.exists() and is_plain(path)]
-
-    def force_names(self) -> None:
-        """Return when created and deleted files are so on the disk too. Raises OSError."""
-        force_names(self.folder)
+    def require(self) -> None:
+        """Do nothing: the lock lasts as long as the process."""
 
     def release(self) -> None:
         """Release the lock, and remove the folder where nothing is left in it."""
@@ -57,35 +45,14 @@ class LockedFolder:
                 self.folder.rmdir()
         os.close(self._lock)
 
-    def put_aside(self, path: Path, why: Exception) -> None:
-        """Set a file aside and log it; a file that cannot be moved stays where it is."""
-        try:
-            log.warning("A session of the journal is set aside as %s: %s", self.set_aside(path), why)
-        except OSError as error:
-            said = error.strerror or error
-            log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path, why, said)
-
-    def set_aside(self, path: Path) -> Path:
-        """Move a file where no process uses or deletes it; return its new path. Raises OSError."""
-        folder = self.folder.parent / ASIDE
-        make_folder(folder)
-        target = _unused(folder / path.name)
-        path.rename(target)
-        force_names(folder)
-        return target
-
     def take_over(self, other: LockedFolder, suffix: str, scraps: str) -> None:
         """Take in the files of a folder whose process has ended; delete its `scraps` and release it."""
         for path in other.files(suffix):
-            path.rename(_unused(self.folder / path.name))
+            path.rename(unused(self.folder / path.name))
         self.force_names()
         other.clear(scraps)
         other.clear(PART)
         other.release()
-
-    def clear(self, suffix: str) -> None:
-        for path in self.files(suffix):
-            path.unlink(missing_ok=True)
 
 
 def take_folder(root: Path, host: str, suffix: str, scraps: str) -> LockedFolder:
@@ -143,16 +110,3 @@ def _locked(folder: Path) -> LockedFolder | None:
         pass
     os.close(lock)
     return None
-
-
-def _kind(path: Path) -> str:
-    return _KINDS.get(stat.S_IFMT(path.lstat().st_mode), "a device")
-
-
-def _unused(path: Path) -> Path:
-    number = 0
-    while (
-        found := path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")
-    ).exists() or found.is_symlink():
-        number += 1
-    return found

@@ -15,7 +15,9 @@ from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
+from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import StorageFailed
@@ -37,18 +39,30 @@ class Persistence:
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
         self.forgets = False
-        self._journals = folder / JOURNALS
+        self._shared = config.shared_journal is not None
+        self._journals = Path(config.shared_journal) if config.shared_journal else folder / JOURNALS
 
     def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
-        """Return the journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
+        """Return the journal of this engine, with what earlier processes of its kind left. Raises StorageFailed, and
+        ClaimLost where another engine claims a shared one meanwhile."""
         try:
-            locked = take_folder(self._journals / slug, host_name(), SUFFIX, adopted_pages.SUFFIX)
+            own = self._take_folder(self._journals / slug, wake)
         except OSError as error:
             raise StorageFailed(
                 f"No journal can be kept in {self._journals}: {error.strerror or error}. Make room there, or start the "
                 "engine with --no-journal: then its sessions end with it."
             ) from error
-        return Journal(locked, self.identity, self._device, wake)
+        return Journal(own, self.identity, self._device, wake)
+
+    def _take_folder(self, root: Path, wake: Callable[[], None]) -> JournalFolder:
+        if self._shared:
+            return take_leased_folder(root, SUFFIX, adopted_pages.SUFFIX, wake)
+        return take_folder(root, host_name(), SUFFIX, adopted_pages.SUFFIX)
+
+    def require_claim(self) -> None:
+        """Raise ClaimLost where a shared journal is another engine's by now: this one may answer nothing more."""
+        if self.journal is not None:
+            self.journal.require_claim()
 
     def write_to(self, journal: Journal) -> None:
         """Write every session to this journal from now on."""

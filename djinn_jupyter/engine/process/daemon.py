@@ -23,7 +23,7 @@ from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.errors import EngineBroken
+from djinn_jupyter.errors import ClaimLost, EngineBroken
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
 
@@ -39,7 +39,8 @@ QUIET_SECONDS = 0.002  # at most, between a reply and other work, which would ke
 
 class Movable(Served, Protocol):
     """An engine as its process needs it: served by the client table, moved by `tick` on the thread that made it, which
-    raises EngineBroken where the engine must restart. Then it is abandoned, else closed."""
+    raises EngineBroken where the engine must restart, and ClaimLost where it must end. Then it is abandoned, else
+    closed."""
 
     @property
     def mailbox(self) -> Mailbox: ...
@@ -100,9 +101,9 @@ class Daemon:
             raise SystemExit(143)
         self.stop()
 
-    def run(self) -> EngineBroken | None:
-        """Serve until the engine ends. Return None after an orderly end, the error where the engine is broken. Raises
-        the errors of the engine's start."""
+    def run(self) -> EngineBroken | ClaimLost | None:
+        """Serve until the engine ends. Return None after an orderly end, the error where the engine is broken or its
+        sessions are another's. Raises the errors of the engine's start."""
         if self._daemon.listen:
             require_free(self._daemon.listen)  # before the model is loaded
         outbox = Outbox()
@@ -119,7 +120,7 @@ class Daemon:
         service = self._bind(clients, outbox, folder, door, engine.faults)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
-        broken: EngineBroken | None = None
+        broken: EngineBroken | ClaimLost | None = None
         try:
             service.start()
             metrics = self._metrics(engine, service)
@@ -138,6 +139,8 @@ class Daemon:
         except EngineBroken as error:
             broken = error
             self._before_restart(error)
+        except ClaimLost as error:
+            broken = error
         finally:
             with engine.faults.during("it put its sessions away"):
                 engine.abandon() if broken else engine.close()  # before the entry goes: its files are final then
