@@ -7,6 +7,7 @@
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
+#   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
@@ -15,7 +16,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test cluster-test gpu \
   wheels pictures clean
 
 PYTHON ?= python3
@@ -30,7 +31,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,13s/^# *//p' Makefile
+	@sed -n '3,14s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -136,6 +137,15 @@ hub-test: setup
 	$(HUB)/bin/python -m pip install --quiet --constraint constraints.txt jupyterhub
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
 	DJINN_JUPYTERHUB=$(abspath $(HUB)) $(BIN)/pytest tests/process/test_jupyterhub.py -m slow
+
+# Likewise with Ray; its machines are addresses of this one's loopback.
+CLUSTER := .venv/cluster
+cluster-test: setup
+	@test -x $(CLUSTER)/bin/python || $(BIN)/python -m venv $(CLUSTER)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(CLUSTER)/bin/python -m pip install --quiet --constraint constraints.txt ray
+	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py -m slow
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.

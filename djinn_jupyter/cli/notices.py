@@ -1,4 +1,4 @@
-"""What a command tells a program that started it, on standard output: the notices of a starting engine."""
+"""The notices of a starting engine, written to standard output for the program that started this command."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.afar import TOLD, entry_at, read_address, require_model
+from djinn_jupyter.client.engines.cluster import CLUSTER, entry_in_cluster
 from djinn_jupyter.client.engines.hub import HUB, HubAdmission, Renewal
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
@@ -35,7 +36,7 @@ def load(
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs. With `at`, attach
     to the one that `djinn serve` runs on another machine, as `connect` does, or start it there through ssh; at="hub" is
-    the engine of that model at the JupyterHub of this server.
+    the engine of that model at the JupyterHub of this server, at="cluster" the one in the Ray cluster of this machine.
 
     `dtype` and `device` are strings or torch objects; amounts of memory are in bytes or as "20GiB". `progress` is
     called with each step of the start, `each_second` with the present step and how long it has taken; without either
@@ -49,6 +50,8 @@ def load(
         told = StartCallbacks(line=progress or _not_said, second=second)
         if at is not None and at.startswith(SCHEME):
             return _through_ssh(at, key, str(model), given, told)
+        if at == CLUSTER:
+            return _attached(lambda: entry_in_cluster(spell_model(model), key, given, told))
         identity, serving = part_of(Identity, given, model=spell_model(model)), part_of(ProcessOptions, given)
         if at is not None:
             return _served_at(at, key, identity, given)
@@ -61,11 +64,15 @@ def load(
 def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. It knows you by your `key`: a name or
     a file; None means the only one. At `ssh://[user@]gpu-box[:port]` it is the only engine of yours that runs there,
-    and the keys are those of ssh. `hub` is the engine of the JupyterHub whose server this is, and needs no key.
+    and the keys are those of ssh. `hub` is the engine of the JupyterHub whose server this is, and needs no key;
+    `cluster` is the only engine in the Ray cluster of this machine.
     EngineUnavailable where none answers; KeyRefused where it does not admit the key, or is not the engine that
     `djinn key trust` has noted, or where the hub refuses."""
+    silent = StartCallbacks(line=_not_said, second=_not_said)
     if address.startswith(SCHEME):
-        return _through_ssh(address, key, None, {}, StartCallbacks(line=_not_said, second=_not_said))
+        return _through_ssh(address, key, None, {}, silent)
+    if address == CLUSTER:
+        return _attached(lambda: entry_in_cluster(None, key, {}, silent))
     return _connected(address, key, None)
 
 

@@ -28,7 +28,7 @@ class LoadingMagics(Group):
             "--at",
             metavar="HOST[:PORT]",
             help="attach to the engine that `djinn serve` runs on another machine;"
-            " ssh://HOST starts it there, hub is that of your JupyterHub",
+            " ssh://HOST starts it there, hub is that of your JupyterHub, cluster that of your Ray cluster",
         ),
         option("--key", metavar="NAME", help="--at: which of your keys, or its file; by default the only one"),
         option("--session", metavar="NAME", help="name of the session; by default this notebook's"),

@@ -12,6 +12,7 @@ ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
 PACKAGE = ENGINE.parent
 # Files that import our own modules within functions: the reason, and those modules or the folders they are in.
 LATE = {
+    "cli/cluster.py": ("Ray, which an environment of engines may not have", {"cluster"}),
     "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
     "cli/every.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),

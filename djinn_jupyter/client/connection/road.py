@@ -14,7 +14,8 @@ from typing import IO, Final, Protocol
 import msgspec
 
 from djinn_jupyter.client.connection.handshake import require_reachable
-from djinn_jupyter.client.engines import ssh
+from djinn_jupyter.client.engines import attended, ssh
+from djinn_jupyter.client.engines.cluster import entry_anew
 from djinn_jupyter.wire.registry import SOCKET_FOLDER_PREFIX, Entry
 
 LOGIN_SECONDS: Final = 30.0
@@ -52,6 +53,8 @@ class Road(Protocol):
 
 def road_to(entry: Entry) -> Road:
     """Return the way to an engine, not open yet."""
+    if entry.in_cluster:
+        return InCluster(entry)
     return Tunnel(entry) if entry.commands.startswith(ssh.SCHEME) else Straight(entry)
 
 
@@ -71,6 +74,22 @@ class Straight:
     async def mend(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class InCluster(Straight):
+    """The address of an engine that Ray starts anew on another machine when its own goes down. Once it is not found
+    where it was, the cluster is asked where it is."""
+
+    again_seconds = 1.0
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self._tried = False
+
+    async def mend(self) -> None:
+        if self._tried:
+            self.entry = await asyncio.to_thread(entry_anew, self.entry)
+        self._tried = True
 
 
 class Tunnel:
@@ -93,7 +112,7 @@ class Tunnel:
 
     @property
     def refusal(self) -> str | None:
-        said = "" if self._errors is None else ssh.said_in(self._errors)
+        said = "" if self._errors is None else attended.said_in(self._errors)
         if "open failed: connect failed" in said:
             return f"{self._far.named} has ended; load it again, and the sessions that it has kept come back."
         if "open failed" in said:
@@ -113,7 +132,7 @@ class Tunnel:
             running, errors, folder = self._ssh, self._errors, self._folder
             self._ssh = self._errors = self._folder = None
         if running is not None:
-            ssh.end(running)
+            attended.end(running)
         if errors is not None:
             errors.close()
         if folder is not None:
@@ -146,7 +165,7 @@ class Tunnel:
             pass  # it has ended
         finally:
             too_late.cancel()
-        raise ssh.failure(self._place, running.wait(), ssh.said_in(self._errors))
+        raise ssh.failure(self._place, running.wait(), attended.said_in(self._errors))
 
 
 class _Folder:

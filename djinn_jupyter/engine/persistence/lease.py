@@ -72,7 +72,7 @@ def _space() -> str:
     return str(own.readlink()) if own.is_symlink() else ""
 
 
-class Lease:
+class JournalLease:
     """The lease of one epoch, renewed in a thread of its own until it is lost or ended. `wake` is called in that thread
     when a later claim is seen."""
 
@@ -127,16 +127,16 @@ class Lease:
             self._wake()
 
 
-def claim(root: Path, wake: Callable[[], None], clock: Clock = awake_or_asleep) -> Lease:
+def claim(root: Path, wake: Callable[[], None], clock: Clock = awake_or_asleep) -> JournalLease:
     """Claim the next epoch. Raises OSError, also where the file system cannot make a name once and for all."""
     me = msgspec.json.encode(Claimant.this_process())
     while True:
         epoch, claimed = highest_epoch(root) + 1, clock()
         if _make(root, f"{epoch}.claim", me):
-            return Lease(root, epoch, claimed, wake, clock)
+            return JournalLease(root, epoch, claimed, wake, clock)
 
 
-def await_earlier(lease: Lease) -> dict[int, bool]:
+def await_earlier(lease: JournalLease) -> dict[int, bool]:
     """Return when no engine of an earlier epoch answers any more: for each of these epochs, whether its engine is known
     to have ended."""
     earlier = [epoch for epoch in epochs(lease.root) if epoch < lease.epoch]
@@ -169,7 +169,7 @@ def claimant(root: Path, epoch: int) -> Claimant:
     return msgspec.json.decode((root / f"{epoch}.claim").read_bytes(), type=Claimant)
 
 
-def forget_earlier(lease: Lease) -> None:
+def forget_earlier(lease: JournalLease) -> None:
     """Remove the claims before this one, whose folders have been taken over."""
     for epoch in [epoch for epoch in epochs(lease.root) if epoch < lease.epoch]:
         for kind in ("ended", "claim"):

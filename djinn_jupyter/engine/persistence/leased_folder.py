@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
-from djinn_jupyter.engine.persistence.lease import Lease, await_earlier, claim, forget_earlier
+from djinn_jupyter.engine.persistence.lease import JournalLease, await_earlier, claim, forget_earlier
 from djinn_jupyter.engine.persistence.plain_files import is_plain
 from djinn_jupyter.engine.persistence.written_aside import written_aside
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
@@ -33,7 +33,7 @@ class LeasedFolder(JournalFolder):
 
     forces_first = True
 
-    def __init__(self, folder: Path, lease: Lease) -> None:
+    def __init__(self, folder: Path, lease: JournalLease) -> None:
         super().__init__(folder)
         self._lease = lease
 

@@ -14,20 +14,27 @@ import pytest
 from djinn_jupyter.engine.persistence import lease as leases
 from djinn_jupyter.engine.persistence import leased_folder as leased_folders
 from djinn_jupyter.engine.persistence.journal_file import JournalFile
-from djinn_jupyter.engine.persistence.lease import LEASE_SECONDS, Claimant, Lease, await_earlier, claim, highest_epoch
+from djinn_jupyter.engine.persistence.lease import (
+    LEASE_SECONDS,
+    Claimant,
+    JournalLease,
+    await_earlier,
+    claim,
+    highest_epoch,
+)
 from djinn_jupyter.engine.persistence.leased_folder import SEALED, LeasedFolder, take_leased_folder
 from djinn_jupyter.errors import ClaimLost
 
 SESSION, PAGES = ".session", ".pages"
-Claim = Callable[..., Lease]
+Claim = Callable[..., JournalLease]
 
 
 @pytest.fixture
 def claimed() -> Iterator[Claim]:
     """Claim an epoch; its lease is looked after until the test ends."""
-    made: list[Lease] = []
+    made: list[JournalLease] = []
 
-    def make(root: Path, *, clock: Callable[[], float] = leases.awake_or_asleep) -> Lease:
+    def make(root: Path, *, clock: Callable[[], float] = leases.awake_or_asleep) -> JournalLease:
         made.append(claim(root, lambda: None, clock))
         return made[-1]
 
@@ -36,7 +43,7 @@ def claimed() -> Iterator[Claim]:
         lease.stop()
 
 
-def on_another_machine(lease: Lease) -> None:
+def on_another_machine(lease: JournalLease) -> None:
     """Have the claim look as if a machine had made it whose processes are not seen from here."""
     path = lease.root / f"{lease.epoch}.claim"
     afar = msgspec.structs.replace(Claimant.this_process(), host="node-b", boot="another", pid=4711)

@@ -1,0 +1,168 @@
+"""The engines of a cluster as Ray's named actors: placed, found, and ended. Ray decides where."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
+
+from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.client.engines.starting import StartCallbacks
+from djinn_jupyter.cluster.attaching import NAMESPACE
+from djinn_jupyter.cluster.placed_engine import PlacedEngine
+from djinn_jupyter.described import words_of
+from djinn_jupyter.errors import EngineUnavailable, UsageError, from_code
+from djinn_jupyter.options import Identity, Options, ProcessOptions, short_name
+from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, StartFailed, StillStarting, decode_notice
+
+PREFIX: Final = "engine "  # of an actor's name, before the spelled identity
+ANSWER_SECONDS: Final = 5.0
+PLACE_SECONDS: Final = 600.0
+END_SECONDS: Final = 40.0
+_CALLS_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """The part of a machine that Ray sets aside for an engine."""
+
+    cpus: int
+    gpus: int
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        named = [
+            f"{self.cpus} {'CPU' if self.cpus == 1 else 'CPUs'}",
+            *([f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}"] if self.gpus else []),
+            *([spell_bytes(self.memory_bytes)] if self.memory_bytes else []),
+        ]
+        return ", ".join(named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """An engine of the cluster: its actor, and the identity that it was asked for."""
+
+    identity: Identity
+    actor: Any
+
+    def notice(self, seconds: float = ANSWER_SECONDS) -> Notice | None:
+        """Return how its start goes; None while Ray places it. EngineUnavailable where it has ended."""
+        try:
+            return decode_notice(ray.get(self.actor.notice.remote(), timeout=seconds))
+        except (GetTimeoutError, ActorUnavailableError):
+            return None
+        except ActorDiedError:
+            raise EngineUnavailable(f"The engine of {self.identity} has ended; load it again.") from None
+
+    def admit(self, public: str, person: str) -> str:
+        """Admit a person where the engine is; return the public key of its machine's engines."""
+        try:
+            spelled: str = ray.get(self.actor.admit.remote(public, person), timeout=ANSWER_SECONDS)
+        except RayTaskError as error:
+            raise error.cause from None
+        except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
+            raise EngineUnavailable(f"The engine of {self.identity} has just ended; load it again.") from None
+        return spelled
+
+    def end(self) -> None:
+        """End the engine in order, and return when Ray has let go of it."""
+        try:
+            ray.get(self.actor.end.remote(), timeout=END_SECONDS)
+        except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
+            pass  # it is not placed, or its machine has gone, or it went while it answered
+        ray.kill(self.actor, no_restart=True)
+
+
+def place(identity: Identity, options: Options, serving: ProcessOptions, needs: SetAside) -> Placed:
+    """Return the engine of an identity, which Ray places where it has none."""
+    words = words_of(identity, options, serving)
+    made = ray.remote(PlacedEngine).options(
+        name=_name(identity),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=_CALLS_AT_ONCE,
+        num_cpus=needs.cpus,
+        num_gpus=needs.gpus,
+        memory=needs.memory_bytes or None,
+    )
+    return Placed(identity=identity, actor=made.remote(identity, words))
+
+
+def placed() -> list[Placed]:
+    """Return the engines of the cluster, by their models."""
+    names = [name for name in ray.util.list_named_actors() if name.startswith(PREFIX)]
+    found = (_named(name) for name in sorted(names))
+    return [one for one in found if one is not None]
+
+
+def only(model: str | None) -> Placed:
+    """Return the engine that is meant. UsageError where none is, or several are."""
+    found = [one for one in placed() if model in (None, one.identity.model, short_name(one.identity.model))]
+    if not found:
+        raise UsageError(f"No engine{f' of {model}' if model else ''} is in the cluster: `djinn cluster load MODEL`.")
+    if len(found) > 1:
+        raise UsageError(f"Several engines are meant: {', '.join(str(one.identity) for one in found)}; name one.")
+    return found[0]
+
+
+def there(identity: Identity) -> Placed:
+    """Return the engine of an identity. UsageError where the cluster has none."""
+    found = _named(_name(identity))
+    if found is None:
+        raise UsageError(f"The engine of {identity} has ended, and the cluster has it no more: load it again.")
+    return found
+
+
+def await_entry(engine: Placed, needs: SetAside | None, told: StartCallbacks) -> Entry:
+    """Return the entry of an engine when it is ready. Raises the error of its start, after which it is let go, and
+    EngineUnavailable where Ray has not placed it within PLACE_SECONDS."""
+    for notice in _notices(engine):
+        match notice:
+            case None:
+                wanted = f" ({needs})" if needs else ""
+                told.second(f"waiting for Ray to place the engine of {engine.identity}{wanted}")
+            case Ready(entry=entry):
+                return entry
+            case StartFailed(code=code, message=message):
+                ray.kill(engine.actor, no_restart=True)
+                raise from_code(code, message)
+            case Progressed(line=line):
+                told.line(line)
+            case StillStarting(line=line):
+                told.second(line)
+    raise EngineUnavailable(
+        f"Ray has not placed the engine of {engine.identity} within {PLACE_SECONDS:.0f} s: no machine has what it needs"
+        f"{f', {needs}' if needs else ''}; `djinn cluster stop {engine.identity.model}` takes it back."
+    )
+
+
+def _notices(engine: Placed) -> Iterator[Notice | None]:
+    """Yield each new notice, about once a second, for PLACE_SECONDS."""
+    deadline, last = time.monotonic() + PLACE_SECONDS, None
+    while time.monotonic() < deadline:
+        notice = engine.notice(1.0)
+        if notice is None or notice != last:
+            yield notice
+            last = notice
+        time.sleep(0.2)
+
+
+def _name(identity: Identity) -> str:
+    return PREFIX + msgspec.json.encode(identity).decode()
+
+
+def _named(name: str) -> Placed | None:
+    """Return the engine of that name; None where it has just gone."""
+    identity = msgspec.json.decode(name.removeprefix(PREFIX), type=Identity)
+    try:
+        return Placed(identity=identity, actor=ray.get_actor(name, namespace=NAMESPACE))
+    except ValueError:
+        return None

@@ -1,0 +1,54 @@
+"""An engine of a cluster, from the side of the notebook; tests/process/test_cluster.py has a real cluster."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import msgspec
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.cli.main import main
+from djinn_jupyter.client.connection import road as roads
+from djinn_jupyter.client.connection.road import road_to
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.errors import EngineUnavailable, MissingDependency
+from djinn_jupyter.wire.registry import Entry
+
+
+async def test_an_engine_is_looked_for_where_it_was_and_then_the_cluster_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = msgspec.structs.replace(entry_at(read_address("10.0.0.3:7001"), None), in_cluster=True)
+    after = msgspec.structs.replace(before, commands="tcp://10.0.0.4:7002")
+    asked: list[Entry] = []
+    monkeypatch.setattr(roads, "entry_anew", lambda entry: asked.append(entry) or after)
+    road = road_to(before)
+    await road.mend()
+    assert (road.entry, asked) == (before, [])
+    await road.mend()
+    assert (road.entry, asked) == (after, [before])
+
+
+def test_without_ray_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "djinn_jupyter.cluster.verbs", raising=False)
+    monkeypatch.delitem(sys.modules, "djinn_jupyter.cluster.attaching", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["cluster", "list"]) == 1
+    assert capsys.readouterr().err == "djinn: A cluster needs Ray: pip install 'djinn-jupyter[cluster]'.\n"
+
+
+@pytest.mark.processes
+def test_a_load_without_a_cluster_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child that asks tells its error; it has a key, so that is not the reason."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.9:1")
+    if find_spec("ray") is None:
+        with pytest.raises(MissingDependency, match=r"pip install 'djinn-jupyter\[cluster\]'"):
+            dj.load("demo", at="cluster")
+    else:
+        assert main(["key", "new", "anna"]) == 0
+        with pytest.raises(EngineUnavailable, match=r"No Ray cluster answers at 127.0.0.9:1"):
+            dj.load("demo", at="cluster")

@@ -1,0 +1,182 @@
+"""docs/cluster.md with a real Ray cluster, a head and two machines on addresses of this machine's loopback:
+`make cluster-test` installs Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.cli.main import main
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, UsageError
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+MACHINES = ("127.0.0.3", "127.0.0.4")
+PROMPT = "The capital of France is"
+STARTS = 4  # Ray gives a machine up that has not begun within 30 s, as on cores that are busy
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: make cluster-test"),
+]
+
+
+class Machines:
+    """A cluster whose head has no room for an engine, and whose other machines have room for one each."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._size = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+        head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", **self._size}
+        self._cluster = begun(lambda: Cluster(initialize_head=True, head_node_args=head))
+        self.address = self._cluster.address
+        self._up = {address: begun(lambda at=address: self._add(at)) for address in MACHINES}
+
+    def kill(self, address: str) -> None:
+        self._cluster.remove_node(self._up.pop(address), allow_graceful=False)
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+
+    def _add(self, address: str) -> Any:
+        return self._cluster.add_node(num_cpus=1, node_ip_address=address, **self._size)
+
+
+def begun(start: Any) -> Any:
+    for tried in range(STARTS):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error) or tried == STARTS - 1:
+                raise
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    folder = tmp_path_factory.mktemp("person")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+        machines = Machines()
+        patch.setenv("RAY_ADDRESS", machines.address)
+        assert main(["key", "new", "anna"]) == 0
+        try:
+            yield machines
+        finally:
+            loading._channels.close()
+            machines.end()
+            until(lambda: not running_engines(), "the end of the engines")
+
+
+@pytest.fixture
+def placed(machines: Machines, tmp_path: Path) -> Iterator[RemoteEngine]:
+    """The demo in the cluster, with a shared journal."""
+    assert main(["cluster", "load", "demo", "--device", "cpu", f"--shared-journal={tmp_path}"]) == 0
+    yield dj.load("demo", device="cpu", at="cluster")
+    assert main(["cluster", "stop", "demo"]) == 0
+
+
+def look_until_it_fails(session: RemoteSession) -> None:
+    while True:  # each look waits while the line is down
+        session.describe()
+
+
+def at(engine: RemoteEngine) -> str:
+    assert engine.entry is not None
+    return engine.entry.commands.removeprefix("tcp://").partition(":")[0]
+
+
+def test_an_engine_is_placed_found_and_spoken_to_directly(
+    placed: RemoteEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert at(placed) in MACHINES
+    session = placed.session("main", fresh=True)
+    session.run(PROMPT, max_new_tokens=3)
+    assert session.describe().owner == "anna"
+    assert [one.name for one in dj.load("demo", device="cpu", at="cluster").sessions()] == ["main"]
+    capsys.readouterr()
+    main(["cluster", "list"])
+    assert f"at tcp://{at(placed)}:" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="already runs with stops_kept = 64, not 3"):
+        dj.load("demo", device="cpu", stops_kept=3, at="cluster")
+
+
+def test_a_session_goes_on_bit_for_bit_on_another_machine_when_its_own_dies(
+    placed: RemoteEngine, machines: Machines
+) -> None:
+    session = placed.session("paris", fresh=True)
+    plain = session.run(PROMPT, max_new_tokens=6)
+    session.breakpoint("resid_post.4", when="step == 2")
+    stop = session.run(PROMPT, max_new_tokens=6)
+    hidden, died = stop.hidden.tobytes(), at(placed)
+    machines.kill(died)
+    with pytest.raises(EngineUnavailable, match="started anew") as lost:
+        look_until_it_fails(session)
+    assert "\n" not in str(lost.value)
+    again = dj.load("demo", device="cpu", at="cluster")
+    assert at(again) != died
+    session = again.session("paris")
+    assert session.stop.hidden.tobytes() == hidden
+    session.accept_recomputed()
+    resumed = session.resume()
+    assert resumed.tokens == plain.tokens
+    assert resumed.logits.tobytes() == plain.logits.tobytes()
+
+
+def test_an_engine_that_nobody_uses_is_let_go(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "load", "demo", "--device", "cpu", "--idle-seconds", "0.5"]) == 0
+
+    def gone() -> bool:
+        capsys.readouterr()
+        main(["cluster", "list"])
+        return "No engine is in the cluster." in capsys.readouterr().out
+
+    until(gone, "its end")
+
+
+def test_a_model_that_is_not_there_is_told_and_leaves_nothing(
+    machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ModelNotFound, match="no-such-model"):
+        dj.load("no-such-model", at="cluster")
+    capsys.readouterr()
+    main(["cluster", "list"])
+    assert capsys.readouterr().out == "No engine is in the cluster.\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("8.8.8.8", "is no closed address"),
+        ("0.0.0.0", "is no closed address"),
+        ("127.0.0.1", "give 127.0.0.2"),
+        ("gpu-box", "is no IP address"),
+    ],
+)
+def test_a_cluster_begins_on_closed_addresses_alone(host: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "start", "--host", host]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.9:1")
+    assert main(["cluster", "list"]) == 1
+    assert (
+        "No Ray cluster answers at 127.0.0.9:1, which RAY_ADDRESS names (connection refused)."
+        in capsys.readouterr().err
+    )
