@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from djinn_jupyter.errors import MissingDependency
 
@@ -19,3 +19,23 @@ def frame_of(columns: Mapping[str, Sequence[Any]]) -> Any:
             "lists."
         ) from None
     return frame(columns)
+
+
+class ByColumn(Protocol):
+    """A reading that is a table."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return it as lists by column."""
+
+
+class Tabular:
+    """A reading whose `columns` are also a table of pandas."""
+
+    def to_pandas(self: ByColumn) -> Any:
+        """Return `columns()` as a table of pandas. Raises MissingDependency."""
+        return frame_of(self.columns())
+
+
+def in_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return rows as lists by column."""
+    return {name: [row[at] for row in rows] for at, name in enumerate(names)}

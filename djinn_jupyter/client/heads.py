@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.frames import frame_of
+from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
@@ -24,7 +24,7 @@ Kind = Literal["previous", "duplicate", "induction"]
 KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
 
 
-class HeadScores:
+class HeadScores(Tabular):
     """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
     (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
     a place. `counted` are the positions that have."""
@@ -61,15 +61,11 @@ class HeadScores:
         scores: dict[str, list[Any]] = {kind: getattr(self, kind).reshape(-1).tolist() for kind in KINDS}
         return {"layer": [layer for layer, _ in places], "head": [head for _, head in places], **scores}
 
-    def to_pandas(self) -> Any:
-        """Return a table with a row for each head."""
-        return frame_of(self.columns())
-
     def __repr__(self) -> str:
         return f"Scores of {len(self.layers)} layers x {self.heads} heads: {self.of}"
 
 
-class HeadPatterns:
+class HeadPatterns(Tabular):
     """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
     have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
 
@@ -83,6 +79,20 @@ class HeadPatterns:
     def heads(self) -> int:
         """The number of heads of the layer that has the most."""
         return int(self.values.shape[1])
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the weights as lists by column: layer, head, the query's position, the key's (of blocks their first),
+        and the weight. Keys behind their query are left out."""
+        import numpy as np
+
+        sizes = self.values.shape
+        layer, head, query, key = np.indices(sizes).reshape(4, -1)
+        kept = (key <= query) & ~np.isnan(self.values.reshape(-1))  # a layer may have fewer heads
+        layers = np.array(self.layers)[layer[kept]].tolist()
+        places = {"query": query[kept] * self.pooled, "key": key[kept] * self.pooled}
+        weights = self.values.reshape(-1)[kept].tolist()
+        found = {name: at.tolist() for name, at in places.items()}
+        return {"layer": layers, "head": head[kept].tolist(), **found, "weight": weights}
 
     def __repr__(self) -> str:
         return f"Patterns of {len(self.layers)} layers x {self.heads} heads over {len(self.texts)} tokens"

@@ -9,13 +9,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import EngineStatistics, RingSlot, SessionDescription, Transfer
 
+COLUMNS: Final = (
+    "at", "accounted", "weights", "ring_bytes", "empty", "host", "disk", "budget", "process", "mapped", "runtime",
+    "beyond", "in_use", "total", "others",
+)  # fmt: skip
 LONGEST = 20_000  # readings; the older half is thinned out when there are more
 
 
@@ -121,7 +127,7 @@ def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tu
     return tuple(found)
 
 
-class MemoryTrace:
+class MemoryTrace(Tabular):
     """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
     engine ends; `error` then holds the reason. `heard` is called in the trace's own thread after each reading, and once
     more at the end."""
@@ -166,6 +172,15 @@ class MemoryTrace:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the readings as lists by column: `at`, the bytes of each kind, None where not measured, and of each
+        session, 0 where it held none."""
+        found: dict[str, list[Any]] = {name: [getattr(one, name) for one in self.readings] for name in COLUMNS}
+        held = [dict(one.sessions) for one in self.readings]
+        for name in sorted({session for one in held for session in one}):
+            found[f"session {name}"] = [one.get(name, 0) for one in held]
+        return found
 
     def __repr__(self) -> str:
         most = max(reading.accounted for reading in self.readings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 
 
-class Losses:
+class Losses(Tabular):
     """The loss of each token of some prompts but their first: its negative log-likelihood, in nats.
 
     `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32. Where
@@ -69,6 +70,11 @@ class Losses:
 
     def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
         return (self[prompt] for prompt in range(len(self)))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the losses as lists by column: the prompt, the position and the id of each token, and its loss."""
+        places = [(n, at, token) for n, prompt in enumerate(self.tokens) for at, token in enumerate(prompt) if at]
+        return {**in_columns(("prompt", "position", "token"), places), "loss": self.values.tolist()}
 
     def __repr__(self) -> str:
         of = f"{len(self)} prompts" if len(self) > 1 else "1 prompt"

@@ -6,9 +6,10 @@ Each keeps the wire's own value as `reply`, for the widgets.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, TopToken
@@ -18,6 +19,9 @@ from djinn_jupyter.wire.watches import spell_watch
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+SHIFT: Final = ("token", "text", "probability_before", "probability_after", "logit_before", "logit_after")
 
 
 class Snapshot:
@@ -47,7 +51,7 @@ class Snapshot:
         return f"Snapshot of {self.site}: {shape} ({self.axes}), {self.dtype}, {self.exactness}"
 
 
-class Lens:
+class Lens(Tabular):
     """The model's own epilogue applied to a residual value: for each position its most probable next tokens."""
 
     def __init__(self, reply: LensRead) -> None:
@@ -56,12 +60,22 @@ class Lens:
         self.rows: tuple[LensRow, ...] = reply.rows
         self.notes = reply.notes
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the predictions as lists by column: the position, the token there, the rank of the next token (None of
+        one that was asked for), that token, its probability and its logit."""
+        rows = [
+            (row.position, row.text, rank, next_token.text, next_token.probability, next_token.logit)
+            for row in self.rows
+            for rank, next_token in [*enumerate(row.top, 1), *((None, one) for one in row.chosen)]
+        ]
+        return in_columns(("position", "token", "rank", "next", "probability", "logit"), rows)
+
     def __repr__(self) -> str:
         lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
         return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
 
 
-class Effect:
+class Effect(Tabular):
     """The next-token distribution without and with the edits of the present stop; `kl` in nats."""
 
     def __init__(self, reply: EffectReply) -> None:
@@ -71,6 +85,15 @@ class Effect:
         self.top1_changed, self.logit_difference_norm = read.top1_changed, read.logit_difference_norm
         self.shifts, self.chosen = read.shifts, read.chosen
         self.site, self.edits, self.influences = reply.site, reply.edits, reply.influences
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the tokens that shift most, and those that were asked for, as lists by column: token and text, and its
+        probability and logit before and after."""
+        rows = [
+            (one.token, one.text, one.probability_before, one.probability_after, one.logit_before, one.logit_after)
+            for one in dict.fromkeys((*self.shifts, *self.chosen))
+        ]
+        return in_columns(SHIFT, rows)
 
     def __repr__(self) -> str:
         said = (
@@ -82,7 +105,7 @@ class Effect:
         return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
 
 
-class Watched:
+class Watched(Tabular):
     """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`; runs are counted
     from the session's first prompt, run 1. With a `direction` each value has one component a position."""
 
@@ -97,6 +120,17 @@ class Watched:
     def values(self) -> tuple[np.ndarray[Any, Any], ...]:
         """The value of each pass, [positions, ...], in the model's dtype; with a direction [positions]."""
         return tuple(to_numpy(array) for array in self.reply.values)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the passes as lists by column, with a row for each position of each: the number of the pass, its run,
+        the position, and its `value`; of several features (heads and features one after the other) `value 0`, ...; None
+        where another pass has more."""
+        places = [(n, self.runs[n], at) for n, positions in enumerate(self.positions) for at in positions]
+        rows = [row.reshape(-1).tolist() for value in self.values for row in value]
+        width = max(map(len, rows), default=0)
+        names = ["value"] if self.direction is not None else [f"value {number}" for number in range(width)]
+        wide = [[*row, *[None] * (width - len(row))] for row in rows]
+        return in_columns(("pass", "run", "position"), places) | in_columns(names, wide)
 
     def __len__(self) -> int:
         return len(self.reply.values)

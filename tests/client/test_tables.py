@@ -1,0 +1,101 @@
+"""Readings that are tables: each has columns of equal length with its own numbers, and is a table of pandas."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import MissingDependency
+
+LINE = [9, 8, 7, 21, 9]
+
+
+@pytest.fixture(autouse=True)
+def frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for pandas, which tests do without: a table is what it was made of."""
+    module = ModuleType("pandas")
+    vars(module)["DataFrame"] = dict
+    monkeypatch.setitem(sys.modules, "pandas", module)
+
+
+def table(reading: Any) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = reading.columns()
+    assert reading.to_pandas() == found
+    assert len({len(column) for column in found.values()}) == 1
+    return found
+
+
+def test_losses_are_a_row_a_token(engine: RemoteEngine) -> None:
+    losses = engine.loss([LINE, [3, 4]])
+    found = table(losses)
+    assert list(zip(found["prompt"], found["position"], found["token"], strict=True)) == [
+        (0, 1, 8), (0, 2, 7), (0, 3, 21), (0, 4, 9), (1, 1, 4),
+    ]  # fmt: skip
+    assert found["loss"] == [*losses[0].tolist(), *losses[1].tolist()]
+
+
+def test_patterns_are_a_row_a_weight(engine: RemoteEngine) -> None:
+    session = engine.session("mine")
+    session.run(LINE, max_new_tokens=0)
+    patterns = session.patterns()
+    found = table(patterns)
+    assert len(found["weight"]) == 3 * 4 * 15
+    at = tuple(np.array(found[name]) for name in ("layer", "head", "query", "key"))
+    assert np.array_equal(patterns.values[at], np.float32(found["weight"]))
+    assert all(key <= query for query, key in zip(found["query"], found["key"], strict=True))
+
+
+def test_lens_and_effect_are_a_row_a_token(engine: RemoteEngine) -> None:
+    session = engine.session("mine")
+    session.breakpoint("resid_post.1")
+    session.run(LINE, max_new_tokens=1)
+    lens = session.lens(3, positions=[1, 4])
+    found = table(lens)
+    assert found["position"] == [1] * 3 + [4] * 3
+    assert found["rank"] == [1, 2, 3, 1, 2, 3]
+    assert found["probability"] == [one.probability for row in lens.rows for one in row.top]
+    session.edit(dj.scale(0.0))
+    effect = session.effect()
+    shifts = table(effect)
+    assert shifts["token"][: len(effect.shifts)] == [one.token for one in effect.shifts]
+    assert shifts["logit_after"][0] == effect.shifts[0].logit_after
+
+
+def test_recordings_are_a_row_a_position(engine: RemoteEngine) -> None:
+    session = engine.session("mine")
+    session.watch("resid_post.1")
+    session.watch("resid_post.1", direction=np.ones(32, dtype=np.float32), name="ones")
+    session.run(LINE, max_new_tokens=2, free=True)
+    watched = session.watched("resid_post.1")
+    found = table(watched)
+    assert list(zip(found["pass"], found["run"], found["position"], strict=True)) == [
+        *((0, 1, at) for at in range(5)),
+        (1, 1, 5),
+    ]
+    assert found["value 3"] == [float(row[3]) for value in watched.values for row in value]
+    along = table(session.watched("resid_post.1", "ones"))
+    sums = [sum(found[f"value {n}"][at] for n in range(32)) for at in range(6)]
+    assert along["value"] == pytest.approx(np.array(sums) / 32**0.5, 1e-4)  # a direction has length 1
+
+
+def test_a_trace_is_a_row_a_reading(engine: RemoteEngine) -> None:
+    session = engine.session("mine")
+    with engine.memory_trace(hertz=100) as trace:
+        session.run(LINE, max_new_tokens=1)
+    found = table(trace)
+    assert found["at"] == [one.at for one in trace.readings]
+    assert found["accounted"][-1] == trace.readings[-1].accounted
+    assert found["session mine"][-1] == dict(trace.readings[-1].sessions)["mine"]
+
+
+def test_without_pandas_a_sentence_says_so(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = engine.loss([LINE])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependency, match="pip install pandas"):
+        losses.to_pandas()
