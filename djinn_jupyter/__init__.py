@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.attributing import attribute as attribute
     from djinn_jupyter.client.direct import direct as direct
+    from djinn_jupyter.client.edges import edges as edges
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
@@ -48,6 +49,7 @@ _HOMES = {
     "path": "client.paths",
     "attribute": "client.attributing",
     "direct": "client.direct",
+    "edges": "client.edges",
     "noise": "client.sweep_arguments",
     "reproduce": "client.reproducing",
     "collect": "client.engine",

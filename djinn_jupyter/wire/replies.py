@@ -6,6 +6,7 @@ from djinn_jupyter.wire import (
     attribution,
     checkpoints,
     collecting,
+    edges,
     greeting,
     heads,
     listening,
@@ -50,6 +51,7 @@ Listening = listening.Listening
 EventsMissed = listening.EventsMissed
 MetricsRead = sweeps.MetricsRead
 Scored = scoring.Scored
+EdgesAttributed = edges.EdgesAttributed
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 Watching = watches.Watching
@@ -298,6 +300,7 @@ Reply = (
     | LensRead
     | Attributed
     | Swept
+    | EdgesAttributed
     | MetricsRead
     | Collected
     | Scored

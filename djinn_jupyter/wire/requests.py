@@ -26,6 +26,7 @@
     Inspect                     Inspected
     Lens                        LensRead
     Attribute                   Attributed
+    AttributeEdges              EdgesAttributed
     Sweep / Score / ReadHeads   Swept / Scored / HeadsRead
     Collect                     Collected, when the shard is on the disk
     Evaluate                    Evaluated
@@ -58,6 +59,7 @@ from msgspec import Meta
 from djinn_jupyter.wire import (
     checkpoints,
     collecting,
+    edges,
     greeting,
     heads,
     interventions,
@@ -109,6 +111,7 @@ Close = opening.Close
 Fork = opening.Fork
 Score = scoring.Score
 Share = sharing.Share
+AttributeEdges = edges.AttributeEdges
 Sweep = sweeps.Sweep
 ReadMetrics = sweeps.ReadMetrics
 ReadWatch = watches.ReadWatch
@@ -322,6 +325,7 @@ Request = (
     | Lens
     | Attribute
     | Sweep
+    | AttributeEdges
     | Collect
     | Score
     | ReadHeads

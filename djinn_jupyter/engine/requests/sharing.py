@@ -51,6 +51,7 @@ WRITING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
         ask.Unwatch,
         ask.SetAttention,
         ask.Sweep,
+        ask.AttributeEdges,
         ask.Score,
         ask.ReadHeads,
         ask.SwapOut,

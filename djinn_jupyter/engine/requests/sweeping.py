@@ -9,6 +9,7 @@ import msgspec
 
 from djinn_jupyter.engine.gradients.attributing import Attributing
 from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES
+from djinn_jupyter.engine.gradients.edge_attributing import EdgeAttributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.persistence.persistence import Persistence
@@ -62,6 +63,22 @@ class SweepRequests:
         kind = PairSweeping if asked.receivers is None else PathSweeping
         return kind(runtime, session, asked, self._together).steps(self._workspace)
 
+    @handles(ask.AttributeEdges, wakes_weights=True, changes=False)
+    def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "attribution of edges", "dj.edges")
+        session.attend(self._attention(request) or session.attention)
+        (corrupted, _), (clean, _) = self._tokens(request.corrupted), self._tokens(request.clean)
+        if len(corrupted) != len(clean):
+            raise UsageError(
+                f"The clean line has {len(clean)} tokens and the corrupted one {len(corrupted)}: edges go between "
+                "positions that both lines have; choose texts of equally many tokens."
+            )
+        [metric] = self._metrics((request.metric,)).each
+        require_slopes(metric)
+        runtime = self._runtime.of(session)
+        under_way = EdgeAttributing(runtime, session, (corrupted, clean), metric, request.steps)
+        return under_way.steps(self._workspace, self._trials)
+
     @handles(ask.ReadMetrics, without_rows=True, changes=False)
     def read_metrics(self, request: ask.ReadMetrics, holder: Holder) -> MetricsRead:
         metrics = self._metrics(request.metrics)
@@ -74,7 +91,7 @@ class SweepRequests:
             require_known_tokens(self._runtime, metric.condition)
         return metrics
 
-    def _attention(self, request: ask.Sweep) -> str | None:
+    def _attention(self, request: ask.Sweep | ask.AttributeEdges) -> str | None:
         """Return the attention of the sweep: that of the sessions whose lines are swept. Raises UsageError."""
         named = (line for line in (request.corrupted, request.clean) if isinstance(line, str))
         found = {self._sessions.find(name).attention for name in named}

@@ -108,6 +108,7 @@ export type WireReply =
   | LensRead
   | Attributed
   | Swept
+  | EdgesAttributed
   | MetricsRead
   | Collected
   | Scored

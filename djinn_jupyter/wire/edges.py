@@ -1,0 +1,39 @@
+"""Edges between what writes to the residual and what reads it, and their scores."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.limits import Spelling
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
+
+
+class AttributeEdges(SessionRequest, frozen=True, tag="AttributeEdges"):
+    """Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
+    change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
+    way between the lines' embeddings. The session must be empty; only its memory is used."""
+
+    corrupted: LineSource
+    clean: LineSource
+    metric: Spelling
+    steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
+
+
+class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
+    """`scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
+    heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
+    `logits`. `corrupted` and `clean` are the metrics of the lines."""
+
+    metric: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    scores: Array
+    corrupted: float
+    clean: float
+    steps: int
+    notes: tuple[str, ...] = ()
