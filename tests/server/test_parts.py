@@ -231,6 +231,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.Detach,
         ask.Note,
         ask.Sweep,
+        ask.AttributeEdges,
         ask.Collect,
         ask.Score,
         ask.ReadHeads,

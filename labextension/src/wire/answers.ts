@@ -30,6 +30,10 @@ import {
 } from './sweeps';
 
 import {
+  EdgesAttributed,
+} from './edges';
+
+import {
   Copies,
   WeightRead,
 } from './weights';

@@ -20,6 +20,7 @@ export * from './attribution';
 export * from './checkpoints';
 export * from './provenance';
 export * from './sweeps';
+export * from './edges';
 export * from './weights';
 export * from './heads';
 export * from './scoring';
