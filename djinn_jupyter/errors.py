@@ -16,6 +16,7 @@ DjinnError
 ├── BatchEnded               some rows of a batch failed; it has the others
 ├── IllegalMove              the session is not in a state from which this verb is possible
 ├── SessionHeld              a live session that another kernel holds
+├── OverQuota                a person has all that they may have of the engine, or this would be more
 ├── SessionsWouldSuffer      a verb that hurts sessions of others, without --force
 ├── ModelError
 │   ├── ModelNotFound        neither the demo, nor a folder, nor a cached hub name
@@ -117,6 +118,9 @@ class IllegalMove(DjinnError): ...
 
 
 class SessionHeld(DjinnError): ...
+
+
+class OverQuota(DjinnError): ...
 
 
 class SessionsWouldSuffer(DjinnError): ...

@@ -22,6 +22,12 @@ def read_duration(text: str) -> float:
     return seconds
 
 
+def spell_duration(seconds: float) -> str:
+    """Spell seconds in the largest unit of which there is one, as `12 s`, `45 min`, `2.5 h` or `3 d`."""
+    unit, size = next((one for one in reversed(_UNITS.items()) if seconds >= one[1]), ("s", 1))
+    return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+
+
 def read_moment(text: str) -> float:
     """Return a moment of ISO 8601 in seconds since the epoch. Without a zone it is of this machine's. UsageError for
     what is none."""

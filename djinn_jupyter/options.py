@@ -75,6 +75,10 @@ class GivenOptions(TypedDict, total=False):
     listen: Annotated[
         str | None, Description("admit persons with keys on TCP too (docs/sharing.md)", metavar="tcp://HOST:PORT")
     ]
+    quota: Annotated[
+        str | None,
+        Description("the most that each person with a key may have (docs/sharing.md)", metavar="device=8GiB,..."),
+    ]
     metrics: Annotated[
         str | None,
         Description("serve counts and bytes for Prometheus there, for all who reach that address", metavar="HOST:PORT"),
@@ -154,6 +158,7 @@ class ProcessOptions:
     """The service of the engine's process. `idle_seconds` applies only to the load that starts it."""
 
     listen: str | None = None
+    quota: str | None = None
     metrics: str | None = None
     idle_seconds: float | None = None
 

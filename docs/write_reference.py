@@ -35,8 +35,10 @@ from djinn_jupyter.wire import (
     access,
     holdings,
     nouns,
+    people,
     progress,
     provenance,
+    quotas,
     readings,
     registry,
     replies,
@@ -52,7 +54,7 @@ from python_api import python_api  # its neighbours; `docs` is no package
 from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
-NOUNS = (nouns, access, rules, holdings, transfers, progress, provenance, readings, registry)
+NOUNS = (nouns, access, rules, holdings, transfers, progress, provenance, quotas, people, readings, registry)
 CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 
@@ -77,9 +79,13 @@ def wire() -> str:
         _chapter("Replies", typing.get_args(replies.Reply)),
         _chapter("Events", typing.get_args(replies.Event)),
         _chapter("Edits", (*typing.get_args(Edit), *_structs(sweeps))),
-        _chapter("Nouns", tuple(one for module in NOUNS for one in _structs(module))),
+        _chapter("Nouns", tuple(one for module in NOUNS for one in _structs(module) if not _is_message(one))),
     ]
     return "\n".join(parts)
+
+
+def _is_message(kind: type) -> bool:
+    return issubclass(kind, requests.RequestBase | replies.ReplyBase)
 
 
 def _chapter(title: str, structs: tuple[type, ...]) -> str:

@@ -249,6 +249,11 @@ def _doctor(options: argparse.Namespace) -> int:
     return int(any(finding.level == "bad" for finding in found))
 
 
+def named_or_all(model: str | None) -> tuple[Entry, ...]:
+    """Return the engine of a model, or all that run. Raises UsageError where that one does not run."""
+    return running_engines() if model is None else (_only(model),)
+
+
 def _only(model: str | None) -> Entry:
     """Return the engine that is meant. Raises UsageError where none is meant or several are."""
     entries = [entry for entry in running_engines() if model is None or _means(model, entry)]

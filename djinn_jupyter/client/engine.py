@@ -36,6 +36,7 @@ from djinn_jupyter.wire.nouns import (
     ModuleDescription,
     SessionDescription,
 )
+from djinn_jupyter.wire.people import PersonDescription
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import Entry
 
@@ -98,6 +99,12 @@ class RemoteEngine:
     def sessions(self) -> tuple[SessionDescription, ...]:
         """Return the sessions of all notebooks and scripts, with their states and bytes."""
         return ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
+
+    def people(self) -> tuple[PersonDescription, ...]:
+        """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and
+        disk, and of all whom the asker may know more of, the sessions, the checkpoints' bytes, the running time of the
+        last day, and when they were last heard. A person with a key is told all of themselves alone."""
+        return ask_for(self.channel, ask.ReadPeople(), replies.People).people
 
     def tree(self) -> tuple[Branch, ...]:
         """Return the stops of all sessions; stops that forks share have the same numbers."""

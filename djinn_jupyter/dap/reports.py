@@ -18,7 +18,14 @@ from djinn_jupyter.dap.protocol import Client
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, UnknownSession
 from djinn_jupyter.wire.nouns import StopIdentity
 
-REASONS: Final = {"breakpoint": "breakpoint", "step": "step", "interrupt": "pause", "back": "step", "fork": "entry"}
+REASONS: Final = {
+    "breakpoint": "breakpoint",
+    "step": "step",
+    "interrupt": "pause",
+    "back": "step",
+    "fork": "entry",
+    "quota": "pause",
+}
 GONE_ON: Final = (IllegalMove, UnknownSession, EngineUnavailable)  # the stop to be read is past, closed or ended
 READ_FROM: Final = "djinnStop"  # not one of the protocol's fields: clients that do not know it pass it over
 

@@ -19,6 +19,7 @@ from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
 
 
@@ -79,6 +80,10 @@ class Engine:
         """Return the sessions that this holder had with an earlier engine, and that none has opened since."""
         known = tuple(self.sessions.values())
         return tuple(s.name for s in known if s.left_by == holder.name and s.owner == holder.user and s.holder is None)
+
+    def heed_quotas(self, quota_of: Callable[[str], Quota]) -> None:
+        """Hold every person to what `quota_of` says of them at each look."""
+        self.residency.quotas.heed(quota_of)
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +30,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system import device
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.wire.holdings import ProcessMemory
+from djinn_jupyter.wire.holdings import PersonMemory, ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -74,10 +74,12 @@ class StatePublisher:
         budget: Budget,
         counters: Counters,
         footprint: ProcessFootprint | None,
+        people: Callable[[], tuple[PersonMemory, ...]],
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
         self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
         self._budget, self._counters, self._footprint = budget, counters, footprint
+        self._measure_people, self._people = people, people()
         self._described: dict[str, SessionDescription] = {}
         self._published, self._period = 0.0, PERIOD
         self._outside = device.Usage.read(*where)
@@ -137,6 +139,8 @@ class StatePublisher:
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
                 self._outside = device.Usage.read(*self._where)
+            with self._faults.during("it counted the memory of each person"):
+                self._people = self._measure_people()
         self._reading = self._read()
 
     def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
@@ -189,5 +193,6 @@ class StatePublisher:
             layers_replayed=self._counters.layers_replayed,
             graphs_postponed=self._counters.graphs_postponed,
             budget=budget,
+            people=self._people,
             process=None if self._footprint is None else self._process(weights, budget.bytes_taken),
         )

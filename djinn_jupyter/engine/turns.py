@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.requests.quotas import RequestQuotas
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.jobs import Job
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
@@ -33,12 +35,15 @@ class Turns:
         life: SessionLifecycle,
         scheduler: Scheduler,
         residency: Residency,
+        running_time: RunningTime,
+        quotas: RequestQuotas,
         faults: Faults,
     ) -> None:
         self._dispatcher, self._publish, self._giving_way = dispatcher, runtime.publish, giving_way
         self._weights, self._sharing = runtime.forward.weights, runtime.sharing
         self._sessions, self._life, self._scheduler = sessions, life, scheduler
         self._residency, self._faults = residency, faults
+        self._running_time, self._quotas = running_time, quotas
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
@@ -66,8 +71,10 @@ class Turns:
     def advance(self, job: Job) -> bool:
         """Run one slice of a job. Return False where it ended."""
         try:
-            self._prepare(job)
-            job.advance()
+            self._quotas.heed(job)
+            with self._running_time.counted(job.asker):
+                self._prepare(job)
+                job.advance()
             return True
         except StopIteration as done:
             reply: Reply | None = done.value

@@ -16,6 +16,7 @@ STATUSES: Final[dict[type[errors.DjinnError], HTTPStatus]] = {
     errors.IllegalMove: HTTPStatus.CONFLICT,
     errors.SessionHeld: HTTPStatus.CONFLICT,
     errors.SessionsWouldSuffer: HTTPStatus.CONFLICT,
+    errors.OverQuota: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.MemoryShortage: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.EngineUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     NoSuchEngine: HTTPStatus.NOT_FOUND,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,15 @@ def site_of(spelling: str) -> Site:
         return Site(point=spelling)
 
 
+REASONS: Final = {
+    "step": "after a step",
+    "interrupt": "interrupted",
+    "back": "gone back",
+    "fork": "forked here",
+    "quota": "your running time of the day is used up",
+}
+
+
 def moment(stop: Paused) -> str:
     """Spell the step: `step 0, the prompt` or `step 3`."""
     return "step 0, the prompt" if stop.step == 0 else f"step {stop.step}"
@@ -70,8 +80,7 @@ def why(stop: Paused) -> str:
             return met
         matched = "" if stop.matched is None else f", matched at position {stop.matched}"
         return f"{met}, when {stop.breakpoint.when}{matched}"
-    words = {"step": "after a step", "interrupt": "interrupted", "back": "gone back", "fork": "forked here"}
-    return words.get(stop.reason, stop.reason)
+    return REASONS.get(stop.reason, stop.reason)
 
 
 def ran(stop: Paused) -> str:

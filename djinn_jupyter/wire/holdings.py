@@ -34,6 +34,16 @@ class ProcessMemory(Frozen, frozen=True):
     device_beyond_bytes: int | None  # what the allocator has of a GPU beyond weights and sessions
 
 
+class PersonMemory(Frozen, frozen=True):
+    """The memory that the sessions of one person hold, None for the engine's own user. A page or tensor that several
+    sessions share counts once, for the person of the oldest of them. Working copies and free pages are no one's."""
+
+    person: str | None
+    device_bytes: int
+    host_bytes: int  # copies of what is on the device too
+    disk_bytes: int
+
+
 class SlabStatistics(Frozen, frozen=True):
     pages: int
     pages_free: int

@@ -142,7 +142,7 @@ class KeyFolder:
         self._require_free(public, name, known)
         if any(one.person == name for key, one in known.items() if key != public or one.lent):
             raise UsageError(f"{name} has another key: `djinn key revoke {name}` first, or take another name.")
-        _write(path, _admission(public, until), anew=True)
+        write_key_file(path, _admission(public, until), anew=True)
 
     def lend(self, public: PublicKey, name: str, until: float) -> None:
         """Admit a person by one more key, until a moment in seconds since the epoch, or admit that key for longer.
@@ -152,7 +152,7 @@ class KeyFolder:
         self._require_free(public, name, known)
         if any(one.person == name and not one.lent for one in known.values()):
             raise UsageError(f"{name} is admitted here by a key of their own: the engine's user can revoke it.")
-        _write(path, _admission(public, until), anew=True)
+        write_key_file(path, _admission(public, until), anew=True)
 
     def take_back(self, public: PublicKey, name: str) -> None:
         """End what `lend` admitted."""
@@ -207,7 +207,7 @@ class KeyFolder:
                 f"{self._path / 'trusted' / place} and trust again."
             )
         if known is None:
-            _write(self._file("trusted", place), spell_public(public).encode())
+            write_key_file(self._file("trusted", place), spell_public(public).encode())
 
     def trusted(self, *places: str) -> PublicKey | None:
         """Return the key that is trusted for the first of the places that has one; None where none has."""
@@ -220,6 +220,10 @@ class KeyFolder:
         spelled = {"trusted": _PLACE, "allowed": _ADMITTED}.get(kind, _NAME)
         return tuple(sorted(name for name in found if spelled.fullmatch(name) and not name.endswith(_PART)))
 
+    def folder(self, kind: str) -> Path:
+        """Return the folder of one kind, which may not be there yet."""
+        return self._path / kind
+
     def admitted(self) -> Admitted:
         """Return the persons admitted at each moment."""
         return Admitted(self, self._path / "allowed")
@@ -229,7 +233,7 @@ class KeyFolder:
 
     def _draw(self, path: Path, draw: Draw) -> KeyPair:
         public, secret = draw()
-        _write(path, msgspec.json.encode(_Kept(public=public, secret=secret)))
+        write_key_file(path, msgspec.json.encode(_Kept(public=public, secret=secret)))
         return KeyPair(public=public, secret=secret)
 
     def _drawn_once(self, path: Path, draw: Draw) -> KeyPair:
@@ -303,22 +307,28 @@ class Admitted:
         revoked."""
         return any(permit.person == person for permit in self._look().values())
 
+    def persons(self) -> frozenset[str]:
+        """Return the names of those who are admitted now."""
+        now = self._folder.now()
+        return frozenset(permit.person for permit in self._look().values() if not permit.ended(now))
+
     def _look(self) -> Mapping[PublicKey, Permit]:
         """Return the admissions as the folder has them now."""
         with self._lock:
-            stamp = self._settled_stamp()
+            stamp = settled_stamp(self._path)
             if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
                 self._permits, whole = self._folder.read_permits()
                 self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
             return self._permits
 
-    def _settled_stamp(self) -> int | None:
-        """Return when the folder changed; None so soon after a change that another could have the same time."""
-        try:
-            changed = self._path.stat().st_mtime_ns
-        except OSError:
-            return None
-        return changed if abs(time.time_ns() - changed) > _SETTLED_NANOSECONDS else None
+
+def settled_stamp(folder: Path) -> int | None:
+    """Return when a folder changed; None so soon after a change that another could have the same time."""
+    try:
+        changed = folder.stat().st_mtime_ns
+    except OSError:
+        return None
+    return changed if abs(time.time_ns() - changed) > _SETTLED_NANOSECONDS else None
 
 
 def _end(permit: Permit) -> float:
@@ -330,7 +340,7 @@ def _admission(public: PublicKey, until: float | None) -> bytes:
     return f"{spell_public(public)}{_UNTIL + spell_moment(until) if until is not None else ''}".encode()
 
 
-def _write(path: Path, text: bytes, *, anew: bool = False) -> None:
+def write_key_file(path: Path, text: bytes, *, anew: bool = False) -> None:
     """Write a file of mode 0600, whole or not at all. UsageError where there is one and it is not written anew."""
     for folder in (path.parent.parent, path.parent):
         make_own_folder(folder, "set JUPYTER_DATA_DIR to a folder of your own")

@@ -9,7 +9,7 @@ from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.access import SharedWith as SharedWith
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory, SlabStatistics
+from djinn_jupyter.wire.holdings import BudgetStatistics, PersonMemory, ProcessMemory, SlabStatistics
 from djinn_jupyter.wire.holdings import TierStatistics as TierStatistics
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.progress import Progress as Progress
@@ -23,7 +23,7 @@ class Noun(Frozen): ...
 
 
 SessionState = Literal["idle", "running", "paused", "closed"]
-PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork"]
+PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork", "quota"]
 FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
 Residency = Literal["resident", "storing", "host", "loading", "disk"]
 Exactness = Literal["exact", "recomputed", "fast"]
@@ -347,6 +347,7 @@ class EngineStatistics(Noun, frozen=True):
     graphs_postponed: int = 0  # layers whose CUDA graphs found no memory yet; recorded later, plain until then
     budget: BudgetStatistics | None = None
     process: ProcessMemory | None = None
+    people: tuple[PersonMemory, ...] = ()  # none where all sessions are the engine's own user's
 
 
 class Snapshot(Noun, frozen=True):

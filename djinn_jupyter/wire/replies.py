@@ -10,6 +10,7 @@ from djinn_jupyter.wire import (
     greeting,
     heads,
     listening,
+    people,
     scoring,
     sweeps,
     watches,
@@ -54,6 +55,7 @@ Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
+People = people.People
 Watching = watches.Watching
 WatchRead = watches.WatchRead
 WeightRead = weights.WeightRead
@@ -283,6 +285,7 @@ Reply = (
     | Tokenized
     | Statistics
     | Sessions
+    | People
     | ShuttingDown
     | Opened
     | Described

@@ -8,7 +8,7 @@
     ListModules / ReadWeight    Modules / WeightRead
     Tokenize / Detokenize       Tokenized
     ReadStatistics              Statistics
-    ListSessions                Sessions
+    ListSessions / ReadPeople   Sessions / People
     Shutdown                    ShuttingDown
     Open / Fork                 Opened
     Detach / Close              Detached / Closed
@@ -65,6 +65,7 @@ from djinn_jupyter.wire import (
     interventions,
     listening,
     opening,
+    people,
     scoring,
     sharing,
     swapping,
@@ -109,6 +110,7 @@ SetAttention = opening.SetAttention
 Detach = opening.Detach
 Close = opening.Close
 Fork = opening.Fork
+ReadPeople = people.ReadPeople
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
@@ -298,6 +300,7 @@ Request = (
     | Detokenize
     | ReadStatistics
     | ListSessions
+    | ReadPeople
     | Shutdown
     | Open
     | Describe

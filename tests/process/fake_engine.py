@@ -23,6 +23,7 @@ from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot, StopIdentity
+from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Event, Reply
 
 STOP_TOKEN = 99
@@ -109,6 +110,8 @@ class FakeEngine:
         return ()
 
     def forget_sessions(self) -> None: ...
+
+    def heed_quotas(self, quota_of: Callable[[str], Quota]) -> None: ...
 
     def close(self) -> None: ...
 

@@ -101,10 +101,10 @@ def sides(tmp_path: Path) -> Iterator[dict[str, Side]]:
 @pytest.mark.timeout(900)
 def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side], tmp_path: Path) -> None:
     laptop, box = sides["laptop"], sides["box"]
-    assert [words.split()[0] if words.startswith("serve") else words.split()[1] for words in COMMANDS] == [
-        "new", "allow", "serve", "trust", "allow", "revoke"
+    assert [next(word for word in words.split() if word != "key") for words in COMMANDS] == [
+        "new", "allow", "serve", "trust", "people", "quota", "allow", "revoke"
     ]  # fmt: skip
-    new, allow, serve, trust, allow_for_a_day, revoke = COMMANDS
+    new, allow, serve, trust, people, quota, allow_for_a_day, revoke = COMMANDS
     assert dict(UNIT)["ExecStart"] == f"/opt/djinn/bin/djinn {serve}"
     drawn = laptop.djinn(new)
     public = KEY.findall(drawn)[0]
@@ -125,6 +125,8 @@ def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side], tmp
     _, heard, sessions = afar.split()
     assert (int(heard) > 0, sessions) == (True, "2")
     assert _through_ssh(box, laptop, tmp_path / "ssh") == here
+    assert re.search(r"anna +2 +[\d.]+ [KM]iB .* (0|[\d.]+ s) ago", listed := box.djinn(people)), listed
+    _hold_to_quotas(laptop, box, at, quota)
     assert "serves demo" in laptop.says("-c", WORK.replace('load("demo"', 'load("gpt2"'), at)
     _share_with_bert(laptop, box, Side(tmp_path / "bert"), at)
     _no_secret_is_told(sides, served, drawn + admitted + trusted + line)
@@ -183,6 +185,22 @@ def _no_secret_is_told(sides: dict[str, Side], served: subprocess.Popen[str], sa
     for side in sides.values():
         told += [path.read_text(errors="replace") for path in (side.home / "runtime").rglob("*") if path.is_file()]
     assert not [text for text in told for secret in secrets if secret in text]
+
+
+def _hold_to_quotas(laptop: Side, box: Side, at: str, own: str) -> None:
+    """Follow the page's lines about quotas: of a person's own, which count at once, and back to the common one."""
+    common = "anna has the common quota of each engine (--quota).\n"
+    assert box.djinn("quota anna") == common
+    assert box.djinn(own) == "anna  device=16GiB,running=none\n"
+    assert "device=16GiB" in box.djinn("people")
+    assert box.djinn("quota anna sessions=2 device=1MiB") == "anna  sessions=2,device=1MiB\n"
+    more = f"import djinn_jupyter as dj\ndj.load('demo', at={at!r}).session('a third')"
+    refused = laptop.says("-c", more)
+    assert (
+        "anna's quota of sessions is 2, and there are 2: close one (%djinn_close), or ask the engine's user" in refused
+    )
+    assert "'everything' is no quota: write one of device, host, disk" in box.djinn("quota anna everything")
+    assert box.djinn("quota anna --common") == common
 
 
 def _share_with_bert(anna: Side, box: Side, bert: Side, at: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.moments import read_duration, read_moment, spell_moment
+from djinn_jupyter.moments import read_duration, read_moment, spell_duration, spell_moment
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,11 @@ def test_a_moment_is_spelled_to_the_second_and_never_too_late(seconds: float) ->
 def test_a_moment_beyond_all_calendars_is_refused(seconds: float) -> None:
     with pytest.raises(UsageError, match="before the year 10000"):
         spell_moment(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spelled"),
+    [(0, "0 s"), (12.04, "12 s"), (59.4, "59.4 s"), (90, "1.5 min"), (7200, "2 h"), (129_600, "1.5 d")],
+)
+def test_a_duration_is_spelled_in_the_largest_unit_of_which_there_is_one(seconds: float, spelled: str) -> None:
+    assert spell_duration(seconds) == spelled

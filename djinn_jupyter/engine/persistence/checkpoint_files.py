@@ -42,7 +42,7 @@ from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, writ
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.naming import known_to_the_same
+from djinn_jupyter.wire.naming import known_to_the_same, person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.texts import in_quotes, sendable, shown
 
@@ -107,6 +107,21 @@ class CheckpointFolder:
             raise UsageError(
                 f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
             )
+
+    def size_of(self, name: str) -> int:
+        """Return the bytes of the file of that name, 0 where there is none."""
+        with suppress(FileNotFoundError):
+            return self.file_of(name).stat().st_size
+        return 0
+
+    def bytes_by_person(self) -> dict[str | None, int]:
+        """Return the bytes of the files of each person, None being the engine's own user."""
+        found: dict[str | None, int] = {}
+        for path in self._files():
+            with suppress(FileNotFoundError):  # deleted just now
+                person = person_of(path.name)
+                found[person] = found.get(person, 0) + path.stat().st_size
+        return found
 
     def _files(self) -> Iterable[Path]:
         return self.folder.glob(f"*{SUFFIX}")

@@ -16,6 +16,7 @@ from djinn_jupyter.errors import KeyRefused, UsageError
 from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import FOLDER, Admitted, Draw, KeyFolder, KeyPair, PublicKey
+from djinn_jupyter.wire.quotas import PersonQuotas, Quota, QuotaFolder
 from djinn_jupyter.wire.replies import Failed
 
 DOMAIN: Final = "djinn"  # of zmq's authentication
@@ -39,12 +40,17 @@ class Door:
     address: str
     pair: KeyPair = field(repr=False)
     admitted: Admitted
+    keys: KeyFolder
 
     @classmethod
     def at(cls, address: str, draw: Draw) -> Door:
         """Return the door that this user's keys open."""
         keys = KeyFolder(Path(jupyter_data_dir()) / FOLDER)
-        return cls(address=address, pair=keys.server(host_name(), draw), admitted=keys.admitted())
+        return cls(address=address, pair=keys.server(host_name(), draw), admitted=keys.admitted(), keys=keys)
+
+    def quotas(self, common: Quota) -> PersonQuotas:
+        """Return the quota of each person, with this common one."""
+        return PersonQuotas(QuotaFolder(self.keys), common)
 
 
 class Doorkeeper:

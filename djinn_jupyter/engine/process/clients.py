@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
 from djinn_jupyter.engine.process.persons import Person, named_by, require_unowned
+from djinn_jupyter.engine.process.presence import Presence, no_persons
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.session.ownership import is_anothers
@@ -37,6 +38,7 @@ from djinn_jupyter.wire.replies import (
     Failed,
     Listening,
     Noted,
+    People,
     Pong,
     Reply,
     Sessions,
@@ -53,6 +55,7 @@ from djinn_jupyter.wire.requests import (
     Note,
     Open,
     Ping,
+    ReadPeople,
     ReadStatistics,
     Request,
     Share,
@@ -126,10 +129,11 @@ class ClientTable:
         shut_down: Callable[[], None],
         silence_seconds: float = 20.0,
         knows_person: Callable[[str], bool] = no_one,
+        admitted: Callable[[], Iterable[str]] = no_persons,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
-        self._knows_person = knows_person
+        self._knows_person, self._presence = knows_person, Presence(admitted, clock)
         self._silence_seconds = silence_seconds
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
@@ -226,6 +230,7 @@ class ClientTable:
         if client is None or client.person != person:
             raise IllegalMove("The engine does not know this client: say Hello first.")
         client.last_heard = self._clock()
+        self._presence.heard(client.holder.person)
         self._return(client.holder)
         if known_as is not None and known_as.again and isinstance(request, NOT_AGAIN):
             raise EngineUnavailable(STARTED_ANEW)
@@ -242,6 +247,8 @@ class ClientTable:
                 answer(Statistics(statistics=self._engine.reading.statistics))
             case ListSessions():
                 answer(Sessions(sessions=self._engine.reading.sessions))
+            case ReadPeople():
+                self._engine.accept(request, client.holder, self._with_presence(answer))
             case Note(session=session) if person is not None and not person.owns(session):
                 answer(Noted())  # the work of a guest's notebook is no sign of its owner's
             case Goodbye():
@@ -298,6 +305,17 @@ class ClientTable:
                 f"{person.name} has {MOST_CLIENTS} notebooks and panels at this engine, which is the limit: close some."
             )
         self._dismiss(silent)
+
+    def _with_presence(self, answer: Answer) -> Answer:
+        """Return the callback of a list of persons, to which it adds who of them is present."""
+
+        def told(reply: Reply) -> None:
+            if isinstance(reply, People):
+                clients = [one for one in tuple(self._clients.values()) if self._present(one) and not one.observer]
+                reply = self._presence.added_to(reply, (one.holder.person for one in clients))
+            answer(reply)
+
+        return told
 
     def _require_known(self, person: str) -> None:
         """Raise UsageError where a session would be shared with a name that no one has, or that another gets later."""

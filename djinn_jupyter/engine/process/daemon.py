@@ -18,12 +18,14 @@ from djinn_jupyter.engine.process.admission import Door, require_free
 from djinn_jupyter.engine.process.clients import ClientTable, Served, no_one
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.presence import no_persons
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.errors import ClaimLost, EngineBroken
+from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
+from djinn_jupyter.wire.quotas import NO_QUOTA, Quota, read_quota
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
 
@@ -52,6 +54,7 @@ class Movable(Served, Protocol):
     def due_in(self) -> float: ...
     @property
     def faults(self) -> Faults: ...
+    def heed_quotas(self, quota_of: Callable[[str], Quota]) -> None: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
@@ -63,10 +66,11 @@ OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], No
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """The settings of the process, beside those of its engine. `listen` is `tcp://host:port`, beside the private
-    folder, or None, `metrics` `host:port` of a page for Prometheus or None for no page; `idle_seconds` counts while no
-    client is attached and no session exists."""
+    folder, or None; `quota` is what each person who comes there may have, `metrics` `host:port` of a page for
+    Prometheus or None for no page; `idle_seconds` counts while no client is attached and no session exists."""
 
     listen: str | None = None
+    quota: str | None = None
     metrics: str | None = None
     idle_seconds: float = 1800.0
     silence_seconds: float = 20.0
@@ -106,15 +110,19 @@ class Daemon:
         sessions are another's. Raises the errors of the engine's start."""
         if self._daemon.listen:
             require_free(self._daemon.listen)  # before the model is loaded
+        common = read_common_quota(self._daemon.quota, self._daemon.listen)
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
         door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
+        if door is not None:
+            engine.heed_quotas(door.quotas(common))
         clients = ClientTable(
             engine,
             shut_down=self.stop,
             silence_seconds=self._daemon.silence_seconds,
             knows_person=door.admitted.knows if door else no_one,
+            admitted=door.admitted.persons if door else no_persons,
         )
         folder = SocketFolder()
         service = self._bind(clients, outbox, folder, door, engine.faults)
@@ -196,6 +204,14 @@ class Daemon:
     def _tell(self, line: str) -> None:
         log.info("%s", line)
         self._launcher.send(Progressed(line=line))
+
+
+def read_common_quota(quota: str | None, listen: str | None) -> Quota:
+    """Return what each person may have. UsageError where that is no quota, or where no one but the engine's own user
+    comes."""
+    if quota is not None and listen is None:
+        raise UsageError("A quota is for persons with keys, who come where an engine listens: give --listen too.")
+    return NO_QUOTA if quota is None else NO_QUOTA.but(read_quota(quota))
 
 
 def longest_wait(engine: Movable) -> float:

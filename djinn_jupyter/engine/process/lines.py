@@ -32,6 +32,7 @@ from djinn_jupyter.wire.requests import (
     ReadHistory,
     ReadLogits,
     ReadMetrics,
+    ReadPeople,
     ReadStatistics,
     ReadStop,
     ReadTree,
@@ -52,7 +53,7 @@ NOT_KEPT: Final = Failed(
 """The reply to a request that came again too late."""
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
-    | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadCopies | ListCheckpoints
+    | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
 )  # fmt: skip
 
 

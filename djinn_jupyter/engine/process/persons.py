@@ -21,6 +21,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.naming import of_person, person_of, respelled
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
+from djinn_jupyter.wire.people import PersonDescription
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.replies import (
     Checkpoints,
@@ -28,6 +29,7 @@ from djinn_jupyter.wire.replies import (
     Event,
     Failed,
     Opened,
+    People,
     Reply,
     Sessions,
     Statistics,
@@ -143,6 +145,8 @@ class Person:
                 reply = Checkpoints(checkpoints=tuple(one for one in checkpoints if self.owns(one.name)))
             case Statistics(statistics=statistics):
                 reply = Statistics(statistics=_without_texts(statistics))
+            case People(people=people):
+                reply = People(people=tuple(self._met(one) for one in people))
         return respelled(reply, self._in_short)
 
     def event(self, event: Event) -> Event:
@@ -176,6 +180,10 @@ class Person:
 
     def _seen(self, session: SessionDescription, number: int) -> SessionDescription:
         return self._used(session) if self.may_hear(session.name) else _sized(session, number)
+
+    def _met(self, person: PersonDescription) -> PersonDescription:
+        """Return a person as this one is told of them: of others, how much memory they have."""
+        return person if person.person == self.name else PersonDescription(memory=person.memory)
 
     def _used(self, session: SessionDescription) -> SessionDescription:
         """Return a session that this person may use; of another's it is not told with whom else it is shared."""

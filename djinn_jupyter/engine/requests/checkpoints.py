@@ -24,7 +24,7 @@ from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Underway
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
-from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors
+from djinn_jupyter.engine.session.footprint import all_storages_of, own_tensors, past_tensors
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -75,6 +75,7 @@ class CheckpointRequests:
             folder.require_free(request.name)
         end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
         rows = yield from take_rows(session.cache, end)
+        self._require_disk(session, rows, request, holder)
         groups = tuple(dump.group_rows(g, r) for g, r in zip(self._forward.geometry.groups, rows, strict=True))
         image = dump.dump_session(session, groups)
         told = checkpoint_files.describe(request.name, image, self._description.name, self._description.dtype)
@@ -86,6 +87,16 @@ class CheckpointRequests:
             )
             saved, path = yield from self._write(request, image, told)
         return CheckpointSaved(checkpoint=saved, path=str(path))
+
+    def _require_disk(
+        self, session: Session, rows: Sequence[Rows], request: ask.SaveCheckpoint, holder: Holder
+    ) -> None:
+        """Raise OverQuota where the file would be more than the person who asks may have on disk."""
+        if holder.person is None:
+            return
+        beside = sum(storage.nbytes for storage in all_storages_of(session, self._storage_table))
+        there = self._persistence.checkpoints.size_of(request.name)
+        self._residency.quotas.require_less(holder.person, more_on_disk=max(0, _bytes_of(rows) + beside - there))
 
     def _write(
         self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
@@ -156,8 +167,9 @@ class CheckpointRequests:
         self, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
     ) -> Generator[Blocked | None, None, None]:
         """Put rows into pages, once there is room for them. `waits` is the session whose job this is. Raises SlabFull
-        where no room can be made."""
-        need = sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
+        where no room can be made, OverQuota where the person may not have so much."""
+        need = _bytes_of(rows)
+        yield from self._residency.within_quota(waits, need)
         while True:
             try:
                 yield from put_rows(cache, rows, length)
@@ -190,3 +202,7 @@ class CheckpointRequests:
         if session.exactness == "recomputed":
             session.count_as("exact")
         return Described(session=reports.describe(session))
+
+
+def _bytes_of(rows: Sequence[Rows]) -> int:
+    return sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)

@@ -10,8 +10,10 @@ from djinn_jupyter.engine.requests.handles import Answered, RequestHandlers
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.quotas import RequestQuotas
 from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
+from djinn_jupyter.engine.residency.quotas import AwaitedRoom
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job, Underway
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
@@ -38,6 +40,7 @@ class Dispatcher:
         needs: RequestNeeds,
         owners: Owners,
         repeats: RepeatedRequests,
+        quotas: RequestQuotas,
         stateless: StatelessRequests,
         runtime: Runtime,
         *,
@@ -49,7 +52,8 @@ class Dispatcher:
         answers: Answers,
         faults: Faults,
     ) -> None:
-        self._handlers, self._needs, self._owners, self._repeats = handlers, needs, owners, repeats
+        self._handlers, self._needs, self._owners = handlers, needs, owners
+        self._repeats, self._quotas = repeats, quotas
         self._stateless, self._runtime = stateless, runtime
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
         self._waiting, self._answers, self._faults = waiting, answers, faults
@@ -153,8 +157,8 @@ class Dispatcher:
         """Answer or start a request. False when it was queued again for want of room. Raises the handler's error."""
         try:
             self._begin(queued, session)
-        except SlabFull:
-            if session is None or not self._residency.find(session, self._wanted(queued.request)):
+        except SlabFull as full:
+            if session is None or not (isinstance(full, AwaitedRoom) or self._finds_room(session, queued)):
                 raise
             self._waiting.put_back(session, queued)
             session.residence.want_room()
@@ -163,6 +167,9 @@ class Dispatcher:
             if session is not None and queued not in self._waiting.of(session):
                 self._note_done(session, queued.request)
         return True
+
+    def _finds_room(self, session: Session, queued: QueuedRequest) -> bool:
+        return self._residency.find(session, self._wanted(queued.request))
 
     def _note_done(self, session: Session, request: ask.Request) -> None:
         """Note that a handler has had the session, even if it refused."""
@@ -187,7 +194,9 @@ class Dispatcher:
             session.check_stop(request.stop)
         if session is not None and session.work is not None and not needs.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
+        self._quotas.require(request, queued.holder, session)
         request = queued.take_tokens(self._stateless.with_tokens(queued))
+        self._quotas.require_room(request, session, self._wanted(request))
         if needs.wakes_weights:
             self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))

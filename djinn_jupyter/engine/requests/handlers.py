@@ -18,6 +18,7 @@ from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.people import PeopleRequests
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.swap import SwapRequests
 from djinn_jupyter.engine.requests.sweeping import SweepRequests
@@ -25,6 +26,7 @@ from djinn_jupyter.engine.requests.switching import SwitchingRequests
 from djinn_jupyter.engine.requests.tree import TreeRequests
 from djinn_jupyter.engine.requests.weights import WeightRequests
 from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.workspace import Workspace
@@ -43,6 +45,7 @@ HANDLED_BY: Final = (
     ScoreRequests,
     HeadRequests,
     TreeRequests,
+    PeopleRequests,
     SwapRequests,
     WeightRequests,
     CheckpointRequests,
@@ -59,6 +62,7 @@ def request_handlers(
     persistence: Persistence,
     storage_table: StorageTable,
     budget: Budget,
+    running_time: RunningTime,
     options: EngineConfig,
     until: UntilDone,
 ) -> RequestHandlers:
@@ -77,6 +81,7 @@ def request_handlers(
         ScoreRequests(sessions, runtime, Workspace(budget, "losses")),
         HeadRequests(sessions, runtime, Workspace(budget, "heads")),
         TreeRequests(sessions, runtime),
+        PeopleRequests(sessions, storage_table, persistence, residency, running_time),
         SwapRequests(sessions, residency),
         WeightRequests(sessions, runtime),
         CheckpointRequests(

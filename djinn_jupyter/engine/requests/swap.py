@@ -24,6 +24,7 @@ class SwapRequests:
     def swap_out(self, request: ask.SwapOut, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         self._residency.require_tier(request.tier)
+        self._residency.quotas.require_place(session, request.tier)
         if session.state == "running":
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it leaves the device.")
         yield from self._residency.settled(session)

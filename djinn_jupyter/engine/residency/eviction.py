@@ -10,11 +10,14 @@ from typing import Final
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
+from djinn_jupyter.engine.residency.quotas import MemoryQuotas
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Cause
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.nouns import Tier
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +25,19 @@ WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: stepping o
 
 GIVE_BACK_SECONDS: Final = 3.0  # without a change before memory of evicted sessions is given back
 
+Of = Callable[[Session], bool]  # True for the sessions that are meant
 Choice = Callable[[Sequence[Session], int], Sequence[Session]]
+
+
+def everyone(session: Session) -> bool:
+    """Return True: all sessions are meant."""
+    return True
+
+
+def same_person(wanting: Session) -> Of:
+    """Return the function that is True for the sessions of the same person."""
+    person = person_of(wanting.name)
+    return lambda session: person_of(session.name) == person
 
 
 def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
@@ -40,10 +55,11 @@ class Eviction:
         sessions: Mapping[str, Session],
         budget: Budget,
         swapping: Swapping,
+        quotas: MemoryQuotas | None = None,
         *,
         idle_seconds: float,
         waiting: Container[Session] = (),
-        others_go_on: Callable[[Session], bool] = lambda session: False,
+        others_go_on: Callable[[Session, Of], bool] = lambda session, of: False,
         is_expected: Callable[[Session, float], bool] = lambda session, within: False,
         choose: Choice = longest_unused,
         clock: Callable[[], float] = time.monotonic,
@@ -52,6 +68,7 @@ class Eviction:
         self._others_go_on, self._is_expected = others_go_on, is_expected
         self._idle_seconds, self._choose, self._clock = idle_seconds, choose, clock
         self.swapping = swapping
+        self._quotas = quotas or MemoryQuotas(sessions, swapping.storage_table)
         self._changes, self._changed = 0, clock()
 
     # --------------------------------------------------------------------------------------- for want of pages
@@ -65,6 +82,18 @@ class Eviction:
             return True
         short = max(need - free_bytes(self.swapping.slabs, self._budget), 1)
         return self._have_leave(short, wanting) > 0 or self._others_progress(wanting)
+
+    def in_quota(self, wanting: Session, need: int, *, instead: bool = False) -> bool:
+        """Return True where the session's person may have `need` more bytes on the device, or so many `instead` of what
+        it holds. Else have that person's other sessions leave, and return False: waiting for the next change helps.
+        Raises OverQuota where none can leave and none is at work."""
+        short = self._quotas.short(wanting, need, instead=instead)
+        if not short:
+            return True
+        own = same_person(wanting)
+        if self._have_leave(short, wanting, own) > 0 or self._others_progress(wanting, own):
+            return False
+        raise self._quotas.refusal(wanting, need)
 
     def _gathered(self, need: int) -> bool:
         """Shrink the slabs, as free page slots are of no use to tensors. Return True where `need` then fits."""
@@ -83,12 +112,13 @@ class Eviction:
         progress = wanting is not None and self._others_progress(wanting)
         return self._have_leave(over, wanting) > 0 or progress
 
-    def _have_leave(self, short: int, wanting: Session | None) -> int:
+    def _have_leave(self, short: int, wanting: Session | None, of: Of = everyone) -> int:
         """Evict older stops first, then sessions. Return the bytes that have left or are on their way out."""
-        coming = self._on_the_way_out()
+        coming = self._on_the_way_out(of)
         if coming < short:
-            coming += self.swapping.push_out(short - coming)
-        for victim in self._choose(self.swapping.candidates(wanting), short - coming) if coming < short else ():
+            coming += self.swapping.push_out(short - coming, of)
+        may = [session for session in self.swapping.candidates(wanting) if of(session)] if coming < short else []
+        for victim in self._choose(may, short - coming) if may else ():
             if coming >= short:
                 break
             size = private_bytes(victim, self.swapping.storage_table)
@@ -109,15 +139,15 @@ class Eviction:
             return None
         return lambda: self.swapping.changes == before
 
-    def _on_the_way_out(self) -> int:
-        going = [s for s in self._sessions.values() if s.residence.state == "storing"]
+    def _on_the_way_out(self, of: Of) -> int:
+        going = [s for s in self._sessions.values() if s.residence.state == "storing" and of(s)]
         return sum(max(private_bytes(session, self.swapping.storage_table), 1) for session in going)
 
-    def _others_progress(self, wanting: Session) -> bool:
+    def _others_progress(self, wanting: Session, of: Of = everyone) -> bool:
         """True where another session's work, or its load to the device, will end without further room."""
-        if self._others_go_on(wanting):
+        if self._others_go_on(wanting, of):
             return True
-        for session in self._sessions.values():
+        for session in filter(of, self._sessions.values()):
             here = session.residence
             if session is wanting:
                 continue
@@ -129,7 +159,7 @@ class Eviction:
 
     def _send_away(self, session: Session, cause: Cause) -> bool:
         """Swap the session out to the first tier that takes it. Return True where it has left or is leaving."""
-        for tier in self.swapping.tiers.names:
+        for tier in self._tiers_for(session, cause):
             try:
                 self.swapping.swap_out(session, tier, cause)
             except DjinnError as error:
@@ -138,6 +168,13 @@ class Eviction:
             if session.residence.state != "resident":
                 return True
         return False
+
+    def _tiers_for(self, session: Session, cause: Cause) -> list[Tier]:
+        """Return the tiers that may take the session, first those in which its person may have it: others need the
+        device, also for a session that has no such place."""
+        names = self.swapping.tiers.names
+        granted = [tier for tier in names if self._quotas.takes(session, tier)]
+        return granted if cause != "pressure" else [*granted, *(tier for tier in names if tier not in granted)]
 
     # ------------------------------------------------------------------------------------------- idleness
 
@@ -154,7 +191,7 @@ class Eviction:
             if rested >= self._idle_seconds and not self._is_expected(session, self._idle_seconds):
                 self._let_go(session, "idle detected: session %r, %.3f s without use", rested)
             elif rested >= WRITE_THROUGH_SECONDS:
-                self.swapping.write_through(session)
+                self._write_through(session)
 
     def begin_rest(self, session: Session, seconds: float) -> None:
         """Begin a rest that was announced to last so long. What idleness would do before its end is done at once."""
@@ -163,6 +200,10 @@ class Eviction:
         if seconds >= self._idle_seconds:
             self._let_go(session, "rest announced: session %r, %.3f s", seconds)
         elif seconds >= WRITE_THROUGH_SECONDS:
+            self._write_through(session)
+
+    def _write_through(self, session: Session) -> None:
+        if self._quotas.takes(session, "host"):
             self.swapping.write_through(session)
 
     def _let_go(self, session: Session, why: str, seconds: float) -> None:

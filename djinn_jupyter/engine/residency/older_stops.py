@@ -42,12 +42,12 @@ class OlderStops:
 
     # -------------------------------------------------------------------------------------------- leaving
 
-    def push_out(self, need: int) -> tuple[int, bool]:
-        """Evict `need` bytes from the device, the longest unused session's first. Return the bytes that have left or
-        are on their way, and True where some have left: storages with a copy leave at once."""
+    def push_out(self, need: int, of: Callable[[Session], bool] = lambda session: True) -> tuple[int, bool]:
+        """Evict `need` bytes of the sessions `of` from the device, the longest unused session's first. Return the bytes
+        that have left or are on their way, and True where some have left: storages with a copy leave at once."""
         coming = sum(storage.counted for storage, _ in self._going.values())
         chosen: list[Storage] = []
-        for storage in self._may_leave() if coming < need else ():
+        for storage in self._may_leave(of) if coming < need else ():
             chosen.append(storage)
             coming += storage.counted
             if coming >= need:
@@ -87,9 +87,9 @@ class OlderStops:
         self._going.update((storage.identity, (storage, tier)) for storage in storages)
         return True
 
-    def _may_leave(self) -> Iterator[Storage]:
+    def _may_leave(self, of: Callable[[Session], bool] = lambda session: True) -> Iterator[Storage]:
         met = self._in_use() | set(self._going)
-        for session in by_last_use(self._sessions.values()):
+        for session in by_last_use(filter(of, self._sessions.values())):
             for storage in storages_of(session, self._storage_table).past:
                 if (
                     storage.resident

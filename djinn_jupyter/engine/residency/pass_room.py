@@ -63,6 +63,14 @@ class StopRoom:
                     raise
             yield blocked
 
+    def within_quota(self, session: Session, need: int) -> Pieces:
+        """Run steps until the session's person may have `need` more bytes on the device. Raises OverQuota."""
+        while True:
+            before = self._swapping.changes
+            if self._eviction.in_quota(session, need):
+                return
+            yield lambda before=before: self._swapping.changes == before  # type: ignore[misc]
+
     def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         """Run steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""
         older = self._swapping.older_stops

@@ -18,6 +18,7 @@ from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
 from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.residency.pass_room import StopRoom
+from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_saved
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
@@ -25,6 +26,7 @@ from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.options import SettledOptions
+from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
 
@@ -44,21 +46,31 @@ class Residency:
         begun: Usage,
         faults: Faults,
         waiting: Container[Session],
-        others_go_on: Callable[[Session], bool],
+        others_go_on: Callable[[Session, Callable[[Session], bool]], bool],
         swapped: Callable[[Session, Transfer | None], None],
         new_cache: Callable[[], PagedCache],
+        saved: Callable[[str], int] = none_saved,
         order: EvictionOrder = in_order,
         prefetches: bool = True,
     ) -> None:
         self._storage_table, self._faults, self._told, self._new_cache = storage_table, faults, swapped, new_cache
+        self.quotas = MemoryQuotas(sessions, storage_table, saved)
         self.swapping = Swapping(
-            sessions, slabs, tiers, storage_table, waiting=waiting, swapped=self._swapped, find_room=self.find
+            sessions,
+            slabs,
+            tiers,
+            storage_table,
+            waiting=waiting,
+            swapped=self._swapped,
+            find_room=self.find,
+            in_quota=self._may_come,
         )
         self.activity = SessionActivity(sessions, slabs, budget, self.swapping, order, prefetches)
         self.eviction = Eviction(
             sessions,
             budget,
             self.swapping,
+            self.quotas,
             idle_seconds=options.idle_swap_seconds,
             choose=self.activity.choose,
             waiting=waiting,
@@ -72,6 +84,13 @@ class Residency:
     def _swapped(self, session: Session, transfer: Transfer | None) -> None:
         self.activity.swapped(session, transfer)
         self._told(session, transfer)
+
+    def _may_come(self, session: Session, need: int) -> bool:
+        """Return `in_quota` of a session that comes to the device; for one that no request needs yet none leaves."""
+        moving = session.residence.moving
+        if moving is not None and moving.cause == "prefetch" and self.quotas.short(session, need):
+            raise self.quotas.refusal(session, need)
+        return self.in_quota(session, need)
 
     # --- what sessions do ------------------------------------------------------------------------------------------
 
@@ -160,6 +179,25 @@ class Residency:
 
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
         return self.eviction.wait_for(wanting, need)
+
+    def in_quota(self, session: Session, need: int, *, instead: bool = False) -> bool:
+        """Return True where the session's person may have `need` more bytes on the device, False where other sessions
+        of that person leave for it. Raises OverQuota."""
+        return self.eviction.in_quota(session, need, instead=instead)
+
+    @property
+    def has_quotas(self) -> bool:
+        return self.quotas.heeded
+
+    def drop_copies(self, person: str) -> bool:
+        """Drop the copies on the host of what is on the device of a person. Return True where there were any."""
+        return self.swapping.drop_copies_of_the_present(lambda session: person_of(session.name) == person)
+
+    def short_of_quota(self, session: Session, need: int) -> int:
+        return self.quotas.short(session, need)
+
+    def within_quota(self, session: Session, need: int) -> Pieces:
+        return self.stop_room.within_quota(session, need)
 
     def note_tensors(self, tensors: Iterable[Tensor]) -> None:
         self._storage_table.note(tensors)

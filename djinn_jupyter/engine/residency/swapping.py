@@ -20,7 +20,7 @@ from djinn_jupyter.engine.session.footprint import items_of, own_items_of, stora
 from djinn_jupyter.engine.session.residence import Cause, Swap
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.faults import in_short
-from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
+from djinn_jupyter.errors import DjinnError, IllegalMove, OverQuota, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -35,7 +35,8 @@ class Swapping:
 
     `changes` counts events that may have made room or brought a session back; `gives_back`: some left and the engine
     still holds their memory. `swapped` is called at the end of every move; `find_room` is called when the slab is full
-    and returns True where waiting helps."""
+    and returns True where waiting helps. `in_quota` is True where the session's person may have so many bytes more on
+    the device, False where that has to be waited for; it raises OverQuota."""
 
     def __init__(
         self,
@@ -47,9 +48,10 @@ class Swapping:
         waiting: Container[Session] = (),
         swapped: Callable[[Session, Transfer | None], None],
         find_room: Callable[[Session, int], bool],
+        in_quota: Callable[[Session, int], bool] = lambda session, need: True,
     ) -> None:
         self._sessions, self._waiting = sessions, waiting
-        self._swapped, self._find_room = swapped, find_room
+        self._swapped, self._find_room, self._in_quota = swapped, find_room, in_quota
         self.tiers, self.storage_table = tiers, storage_table
         self.slabs = slabs
         self.older_stops = OlderStops(sessions, tiers, storage_table)
@@ -114,9 +116,10 @@ class Swapping:
             here.give_up_move()
             here.move("begin_anew", session.name)
 
-    def push_out(self, need: int) -> int:
-        """Evict older stops from the device. Return the bytes that have left or are on their way."""
-        coming, left = self.older_stops.push_out(need)
+    def push_out(self, need: int, of: Callable[[Session], bool] = lambda session: True) -> int:
+        """Evict older stops of the sessions `of` from the device. Return the bytes that have left or are on their
+        way."""
+        coming, left = self.older_stops.push_out(need, of)
         if left:  # the bytes held do not tell: looking for older stops may have found new storages
             self.changes, self.gives_back = self.changes + 1, True
         return coming
@@ -190,7 +193,7 @@ class Swapping:
                 self._bring(session, moving)
             else:
                 self._take_away(session, moving, moving.goal)
-        except (TierFull, SlabFull) as full:
+        except (TierFull, SlabFull, OverQuota) as full:
             self._fail(session, full)
         except Exception as error:
             self._fail(session, _unforeseen(session, error))
@@ -230,7 +233,7 @@ class Swapping:
             except TierFull:
                 if moving.goal == "disk":
                     raise
-            if self._drop_copies_of_the_present():
+            if self.drop_copies_of_the_present():
                 continue
             if self._somebody_sinks():  # the end of that move is a reason to look again
                 return
@@ -270,10 +273,10 @@ class Swapping:
         moving.go_to_disk()
         self._take_away(session, moving, "disk")
 
-    def _drop_copies_of_the_present(self) -> bool:
-        """Drop host copies of items that are on the device. Return True where there were any."""
+    def drop_copies_of_the_present(self, of: Callable[[Session], bool] = lambda session: True) -> bool:
+        """Drop host copies of items of the sessions `of` that are on the device. Return True where there were any."""
         dropped = False
-        for session in self._sessions.values():
+        for session in filter(of, self._sessions.values()):
             if session.residence.state == "resident":
                 for item in items_of(session, self.storage_table):
                     if "host" in item.copies and item.resident and not item.moving:
@@ -293,6 +296,11 @@ class Swapping:
         moving.note_room(True)
         while True:
             before = self.changes
+            if not self._in_quota(session, sum(item.nbytes for item in items if not item.placed)):
+                if self.changes == before:
+                    moving.note_room(False)
+                    return
+                continue
             try:
                 moving.batches.update(self.tiers.load(items))
                 return

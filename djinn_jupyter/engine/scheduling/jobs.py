@@ -12,6 +12,7 @@ from djinn_jupyter.engine.session.steps import (
     Pieces,
     Steps,
 )
+from djinn_jupyter.wire.naming import person_of
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -34,6 +35,11 @@ class Job:
     def person(self) -> str:
         """The user whose turn its slices are: the one who asked, else its session's owner."""
         return self.session.owner if self.for_request is None else self.for_request.holder.user
+
+    @property
+    def asker(self) -> str | None:
+        """The person whose key asked for it, else the one whose session it is; None for the engine's own user."""
+        return person_of(self.session.name) if self.for_request is None else self.for_request.holder.person
 
     @property
     def waits(self) -> bool:

@@ -49,9 +49,9 @@ class Scheduler:
     def job_of(self, session: Session) -> Job | None:
         return next((job for job in self._jobs if job.session is session), None)
 
-    def others_go_on(self, session: Session) -> bool:
-        """True where a job of another session does not wait."""
-        return any(not job.waits for job in self._jobs if job.session is not session)
+    def others_go_on(self, session: Session, of: Callable[[Session], bool] = lambda session: True) -> bool:
+        """True where a job of another of the sessions `of` does not wait."""
+        return any(not job.waits for job in self._jobs if job.session is not session and of(job.session))
 
     def next(self) -> Job | None:
         """Return the job whose turn it is and move it to the end of the rotation. None when there is none, or all

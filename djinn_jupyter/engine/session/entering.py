@@ -30,13 +30,15 @@ def entered(
 ) -> Generator[Blocked | None, None, Outcome]:
     """Run `Forward.enter` once there is room for its pages and for the tensors it leaves: older stops are evicted, then
     sessions, and where none can be, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull
-    where that is not enough."""
+    where that is not enough, and OverQuota where its person may not have the pages."""
     runtime = runtime.of(session)
     forward, space = runtime.forward, runtime.space
     logits = len(frame.tokens) if plan.all_logits else 1
     hidden = len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0
     room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache, logits), expected=hidden)
     while True:
+        if space.has_quotas:
+            yield from space.within_quota(session, cache.bytes_wanted(frame.committed, frame.end))
         try:
             room.open()
             return forward.enter(frame, plan, cache, saved_states, room.admit, alone=runtime.giving_way.alone())

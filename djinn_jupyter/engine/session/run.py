@@ -32,7 +32,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.seats import Seat
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
-from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
 from djinn_jupyter.wire.replies import Reply, RuleRefused, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.sites import Site
@@ -77,7 +77,7 @@ def _run(
         assert frame is not None and session.generation is not None
         if session.pause_requested and frame.hidden is None:
             targets = (*targets, Target(tap=runtime.resolve(Site(point="resid_pre", layer=0)), step=frame.step))
-            version, reason = -1, "interrupt"
+            version, reason = -1, session.pause_requested
         if version != session.plan_version:
             plan = plan_of(session, free=free, targets=targets, yields=runtime.giving_way.asked)
             version, rules = session.plan_version, session.rules_in_force
@@ -86,7 +86,7 @@ def _run(
             begun_under = rules
         try:
             outcome = yield from _passed(runtime, session, frame, plan, seat)
-        except SlabFull as full:
+        except (SlabFull, OverQuota) as full:
             if not session.generation.new_tokens(session.tokens):
                 raise
             return finish(runtime, session, "slab_full", str(full))
@@ -104,7 +104,7 @@ def _run(
                 runtime.counters.count_preemption()
                 yield None
                 if session.pause_requested:
-                    return (yield from _paused_between(runtime, session))
+                    return (yield from _paused_between(runtime, session, session.pause_requested))
             case Halted():
                 return pause(runtime, session, outcome, reason)
             case Completed():
@@ -124,7 +124,7 @@ def _passed(
     where the plan has changed while it waited for the others, or for room."""
     assert session.generation is not None
     shares = session.generation.mode == "fast" and session.attention is None
-    if shares and _may_be_shared(frame) and plan.empty:
+    if shares and _may_be_shared(frame) and plan.empty and not _over_quota(runtime, session, frame):
         shared = yield from runtime.sharing.passed(seat)
         if shared is not None:
             session.generation.count_shared(seat.difference)
@@ -135,6 +135,13 @@ def _passed(
     seat.stand_alone()
     steps = entered(runtime, session, frame, plan, session.cache, session.saved_states)
     return (yield from _while_up_to_date(seat, steps))
+
+
+def _over_quota(runtime: Runtime, session: Session, frame: Frame) -> bool:
+    """True where the pages of a pass are more than the session's person may have now: alone it waits for room."""
+    if not runtime.space.has_quotas:
+        return False
+    return runtime.space.short_of_quota(session, session.cache.bytes_wanted(frame.committed, frame.end)) > 0
 
 
 def _while_up_to_date(
@@ -161,7 +168,7 @@ def _until_paused(session: Session, blocked: Blocked) -> Blocked:
 
 def _pauses_before(session: Session) -> bool:
     """True where the session is to pause and its pass has not begun."""
-    return session.pause_requested and session.frame is not None and session.frame.hidden is None
+    return session.pause_requested is not None and session.frame is not None and session.frame.hidden is None
 
 
 def _may_be_shared(frame: Frame) -> bool:
@@ -271,10 +278,10 @@ def _ending(runtime: Runtime, session: Session) -> tuple[FinishReason, str | Non
     return None
 
 
-def _paused_between(runtime: Runtime, session: Session) -> Steps:
+def _paused_between(runtime: Runtime, session: Session, reason: PauseReason) -> Steps:
     """Stop where the pass yielded; the stop needs copies of the states."""
     yield from runtime.space.set_aside(session, GENERATOR_BYTES + session.cache.recurrent_bytes)
-    return pause(runtime, session, _halted_between(runtime, session), "interrupt")
+    return pause(runtime, session, _halted_between(runtime, session), reason)
 
 
 def _halted_between(runtime: Runtime, session: Session) -> Halted:

@@ -46,6 +46,17 @@ class Space(Protocol):
     def set_aside(self, session: Session, size: int) -> Pieces:
         """Run steps until `size` bytes are set aside for the rest of this slice. Raises SlabFull."""
 
+    @property
+    def has_quotas(self) -> bool:
+        """True where persons are held to quotas."""
+
+    def short_of_quota(self, session: Session, need: int) -> int:
+        """Return the bytes of `need` that the session's person may not have on the device now."""
+
+    def within_quota(self, session: Session, need: int) -> Pieces:
+        """Run steps until the session's person may have `need` more bytes on the device, for which other sessions of
+        that person leave. Raises OverQuota."""
+
     def put_back(self) -> None:
         """Release all bytes that are set aside."""
 

@@ -26,7 +26,7 @@ from djinn_jupyter.engine.session.steps import JobKind
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import Exactness, Origin, Progress, SessionState, StopIdentity
+from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, Progress, SessionState, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -73,7 +73,7 @@ class Session:
     plan_version: int = 0
     work: JobKind | None = None  # the kind of job that works on it now; set by the scheduler
     progress: Progress | None = None  # of such work, where it tells
-    pause_requested: bool = False
+    pause_requested: PauseReason | None = None
     residence: Residence = field(default_factory=Residence)
     storage_table: StorageTable | None = None  # the engine's, of tensors that are not pages, once it is in its table
     last_used: float = field(default_factory=time.monotonic)
@@ -272,7 +272,7 @@ class Session:
 
     def set_off(self, move: states.SessionMove) -> None:
         """Leave the present stop, if any."""
-        self.pause_requested = False
+        self.pause_requested = None
         self.move(move)
         self.history.depart()
 
@@ -296,7 +296,7 @@ class Session:
 
     def arrive(self, frame: Frame) -> None:
         """Stop at `frame`."""
-        self.frame, self.pause_requested = frame, False
+        self.frame, self.pause_requested = frame, None
         self.edits.clear()
         self.move("stop")
 
@@ -304,13 +304,13 @@ class Session:
         """End the run; its line may be extended later."""
         self.frame = None
         self.history.depart()
-        self.pause_requested = False
+        self.pause_requested = None
         self.move("finish")
 
-    def request_pause(self) -> bool:
+    def request_pause(self, reason: PauseReason = "interrupt") -> bool:
         """Ask the run to pause. Return True where there is one."""
-        self.pause_requested = self.state == "running"
-        return self.pause_requested
+        self.pause_requested = reason if self.state == "running" else None
+        return self.pause_requested is not None
 
     def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
         """Set the edits of the stop and the value that they make."""

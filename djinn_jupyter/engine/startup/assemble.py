@@ -38,6 +38,7 @@ from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.quotas import RequestQuotas
 from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
@@ -45,9 +46,11 @@ from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.lockstep import Lockstep
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
 from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.holdings import memory_of_persons
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.table import SessionTable
@@ -122,7 +125,7 @@ class _Assembly:
         self.given, self.config, self.persistence = given, given.config, given.persistence
         self.slabs, self.budget, self.device = given.slabs, given.budget, given.forward.device
         self.mailbox, self.faults, self.counters = Mailbox(), Faults(), Counters()
-        self.waiting, self.answers = Waiting(), Answers(self.counters)
+        self.waiting, self.answers, self.running_time = Waiting(), Answers(self.counters), RunningTime()
         self.weights, self.budgets = given.forward.weights, by_device(given.budget, self.device)
 
     # --- the memory ------------------------------------------------------------------------------------------------
@@ -172,6 +175,7 @@ class _Assembly:
             others_go_on=self.scheduler.others_go_on,
             swapped=ended.ended,
             new_cache=self._new_cache,
+            saved=lambda person: self.persistence.checkpoints.bytes_by_person().get(person, 0),
             order=by_rest if self.config.evict_by_last_use else in_order,
             prefetches=not self.config.no_prefetch,
         )
@@ -213,6 +217,10 @@ class _Assembly:
         return RepeatedRequests(self.sessions, self.needs)
 
     @cached_property
+    def quotas(self) -> RequestQuotas:
+        return RequestQuotas(self.sessions, self.residency, self.scheduler, self.needs, self.running_time)
+
+    @cached_property
     def tokenizing(self) -> Tokenizing:
         given = self.given
         return Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
@@ -236,6 +244,7 @@ class _Assembly:
             persistence=self.persistence,
             storage_table=self.storage_table,
             budget=self.budget,
+            running_time=self.running_time,
             options=self.config,
             until=partial(until_done, self.mailbox, self.scheduler),
         )
@@ -247,6 +256,7 @@ class _Assembly:
             self.needs,
             self.owners,
             self.repeats,
+            self.quotas,
             self.stateless,
             self.runtime,
             sessions=self.sessions,
@@ -284,6 +294,7 @@ class _Assembly:
             self.budget,
             self.counters,
             self.given.footprint,
+            lambda: memory_of_persons(self.sessions.values(), self.storage_table),
         )
 
     @cached_property
@@ -337,6 +348,8 @@ class _Assembly:
             life=self.lifecycle,
             scheduler=self.scheduler,
             residency=self.residency,
+            running_time=self.running_time,
+            quotas=self.quotas,
             faults=self.faults,
         )
 

@@ -1,6 +1,10 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  People,
+} from './people';
+
+import {
   Departed,
   Pong,
   Welcome,
@@ -95,6 +99,7 @@ export type WireReply =
   | Tokenized
   | Statistics
   | Sessions
+  | People
   | ShuttingDown
   | Opened
   | Described

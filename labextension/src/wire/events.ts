@@ -42,7 +42,7 @@ export interface SessionPaused {
   readonly stop: StopIdentity;
   readonly site: string;
   readonly step: number;
-  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork' | 'quota';
 }
 
 export interface SessionFinished {

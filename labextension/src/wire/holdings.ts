@@ -27,6 +27,17 @@ export interface ProcessMemory {
   readonly device_beyond_bytes: number | null;
 }
 
+/**
+ * The memory that the sessions of one person hold, None for the engine's own user. A page or tensor that several
+ * sessions share counts once, for the person of the oldest of them. Working copies and free pages are no one's.
+ */
+export interface PersonMemory {
+  readonly person: string | null;
+  readonly device_bytes: number;
+  readonly host_bytes: number;
+  readonly disk_bytes: number;
+}
+
 export interface SlabStatistics {
   readonly pages: number;
   readonly pages_free: number;

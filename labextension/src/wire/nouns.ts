@@ -7,6 +7,7 @@ import {
 
 import {
   BudgetStatistics,
+  PersonMemory,
   ProcessMemory,
   SlabStatistics,
   TierStatistics,
@@ -34,7 +35,7 @@ export type Tier = 'host' | 'disk';
 
 export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
 
-export type PauseReason = 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+export type PauseReason = 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork' | 'quota';
 
 export type FinishReason = 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
 
@@ -166,7 +167,7 @@ export interface StopDescription {
   readonly site: string;
   readonly step: number;
   readonly position: number;
-  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork' | 'quota';
   readonly edited: boolean;
   readonly number: number | null;
 }
@@ -361,6 +362,7 @@ export interface EngineStatistics {
   readonly graphs_postponed: number;
   readonly budget: BudgetStatistics | null;
   readonly process: ProcessMemory | null;
+  readonly people: readonly PersonMemory[];
 }
 
 /**

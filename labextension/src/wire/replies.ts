@@ -122,7 +122,7 @@ export interface Paused {
   readonly session: string;
   readonly stop: StopIdentity;
   readonly site: string;
-  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork' | 'quota';
   readonly breakpoint: BreakpointDescription | null;
   readonly also: readonly string[];
   readonly matched: number | null;

@@ -219,7 +219,7 @@ def test_stops_that_leave_at_once_are_a_change_also_where_new_storages_are_found
     assert leaving
     assert all(storage.copies for storage in leaving)
 
-    def found_meanwhile() -> Iterator[Storage]:
+    def found_meanwhile(of: object) -> Iterator[Storage]:
         swapping.storage_table.note(found)
         yield from leaving
 

@@ -37,6 +37,10 @@ class Page(Item):
     def resident(self) -> bool:
         return self.slot is not None and not self.arriving
 
+    @property
+    def placed(self) -> bool:
+        return self.slot is not None
+
     def span(self) -> Span:
         return self._slots.span(self.place)
 

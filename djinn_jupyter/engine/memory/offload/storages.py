@@ -54,6 +54,10 @@ class Storage(Item):
     def resident(self) -> bool:
         return not self.away and not self.arriving
 
+    @property
+    def placed(self) -> bool:
+        return self.counted > 0
+
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
         """Return a tensor of the swapped-out storage. Raises SlabFull, and InvariantError if the tensor reaches beyond
         the storage or the storage is not away."""

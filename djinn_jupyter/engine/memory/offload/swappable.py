@@ -76,6 +76,11 @@ class Item:
     def resident(self) -> bool:
         """True if all of its bytes are on the device."""
 
+    @property
+    @abstractmethod
+    def placed(self) -> bool:
+        """True if its bytes take room on the device, also while they arrive there."""
+
     @abstractmethod
     def span(self) -> Span:
         """Return its bytes on the device, also while they arrive."""

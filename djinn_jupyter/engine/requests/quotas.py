@@ -1,0 +1,125 @@
+"""The refusal of requests for which a person's quota does not suffice, by one rule for every request. What is under way
+is paused or ended by it; nothing that a person has made is given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.residency.quotas import AwaitedRoom, ask_for_more
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.jobs import Job
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import OverQuota
+from djinn_jupyter.moments import spell_duration
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.naming import person_of
+
+LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
+
+
+class RequestQuotas:
+    def __init__(
+        self,
+        sessions: SessionTable,
+        residency: Residency,
+        scheduler: Scheduler,
+        needs: RequestNeeds,
+        running_time: RunningTime,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sessions, self._residency, self._scheduler = sessions, residency, scheduler
+        self._needs, self._running_time, self._clock = needs, running_time, clock
+        self._memory, self._looked = residency.quotas, clock()
+
+    def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
+        """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
+        The engine's own user may always."""
+        if holder.person is None:
+            return
+        if _made_by(request) not in (None, *self._sessions):
+            self._require_a_session(holder.person)
+        if self._needs.of(request).wakes_weights:
+            self._require_time(holder.person)
+        match request:
+            case ask.Run() if session is not None:
+                anew = None if request.extend else session
+                self._require_less(person_of(session.name) or holder.person, anew)
+            case ask.Fork() | ask.RestoreCheckpoint():
+                self._require_less(holder.person)
+
+    def require_room(self, request: ask.Request, session: Session | None, wanted: int) -> None:
+        """Raise AwaitedRoom where other sessions of the person leave for the pages of a prompt, OverQuota where none
+        can."""
+        if session is None or not isinstance(request, ask.Run):
+            return
+        if not self._residency.in_quota(session, wanted, instead=not request.extend):
+            raise AwaitedRoom("Other sessions of this person are leaving the device.")
+
+    def heed(self, job: Job) -> None:
+        """Pause the run of one whose running time is used up meanwhile. Raises OverQuota for other work, which can be
+        asked for again."""
+        now = self._clock()
+        if job.for_request is None or job.asker is None or now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        if self._left(job.asker) > 0:
+            return
+        if job.kind != "run":
+            self._require_time(job.asker)
+        elif job.session.pause_requested is None:
+            job.session.request_pause("quota")
+
+    def _require_less(self, person: str, but: Session | None = None) -> None:
+        """Raise OverQuota where a person has too much on host or disk, also without the copies of what is on the
+        device."""
+        try:
+            self._memory.require_less(person, but=but)
+        except OverQuota:
+            if not self._residency.drop_copies(person):
+                raise
+            self._memory.require_less(person, but=but)
+
+    def _require_a_session(self, person: str) -> None:
+        most = self._memory.of(person).sessions
+        if most is None:
+            return
+        coming = sum(_restores(job) and job.asker == person for job in self._scheduler.jobs)
+        there = sum(person_of(name) == person for name in self._sessions) + coming
+        if there >= most:
+            raise OverQuota(
+                f"{person}'s quota of sessions is {most}, and there are {there}: close one (%djinn_close), or "
+                f"{ask_for_more(person)}."
+            )
+
+    def _require_time(self, person: str) -> None:
+        if self._left(person) <= 0:
+            most, used = self._memory.of(person).running or 0, self._running_time.seconds(person)
+            raise OverQuota(
+                f"{person}'s quota of running time is {spell_duration(most)} a day, and {spell_duration(used)} of the "
+                f"last 24 hours are used: nothing is lost, go on later, or {ask_for_more(person)}."
+            )
+
+    def _left(self, person: str) -> float:
+        most = self._memory.of(person).running
+        return float("inf") if most is None else most - self._running_time.seconds(person)
+
+
+def _restores(job: Job) -> bool:
+    return job.for_request is not None and isinstance(job.for_request.request, ask.RestoreCheckpoint)
+
+
+def _made_by(request: ask.Request) -> str | None:
+    """Return the name of the session that a request makes, where there is none of that name."""
+    match request:
+        case ask.Open() | ask.RestoreCheckpoint():
+            return request.session
+        case ask.Fork():
+            return request.name
+    return None

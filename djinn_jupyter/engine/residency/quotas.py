@@ -1,0 +1,134 @@
+"""The quotas of persons for memory: what each may have more, and the sentence that refuses. Moves nothing.
+
+The engine's own user has none. A person's device memory is looked at whenever a session of theirs takes pages: what is
+beyond makes other sessions of the same person leave the device, never another's. Host and disk are where sessions go
+that leave; they are not refused a place there, which would keep them on the device, but the person may make nothing
+more until there is less of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.session.holdings import Holdings, by_person, holdings_of
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.errors import OverQuota, SlabFull
+from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.nouns import Tier
+from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
+from djinn_jupyter.wire.texts import in_quotes
+
+QuotaOf = Callable[[str], Quota]
+
+
+class AwaitedRoom(SlabFull):
+    """Sessions of the same person are leaving the device: the request waits for them. Never told to a client."""
+
+
+def ask_for_more(person: str) -> str:
+    """Return the end of every refusal."""
+    return f"ask the engine's user for more (`djinn quota {person}`)"
+
+
+def none_saved(person: str) -> int:
+    """Return 0: there are no files of checkpoints."""
+    return 0
+
+
+class MemoryQuotas:
+    """`saved` has the bytes of a person's checkpoints, which count for the disk."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        storage_table: StorageTable,
+        saved: Callable[[str], int] = none_saved,
+    ) -> None:
+        self._sessions, self._storage_table, self._saved = sessions, storage_table, saved
+        self._quota_of: QuotaOf | None = None
+
+    def heed(self, quota_of: QuotaOf) -> None:
+        """Hold every person to what `quota_of` says at each look."""
+        self._quota_of = quota_of
+
+    @property
+    def heeded(self) -> bool:
+        """True where persons are held to quotas."""
+        return self._quota_of is not None
+
+    def of(self, person: str | None) -> Quota:
+        return NO_QUOTA if person is None or self._quota_of is None else self._quota_of(person)
+
+    def short(self, session: Session, need: int, *, instead: bool = False) -> int:
+        """Return the bytes of `need` that the session's person may not have on the device now: 0 where all are granted.
+        `instead`: of what the session itself holds."""
+        person = person_of(session.name)
+        most = self.of(person).device
+        if most is None or person is None or not need:
+            return 0
+        held = self._held(person, lambda held: held.device + need <= most, session if instead else None)
+        return max(0, held.device + need - most)
+
+    def refusal(self, session: Session, need: int) -> OverQuota:
+        """Return the error where the session's person may not have `need` bytes, and no session of theirs can leave."""
+        person = person_of(session.name)
+        assert person is not None
+        most, held = self.of(person).device, self._held(person, lambda held: False)
+        return OverQuota(
+            f"{person}'s quota of device memory is {spell_bytes(most or 0)}: {spell_bytes(held.device)} are held and "
+            f"{spell_bytes(need)} more are needed, with no other session that can leave. Close a session, run fewer "
+            f"tokens, or {ask_for_more(person)}."
+        )
+
+    def takes(self, session: Session, tier: Tier) -> bool:
+        """True where the session's person may have all of it in the tier."""
+        person = person_of(session.name)
+        most = None if person is None else self._most(person, tier)
+        if person is None or most is None:
+            return True
+        new = holdings_of([session], self._storage_table)
+        held, more = self._used(person, tier), new.device if tier == "host" else max(new.device, new.host)
+        return held + more <= most
+
+    def require_place(self, session: Session, tier: Tier) -> None:
+        """Raise OverQuota where the session's person may not have all of it in the tier."""
+        person = person_of(session.name)
+        if person is not None and not self.takes(session, tier):
+            most, used = spell_bytes(self._most(person, tier) or 0), spell_bytes(self._used(person, tier))
+            raise OverQuota(
+                f"{person}'s quota of {tier} memory is {most}, of which {used} are held, so "
+                f"{in_quotes(session.name)} stays where it is. Close a session, or {ask_for_more(person)}."
+            )
+
+    def require_less(self, person: str, *, more_on_disk: int = 0, but: Session | None = None) -> None:
+        """Raise OverQuota where a person has more on host or disk than they may, or would with so many bytes more. The
+        session `but` counts for nothing: it gives up what it has."""
+        for tier, more in (("host", 0), ("disk", more_on_disk)):
+            most = self._most(person, "host" if tier == "host" else "disk")
+            if most is None:
+                continue
+            used = self._used(person, "host" if tier == "host" else "disk", but)
+            if used + more > most:
+                needs = f" and {spell_bytes(more)} more are needed" if more else ""
+                drop = ", drop a checkpoint" if tier == "disk" else ""
+                raise OverQuota(
+                    f"{person}'s quota of {tier} memory is {spell_bytes(most)}: {spell_bytes(used)} are held{needs}. "
+                    f"Close a session{drop}, or {ask_for_more(person)}."
+                )
+
+    def _most(self, person: str, tier: Tier) -> int | None:
+        quota = self.of(person)
+        return quota.host if tier == "host" else quota.disk
+
+    def _used(self, person: str, tier: Tier, but: Session | None = None) -> int:
+        held = self._held(person, lambda held: False, but)
+        return held.host if tier == "host" else held.disk + self._saved(person)
+
+    def _held(self, person: str, enough: Callable[[Holdings], bool], but: Session | None = None) -> Holdings:
+        """Return what a person holds. Where all that their sessions have, shared or not, is little `enough`, the
+        sessions of others are not looked at."""
+        counted = [session for session in self._sessions.values() if session is not but]
+        own = holdings_of((one for one in counted if person_of(one.name) == person), self._storage_table)
+        return own if enough(own) else by_person(counted, self._storage_table).get(person, Holdings())
