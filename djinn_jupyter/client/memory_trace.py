@@ -16,6 +16,7 @@ from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, RingSlot, SessionDescription, Transfer
 
 COLUMNS: Final = (
@@ -33,7 +34,8 @@ class Reading:
     `sessions` (name, bytes on the device), `empty` pages that are allocated but unused, bytes on `host` and `disk`, and
     the `budget` of weights and sessions together. From the system: `process` (of which `mapped` are file mappings,
     `runtime` Python and its libraries, `beyond` not accounted for), `in_use` and `total` of the device, and the part of
-    it that `others` use.
+    it that `others` use. `people` are the persons who share the engine with what each has, none where all sessions are
+    its own user's.
     """
 
     at: float
@@ -51,6 +53,7 @@ class Reading:
     mapped: int | None = None
     runtime: int | None = None
     beyond: int | None = None
+    people: tuple[PersonMemory, ...] = ()
 
     @property
     def ring_bytes(self) -> int:
@@ -100,6 +103,7 @@ def reading_of(at: float, statistics: EngineStatistics, sessions: tuple[SessionD
         mapped=None if statistics.process is None else statistics.process.mapped_bytes,
         runtime=None if statistics.process is None else statistics.process.runtime_bytes,
         beyond=None if statistics.process is None else statistics.process.beyond_bytes,
+        people=statistics.people,
     )
 
 

@@ -17,6 +17,7 @@ from djinn_jupyter.wire.names import label
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 200, 64, 12, 10, 34
 MOVES_SHOWN, SESSIONS_SHOWN = 16, 8
+PEOPLE_HEAD = ("person", "on the device", "host", "disk")
 OUT_INK, IN_INK = "#e06c28", "#2e7ad6"
 
 
@@ -30,11 +31,13 @@ def memory_view(
     held = _table("in the engine's accounting", _accounted(readings), once=len(readings) == 1)
     measured = _table("as measured", _system(readings), once=len(readings) == 1)
     ring = ring_rows(readings[-1].ring)
+    people = _people(readings[-1])
     listed = [_move(move) for move in moves[-MOVES_SHOWN:]]
     html = card(
         part(_chart(course) if len(readings) > 1 else _bar(course), _legend(course)),
         part(div("dj-pair", *(table(head, rows, numeric=range(1, len(head))) for head, rows in (held, measured)))),
         part(table(RING_HEAD, ring, numeric=(0, 2, 3))) if ring else None,
+        part(table(PEOPLE_HEAD, people, numeric=(1, 2, 3))) if people else None,
         part(folded(table(["at", "session", "move", "why"], listed), _moves_name(moves))) if moves else None,
         title=f"Memory of {model}",
         beside=f"{sentence}; {ended}" if ended else sentence,
@@ -42,7 +45,17 @@ def memory_view(
     plain = [f"memory of {model}: {sentence}", *(columns(rows, head) for head, rows in (held, measured))]
     if ring:
         plain.append(columns([[str(cell) for cell in row] for row in ring], RING_HEAD))
+    if people:
+        plain.append(columns(people, PEOPLE_HEAD))
     return View(plain="\n".join(plain), html=html)
+
+
+def _people(reading: Reading) -> list[list[str]]:
+    """Return a row for each person who shares the engine."""
+    return [
+        [one.person or "the engine's user", *map(amount, (one.device_bytes, one.host_bytes, one.disk_bytes))]
+        for one in reading.people
+    ]
 
 
 def _sentence(readings: Sequence[Reading], moves: Sequence[TracedTransfer]) -> str:

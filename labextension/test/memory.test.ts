@@ -26,6 +26,7 @@ const STATISTICS = {
   slabs: [SLAB],
   tiers: [{ tier: 'host', bytes_used: 70 }],
   weights: null,
+  people: [],
   other_bytes: null,
   budget: {
     bytes_limit: 2000,
@@ -41,7 +42,8 @@ function reading(at: number, weights: number, budget: number | null = null): Rea
     bands: { weights, pages: 0, working: 0, stops: 0, free: 0, others: 0 },
     budget,
     host: 0,
-    disk: 0
+    disk: 0,
+    people: []
   };
 }
 

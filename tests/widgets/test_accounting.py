@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.widgets import views
-from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
+from djinn_jupyter.wire.holdings import BudgetStatistics, PersonMemory, ProcessMemory
 from tests.widgets import cards, samples
 
 CARDS = cards.all_cards()
@@ -126,6 +126,22 @@ def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
         assert "weights that stay" in shown.html
     assert readings[0].accounted == samples.readings(1)[0].accounted + 2 * 2**20
     assert "ring" not in views.memory_view("demo", samples.readings(3), ()).plain
+
+
+def test_where_persons_share_an_engine_the_memory_says_whose_it_is() -> None:
+    people = (
+        PersonMemory(person=None, device_bytes=0, host_bytes=0, disk_bytes=0),
+        PersonMemory(person="anna", device_bytes=3 << 20, host_bytes=2 << 20, disk_bytes=1 << 20),
+    )
+    reading = reading_of(0.0, samples.statistics(people=people), ())
+    for shown in (views.memory_view("demo", [reading], ()), views.memory_view("demo", [reading, reading], ())):
+        assert [" ".join(line.split()) for line in shown.plain.splitlines()[-2:]] == [
+            "the engine's user 0 B 0 B 0 B",
+            "anna 3.00 MiB 2.00 MiB 1.00 MiB",
+        ]
+        assert "anna" in shown.html
+    alone = views.memory_view("demo", [reading_of(0.0, samples.statistics(), ())], ())
+    assert "person" not in alone.plain + alone.html
 
 
 def test_a_session_that_has_left_stays_in_the_table_of_what_was_held() -> None:

@@ -1,7 +1,7 @@
 /* What an engine's memory was over the last minutes, and the chart's shapes. Pure: knows neither React nor clocks. */
 
 import { Swap } from './live';
-import { EngineStatistics } from '../wire';
+import { EngineStatistics, PersonMemory } from '../wire';
 
 /** The bands of the chart, from the bottom up, then what is not on the device. */
 export const BANDS = ['weights', 'pages', 'working', 'stops', 'free', 'others'] as const;
@@ -13,6 +13,8 @@ export interface Reading {
   readonly budget: number | null;
   readonly host: number;
   readonly disk: number;
+  /** None where all sessions are the engine's own user's. */
+  readonly people: readonly PersonMemory[];
 }
 
 export interface Mark {
@@ -50,7 +52,8 @@ export function readingOf(statistics: EngineStatistics, at: number): Reading {
     },
     budget: limits.length ? weightBytes + (budget?.bytes_limit ?? Math.max(...limits)) : null,
     host: tier('host'),
-    disk: tier('disk')
+    disk: tier('disk'),
+    people: statistics.people
   };
 }
 

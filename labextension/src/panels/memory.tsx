@@ -4,6 +4,7 @@ import * as React from 'react';
 
 import { BANDS, Band, Mark, NO_PAST, Reading, shapesOf, spanOf } from '../models/memory';
 import { spellBytes, spellSeconds } from '../models/spell';
+import { PersonMemory } from '../wire';
 import { Empty } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
 
@@ -61,6 +62,7 @@ export function Memory({ service, trans }: PanelProps): React.JSX.Element {
         <span>{trans.__('now')}</span>
       </p>
       <Numbers last={last} trans={trans} />
+      <People people={last.people} trans={trans} />
       <Swaps marks={past.marks} trans={trans} />
     </>
   );
@@ -103,6 +105,40 @@ function Numbers({ last, trans }: { last: Reading; trans: Trans }): React.JSX.El
             <td className="djinn-number">
               {bytes === null ? trans.__('none set') : spellBytes(bytes)}
             </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** Whose memory it is, where persons with keys share the engine. */
+function People({
+  people,
+  trans
+}: {
+  people: readonly PersonMemory[];
+  trans: Trans;
+}): React.JSX.Element | null {
+  return people.length === 0 ? null : (
+    <table className="djinn-table djinn-Memory-people" aria-label={trans.__('Memory by person')}>
+      <thead>
+        <tr>
+          <th>{trans.__('person')}</th>
+          <th className="djinn-number">{trans.__('device')}</th>
+          <th className="djinn-number">{trans.__('host')}</th>
+          <th className="djinn-number">{trans.__('disk')}</th>
+        </tr>
+      </thead>
+      <tbody>
+        {people.map(one => (
+          <tr key={one.person ?? ''}>
+            <td>{one.person ?? trans.__("the engine's user")}</td>
+            {[one.device_bytes, one.host_bytes, one.disk_bytes].map((bytes, index) => (
+              <td key={index} className="djinn-number">
+                {spellBytes(bytes)}
+              </td>
+            ))}
           </tr>
         ))}
       </tbody>
