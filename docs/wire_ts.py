@@ -13,6 +13,7 @@ import msgspec
 from djinn_jupyter.server import answers, messages, protocol
 from djinn_jupyter.wire import (
     access,
+    added_modules,
     attribution,
     checkpoints,
     collecting,
@@ -23,6 +24,7 @@ from djinn_jupyter.wire import (
     holdings,
     interventions,
     listening,
+    module_form,
     nouns,
     opening,
     people,
@@ -101,6 +103,8 @@ def wire_ts() -> dict[str, str]:
             _union("SweptEdit", typing.get_args(sweeps.SweptEdit)),
         ],
         "edges": [*_interfaces(edges)],
+        "module_form": [*_aliases(module_form), *_interfaces(module_form)],
+        "added_modules": [*_interfaces(added_modules)],
         "weights": [*_interfaces(weights)],
         "heads": [*_aliases(heads), *_interfaces(heads)],
         "scoring": [*_aliases(scoring), *_interfaces(scoring)],

@@ -34,6 +34,7 @@ from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import (
     access,
     holdings,
+    module_form,
     nouns,
     people,
     progress,
@@ -54,7 +55,20 @@ from python_api import python_api  # its neighbours; `docs` is no package
 from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
-NOUNS = (nouns, access, rules, holdings, transfers, progress, provenance, quotas, people, readings, registry)
+NOUNS = (
+    nouns,
+    access,
+    rules,
+    holdings,
+    transfers,
+    progress,
+    provenance,
+    quotas,
+    people,
+    readings,
+    registry,
+    module_form,
+)
 CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 

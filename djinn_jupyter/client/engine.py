@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.client import collecting, heads, scoring, weights
+from djinn_jupyter.client import added_modules, collecting, heads, scoring, weights
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
@@ -26,6 +26,7 @@ from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.collecting import StoredDtype
+from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.nouns import (
     AttentionName,
     CheckpointDescription,
@@ -252,6 +253,33 @@ class RemoteEngine:
     def modules(self) -> tuple[ModuleDescription, ...]:
         """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""
         return ask_for(self.channel, ask.ListModules(), replies.Modules).modules
+
+    @typed
+    def add_module(
+        self, name: str, folder: str | Path, at: str | None = None, *, error_term: bool = True
+    ) -> AddedModuleDescription:
+        """Add the module in a folder to the model: an SAE or transcoder as SAELens saves it, a linear probe or a tuned
+        lens. It reads the point `at`, by default the one that its files name; its values are then a site,
+        `name.LAYER`, for breakpoints, watches, edits, rules, sweeps and the lens, in sessions of yours. Files are read
+        here; their tensors count in the engine's memory. An edit of features keeps what the SAE does not reconstruct,
+        unless `error_term` is False. UsageError for a folder that is no module of this point; SlabFull.
+
+        >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
+        'sae.4'
+        >>> session.breakpoint("sae.4[17]", when="value > 0.5").site
+        'sae.4[17]'
+        """
+        return added_modules.add_module(self.channel, name, folder, at, error_term=error_term)
+
+    def added_modules(self) -> tuple[AddedModuleDescription, ...]:
+        """Return the modules that you have added."""
+        return ask_for(self.channel, ask.ListAddedModules(), replies.AddedModules).modules
+
+    @typed
+    def remove_module(self, name: str) -> int:
+        """Remove added modules: all of a name, or one (`sae.4`). Return how many there were. UnknownSite; UsageError
+        while a session has a breakpoint, a rule or a watch there."""
+        return added_modules.remove_module(self.channel, name)
 
     def ping(self) -> float:
         """Return the seconds of one round trip to the engine."""

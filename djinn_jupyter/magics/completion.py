@@ -53,7 +53,7 @@ class Matcher:
 
     def _candidates(self, name: str, words: list[str], word: str) -> list[str]:
         last = words[-1] if words else ""
-        if last in ("--site", "--from-site"):
+        if last in ("--site", "--from-site", "--at"):
             return self._sites(word)
         if last == "--session":
             return self._sessions()
@@ -62,6 +62,8 @@ class Matcher:
         positional = [w for w in words if not w.startswith("-")]
         if name == "djinn_load":
             return self._models(word) if not positional else []
+        if name == "djinn_remove_module" and self.state.loaded is not None:
+            return [module.site for module in self.state.loaded.added_modules()]
         if name == "djinn_vram":
             return ["stop"] if not positional else []
         if name == "djinn_swap":
@@ -88,6 +90,7 @@ class Matcher:
         for point in self.state.loaded.description.points:
             layers = point.layers
             found += [point.point] if layers is None else [f"{point.point}.{layer}" for layer in layers]
+        found += [module.site for module in self.state.loaded.added_modules()]
         if word and not any(site.startswith(word) for site in found):
             found = [module.path for module in self.state.loaded.modules()]
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from djinn_jupyter.magics.adding import AddingMagics
 from djinn_jupyter.magics.attributing import AttributingMagics
 from djinn_jupyter.magics.branching import BranchingMagics
 from djinn_jupyter.magics.breaking import BreakingMagics
@@ -37,6 +38,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     DirectMagics,
     ReproducingMagics,
     HeadsMagics,
+    AddingMagics,
     CollectingMagics,
     DebuggingMagics,
 )

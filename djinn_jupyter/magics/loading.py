@@ -96,7 +96,7 @@ class LoadingMagics(Group):
         statistics = engine.statistics()
         session = self.state.session().describe() if self.state.present is not None else None
         self.state.keep(args.keep, statistics)
-        self.state.screen.show(views.status_view(engine.description, statistics, session))
+        self.state.screen.show(views.status_view(engine.description, statistics, session, engine.added_modules()))
 
     @verb(option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"))
     def djinn_log(self, args: Namespace) -> None:

@@ -17,6 +17,8 @@ OPENING: Final = (ask.Open, ask.Fork, ask.RestoreCheckpoint)
 ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accepted]]] = {
     ask.Ping: replies.Pong,
     ask.ListModules: replies.Modules,
+    ask.ListAddedModules: replies.AddedModules,
+    ask.RemoveModule: replies.Cleared,
     ask.Tokenize: replies.Tokenized,
     ask.Detokenize: replies.Tokenized,
     ask.ReadStatistics: replies.Statistics,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from djinn_jupyter.widgets.added import added_line
 from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line
 from djinn_jupyter.widgets.spelling import amount, columns, plural
 from djinn_jupyter.widgets.tables import armed
@@ -9,6 +12,7 @@ from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
 from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
+from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, WeightsStatistics
 from djinn_jupyter.wire.texts import faults_line
@@ -60,8 +64,10 @@ def status_view(
     model: ModelDescription,
     reading: EngineStatistics,
     session: SessionDescription | None,
+    added: Sequence[AddedModuleDescription] = (),
 ) -> View:
-    """Show the engine's statistics. Memory is as measured; figures that were not measured are marked so."""
+    """Show the engine's statistics, and the modules that the asker has added. Memory is as measured; figures that were
+    not measured are marked so."""
     slabs = reading.slabs
     pages = sum(s.pages for s in slabs)
     free = sum(s.pages_free for s in slabs)
@@ -75,6 +81,7 @@ def status_view(
         ("fed", f"in {model.feeding}" if model.feeding == "chunks" else model.feeding),
         ("session", f"{label(session.name)}: {session.doing}, {armed(session)}" if session else "none in use here"),
         ("sessions", f"{reading.sessions}, of which {reading.sessions_running} running"),
+        *(("added", added_line(module)) for module in added),
         ("work", f"{plural(reading.passes, 'pass', 'passes')}, {plural(reading.layers_run, 'layer')} run, "
                  f"{plural(reading.tokens_sampled, 'token')} sampled"),
         ("weights", amount(reading.weight_bytes) if reading.weights is None else weights_line(reading.weights)),

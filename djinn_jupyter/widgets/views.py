@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.widgets.added import added_line
 from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
@@ -34,7 +35,8 @@ from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
     "DiffSide", "Look", "View",
-    "armed", "attribution_view", "checkpoints_view", "collected_lines", "loss_lines", "progress_line_view",
+    "added_line", "armed", "attribution_view", "checkpoints_view", "collected_lines",
+    "loss_lines", "progress_line_view",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "grid_view",

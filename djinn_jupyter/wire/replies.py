@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire import (
+    added_modules,
     attribution,
     checkpoints,
     collecting,
@@ -39,6 +40,7 @@ from djinn_jupyter.wire.nouns import (
 from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
+AddedModules = added_modules.AddedModules
 Attributed = attribution.Attributed
 CheckpointSaved = checkpoints.CheckpointSaved
 Checkpoints = checkpoints.Checkpoints
@@ -50,6 +52,7 @@ Departed = greeting.Departed
 Pong = greeting.Pong
 Listening = listening.Listening
 EventsMissed = listening.EventsMissed
+ModuleAdded = added_modules.ModuleAdded
 MetricsRead = sweeps.MetricsRead
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
@@ -281,6 +284,8 @@ Reply = (
     | Pong
     | Listening
     | Modules
+    | ModuleAdded
+    | AddedModules
     | WeightRead
     | Tokenized
     | Statistics

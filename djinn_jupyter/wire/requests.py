@@ -6,6 +6,8 @@
     Ping                        Pong
     Listen / Unlisten           Listening, at once; then events
     ListModules / ReadWeight    Modules / WeightRead
+    AddModule / RemoveModule    ModuleAdded / Cleared
+    ListAddedModules            AddedModules
     Tokenize / Detokenize       Tokenized
     ReadStatistics              Statistics
     ListSessions / ReadPeople   Sessions / People
@@ -57,6 +59,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire import (
+    added_modules,
     checkpoints,
     collecting,
     edges,
@@ -89,6 +92,9 @@ from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
 from djinn_jupyter.wire.request_base import StopRequest as StopRequest
 
+AddModule = added_modules.AddModule
+ListAddedModules = added_modules.ListAddedModules
+RemoveModule = added_modules.RemoveModule
 Collect = collecting.Collect
 ApplyEdit = interventions.ApplyEdit
 EnableEdit = interventions.EnableEdit
@@ -295,6 +301,9 @@ Request = (
     | Listen
     | Unlisten
     | ListModules
+    | AddModule
+    | ListAddedModules
+    | RemoveModule
     | ReadWeight
     | Tokenize
     | Detokenize

@@ -87,7 +87,7 @@ _NNTERP_MODEL: Final = {
 _SELECTED = re.compile(r"^(?P<place>[^\[\]]+?)(?:\[(?P<selector>[-\d:, ]+)\])?$")
 _BLOCK = re.compile(r"^blocks\.(?P<layer>\d+)\.(?P<hook>.+)$")
 _NNTERP_LAYER = re.compile(r"^(?P<name>\w+)\[(?P<layer>\d+)\]$")
-_POINT_LAYER = re.compile(r"^(?P<point>[a-z_]+)\.(?P<layer>\d+)$")
+_POINT_LAYER = re.compile(r"^(?P<point>[a-z_][a-z0-9_]*)\.(?P<layer>\d{1,9})$")
 _EVERY_LAYER = re.compile(r"^(?P<point>[a-z_]+)\.\*(?P<selector>\[[-\d:, ]+\])?$")
 _MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*$")
 MAX_SELECTED: Final = 4096
@@ -96,8 +96,8 @@ MAX_SELECTED: Final = 4096
 class Site(Frozen):
     """A place in the network.
 
-    `point` is one of POINTS, or `input` / `output` of the module at `path`. `layer` counts from 0. `selector`
-    holds indices along the site's unit axis: heads for HEAD_POINTS, features for the others.
+    `point` is one of POINTS, the name of an added module, or `input` / `output` of the module at `path`. `layer` counts
+    from 0. `selector` holds indices along the site's unit axis: heads for HEAD_POINTS, features for the others.
     """
 
     point: str
@@ -176,7 +176,7 @@ def _from_place(place: str) -> Site:
     if place in LAYER_POINTS:
         raise UnknownSite(f"{place!r} needs a layer: write {place}.0, {place}.1, ...")
     numbered = _POINT_LAYER.match(place)
-    if numbered and numbered["point"] in LAYER_POINTS:
+    if numbered:
         return Site(point=numbered["point"], layer=int(numbered["layer"]))
     if not _MODULE_PATH.match(place):
         raise UnknownSite(

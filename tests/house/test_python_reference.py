@@ -19,6 +19,7 @@ from djinn_jupyter import client, errors
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
+from tests import saes
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.threads import one_thread
@@ -140,8 +141,9 @@ def examples() -> dict[str, doctest.DocTest]:
 @pytest.mark.parametrize("name", sorted(examples()))
 def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path: Path) -> None:
     session = demo.session("example", fresh=True)
+    sae_folder = saes.saved(tmp_path / "sae", saes.drawn(demo.description.hidden_size))
     test = examples()[name]
-    test.globs = {"dj": dj, "engine": demo, "session": session, "folder": tmp_path}
+    test.globs = {"dj": dj, "engine": demo, "session": session, "folder": tmp_path / "folder", "sae_folder": sae_folder}
     said: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
     assert "".join(said) == ""

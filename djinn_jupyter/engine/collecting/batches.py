@@ -19,6 +19,7 @@ from torch import Tensor
 from djinn_jupyter.engine.collecting.places import CollectedSites
 from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
+from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.reasons import first_line
@@ -66,7 +67,8 @@ class WantedRows:
 
     def take(self, tap: Tap, raw: Tensor) -> Tensor:
         """Return the rows [R, ...] of a value in the pass of the batch, as `tap.read` gives them. Raises NotBatched."""
-        layout, lines, positions = tap.layout, to_home(self.lines, raw.device), to_home(self.positions, raw.device)
+        layout = tap.layout.point if isinstance(tap.layout, FeatureLayout) else tap.layout
+        lines, positions = to_home(self.lines, raw.device), to_home(self.positions, raw.device)
         if not isinstance(layout, PositionLayout):
             raise NotBatched(f"{tap.site} has no axis of positions")
         if layout.batch is None:

@@ -21,6 +21,7 @@ OF_NAMES: Final[dict[str, ScalarKind]] = {
     "token": "text",
     "token_id": "number",
     "norm": "number",
+    "value": "number",
     "top1": "text",
 }
 _WORDS: Final[dict[ScalarKind, str]] = {"truth": "true or false", "number": "a number", "text": "a text"}

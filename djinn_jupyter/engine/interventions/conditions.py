@@ -2,8 +2,9 @@
 `eval`.
 
 Names: `step` (0 is the prompt), `position`, `token` (its text), `token_id`, `norm` (L2 norm of the value at the
-position), `top1` (text of the most likely token by the logit lens there). Of a token, by its text or number, the logit
-lens gives `logit("text")`, its probability `prob("text")` or `p("text")`, and `rank("text")` (1 is the most likely).
+position), `value` (the number there, at a site of one feature), `top1` (text of the most likely token by the logit lens
+there). Of a token, by its text or number, the logit lens gives `logit("text")`, its probability `prob("text")` or
+`p("text")`, and `rank("text")` (1 is the most likely).
 Operators: comparisons, `in`, and / or / not, + - * / // %, `a if c else b`; functions abs, min, max, len.
 A breakpoint fires at the first position of the pass where the expression is true."""
 

@@ -27,8 +27,8 @@ def evaluate(condition: Condition, site_value: SiteValue, site: Site, row: int, 
 
 @dataclass(slots=True)
 class SiteScope:
-    """Supplies a condition with the values of one row of a site value. Norms are computed for all rows at once, the
-    lens for blocks of rows, on the device, when first read."""
+    """Supplies a condition with the values of one row of a site value. Norms and values are computed for all rows at
+    once, the lens for blocks of rows, on the device, when first read."""
 
     site_value: SiteValue
     site: Site
@@ -36,6 +36,7 @@ class SiteScope:
     id_of: TokenIds
     row: int = 0
     _norms: list[float] | None = None
+    _values: list[float] | None = None
     _lens: list[Tensor] = field(default_factory=list)
 
     def stand_at(self, row: int) -> SiteScope:
@@ -55,6 +56,8 @@ class SiteScope:
                 return self.text_of(self.site_value.row_tokens()[self.row])
             case "norm":
                 return self._norm_rows()[self.row]
+            case "value":
+                return self._value_rows()[self.row]
             case "top1":
                 return self.text_of(int(self._logits().argmax()))
         raise InvalidCondition(f"A condition knows no {name!r}.")
@@ -64,10 +67,21 @@ class SiteScope:
 
     def _norm_rows(self) -> list[float]:
         if self._norms is None:
-            value = self.site_value.value
-            part = value if self.site.selector is None else value[:, list(self.site.selector)]
+            part = self.site_value.units(self.site.selector)
             self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
         return self._norms
+
+    def _value_rows(self) -> list[float]:
+        """Return the only number of each row."""
+        if self._values is None:
+            part = self.site_value.units(self.site.selector).flatten(1)
+            if part.shape[1] != 1:
+                raise InvalidCondition(
+                    f"value is of one feature, and {self.site} has {part.shape[1]}: name one, as in "
+                    f"{self.site.whole()}[0]; norm is of several."
+                )
+            self._values = part[:, 0].to(torch.float32).tolist()
+        return self._values
 
     def _logits(self) -> Tensor:
         """Return logits [V] of the present row; the lens is applied to a block of rows at once."""

@@ -24,17 +24,27 @@ class SiteValue:
     positions: range
     step: int
     lens: Lens | None
+    _met: Tensor | None = field(default=None, init=False)
     _value: Tensor | None = field(default=None, init=False)
 
     @property
     def value(self) -> Tensor:
         if self._value is None:
-            self._value = self.tap.read(self.raw)
+            self._met = self._value = self.tap.read(self.raw)
         return self._value
+
+    def units(self, selector: tuple[int, ...] | None) -> Tensor:
+        """Return the value of the selected heads or features: [T, m, ...]. Of an added module no others are
+        computed."""
+        if selector is None:
+            return self.value
+        if self._value is None:
+            return self.tap.read_units(self.raw, selector)
+        return self._value[:, list(selector)]
 
     @property
     def rows(self) -> int:
-        return int(self.value.shape[0])
+        return self.tap.rows_in(self.raw) if self._value is None else len(self._value)
 
     def row_positions(self) -> range:
         """Return the positions of the value's rows: the whole pass, or its last ones where the model kept only those
@@ -50,4 +60,4 @@ class SiteValue:
 
     def written(self) -> Tensor:
         """Return a copy of the raw tensor with the value in it."""
-        return self.tap.write(self.raw, self.value)
+        return self.tap.write(self.raw, self.value, self._met)

@@ -52,7 +52,7 @@ class Watch:
         return self.tap.axes if self.unit is None else "T"
 
     def observe(self, site_value: SiteValue) -> None:
-        value = site_value.value if self.site.selector is None else site_value.value[:, list(self.site.selector)]
+        value = site_value.units(self.site.selector)
         if self.unit is not None:
             value = _along(value, self.unit)
         size = value.numel() * value.element_size()

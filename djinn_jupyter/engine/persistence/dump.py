@@ -283,13 +283,15 @@ def _watch(one: Watch) -> WatchImage:
 
 def _taps(rule: Rule) -> dict[str, Any]:
     """Return the first tap of a rule and those after it."""
-    first, *more = (TapImage(site=s, kind=tap.kind) for s, tap in zip(rule.sites, rule.taps, strict=True))
+    first, *more = (
+        TapImage(site=s, kind=tap.kind, added=tap.added) for s, tap in zip(rule.sites, rule.taps, strict=True)
+    )
     return {"tap": first, "more": tuple(more)}
 
 
 def _tap(placed: Breakpoint | Watch) -> TapImage:
     """Return the tap with the site as it was named, which may have a selector."""
-    return TapImage(site=placed.site, kind=placed.tap.kind)
+    return TapImage(site=placed.site, kind=placed.tap.kind, added=placed.tap.added)
 
 
 def _pass_log(log: PassLog, dumped: DumpedFrames) -> PassLogImage:

@@ -22,6 +22,7 @@ from djinn_jupyter.engine.persistence.values import Kept
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     Exactness,
@@ -85,8 +86,11 @@ def _each(getter: Callable[..., Callable[[Any], Any]], keys: tuple[Any, ...]) ->
 
 
 class TapImage(ImagePart, frozen=True):
+    """A tap. `added` is the module whose values it has: by its folder and digest, never its tensors."""
+
     site: Site
     kind: str
+    added: ModuleIdentity | None = None
 
 
 class ChangeImage(ImagePart, frozen=True):

@@ -21,8 +21,10 @@ from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.model.discovery.model_map import check_selector
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence import image as kept
+from djinn_jupyter.engine.persistence.kept_modules import tap_of_kept
 from djinn_jupyter.engine.persistence.regrouped import OTHERWISE, rows_in_groups
 from djinn_jupyter.engine.persistence.values import (
     Kept,
@@ -55,7 +57,7 @@ def load_session(
     it does not fit this engine."""
     try:
         check(runtime, image)
-        return _Load(runtime.attending(image.attention), image, stops_kept).session(name, owner, holder)
+        return _Load(runtime.of_person(name).attending(image.attention), image, stops_kept).session(name, owner, holder)
     except CheckpointRefused:
         raise
     except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
@@ -213,7 +215,11 @@ class _Load:
         return image.like(Override, tap=self._tap(image.tap).at(image.tap.site.whole()), changes=changes)
 
     def _tap(self, image: kept.TapImage) -> Tap:
-        tap = self.runtime.resolve(image.site)
+        if image.added is None:
+            tap = self.runtime.resolve(image.site)
+        else:
+            tap = tap_of_kept(self.runtime, image.added)
+            check_selector(image.site, tap)
         if tap.kind != image.kind:
             raise CheckpointRefused(f"{image.site} is met as {tap.kind} in this engine, and was as {image.kind} there.")
         return tap

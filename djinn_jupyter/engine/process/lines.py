@@ -25,6 +25,7 @@ from djinn_jupyter.wire.requests import (
     Detokenize,
     Inspect,
     Lens,
+    ListAddedModules,
     ListCheckpoints,
     ListModules,
     ListSessions,
@@ -54,6 +55,7 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
+    | ListAddedModules
 )  # fmt: skip
 
 

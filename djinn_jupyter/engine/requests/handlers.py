@@ -8,6 +8,7 @@ from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.added_modules import AddedModuleRequests
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
 from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
@@ -48,6 +49,7 @@ HANDLED_BY: Final = (
     PeopleRequests,
     SwapRequests,
     WeightRequests,
+    AddedModuleRequests,
     CheckpointRequests,
 )
 
@@ -84,6 +86,7 @@ def request_handlers(
         PeopleRequests(sessions, storage_table, persistence, residency, running_time),
         SwapRequests(sessions, residency),
         WeightRequests(sessions, runtime),
+        AddedModuleRequests(sessions, runtime),
         CheckpointRequests(
             sessions,
             lifecycle,

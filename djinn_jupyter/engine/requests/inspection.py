@@ -81,7 +81,7 @@ class InspectionRequests:
         session, frame, site, tap = self._looked_at(request)
         if site.point == "logits":
             raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
-        if tap.axes != "T D" or tap.width != self._forward.anatomy.hidden_size:
+        if tap.lens_width != self._forward.anatomy.hidden_size:
             raise UnknownSite(
                 f"The logit lens reads values of the residual stream's width {self._forward.anatomy.hidden_size}; "
                 f"{tap.site.whole()} is {tap.axes} with {tap.width}."
@@ -90,7 +90,7 @@ class InspectionRequests:
         unspaced = Unspaced(self._tokenizer, request.tokens)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
-        value = tap.read(seen.raw)[rows]
+        value = tap.lens_value(seen.raw, site.selector)[rows]
         found = []
         for start in range(0, len(rows), LENS_ROWS):
             chosen = rows[start : start + LENS_ROWS]
@@ -100,12 +100,14 @@ class InspectionRequests:
             found.extend(reports.lens_rows(self._runtime, logits, positions, tokens, request.top, asked))
             unspaced.see(logits, positions)
             yield None
-        return LensRead(stop=reports.standing(session), site=str(site.whole()), rows=tuple(found), notes=unspaced.notes)
+        return LensRead(
+            stop=reports.standing(session), site=str(tap.lens_site(site)), rows=tuple(found), notes=unspaced.notes
+        )
 
     @handles(ask.Evaluate, changes=False)
     def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
         session, frame, site, tap = self._looked_at(request)
-        condition = checked_condition(self._runtime, request.expression, tap)
+        condition = checked_condition(self._runtime, request.expression, tap, site)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         site_value = SiteValue(
             tap=tap,

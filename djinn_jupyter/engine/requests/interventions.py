@@ -52,7 +52,7 @@ class BreakpointRequests:
         session = self._sessions.find(request.session)
         site = parse_site(request.site)
         tap = self._runtime.of(session).resolve(site)
-        condition = None if request.when is None else checked_condition(self._runtime, request.when, tap)
+        condition = None if request.when is None else checked_condition(self._runtime, request.when, tap, site)
         if condition is not None:
             condition.require_truth()
         for one in session.breakpoints.values():

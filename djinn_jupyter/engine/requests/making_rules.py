@@ -27,7 +27,7 @@ def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
         )
     for site, tap in zip(sites, taps, strict=True):
         check_rule(request.edit, tap, site.selector)
-    guard = None if request.when is None else _guard(runtime, request.when, taps)
+    guard = None if request.when is None else _guard(runtime, request.when, taps, sites[0])
     return Rule(
         number=number,
         named=str(sites[0]) if every is None else spell_every_layer(every),
@@ -63,21 +63,33 @@ def _everywhere(runtime: Runtime, first: Site) -> tuple[tuple[Site, ...], tuple[
     return tuple(site for site, _ in found), tuple(tap for _, tap in found)
 
 
-def _guard(runtime: Runtime, text: str, taps: tuple[Tap, ...]) -> Guard:
-    condition = checked_condition(runtime, text, taps[0])
+def _guard(runtime: Runtime, text: str, taps: tuple[Tap, ...], site: Site) -> Guard:
+    condition = checked_condition(runtime, text, taps[0], site)
     condition.require_truth()
     return Guard(condition=condition, text_of=runtime.tokenizer.text_of, id_of=runtime.tokenizer.token_id)
 
 
-def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condition:
-    """Return the condition in `text`. Raises InvalidCondition where it cannot be evaluated at this tap."""
+def checked_condition(runtime: Runtime, text: str, tap: Tap, site: Site) -> conditions.Condition:
+    """Return the condition in `text`. Raises InvalidCondition where it cannot be evaluated at this site, whose tap this
+    is."""
     condition = conditions.parse(text)
     if condition.needs_lens and (tap.axes != "T D" or tap.width != runtime.forward.anatomy.hidden_size):
         raise InvalidCondition(
             f"top1, p, logit and rank read the residual stream; {tap.site.whole()} has another width. Use resid_post.N."
         )
+    if "value" in condition.names and _numbers_at(tap, site) != 1:
+        raise InvalidCondition(
+            f"value is of one feature, and {site} has more: name one, as in {site.whole()}[0]; norm is of several."
+        )
     require_known_tokens(runtime, condition)
     return condition
+
+
+def _numbers_at(tap: Tap, site: Site) -> int | None:
+    """Return how many numbers a position has at a site; None for maps, whose rows grow."""
+    if tap.width is None or tap.heads is not None:
+        return None
+    return tap.width if site.selector is None else len(site.selector)
 
 
 def require_known_tokens(runtime: Runtime, condition: conditions.Condition) -> None:

@@ -12,6 +12,7 @@ from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES
 from djinn_jupyter.engine.gradients.edge_attributing import EdgeAttributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
+from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
@@ -120,6 +121,7 @@ class SweepRequests:
             windows=dict(request.windows),
             in_pairs=request.in_pairs,
         )
+        _require_own_points(request, places)
         if request.estimate is not None:
             _check_corrections(request.estimate, places)
         self._check_edit(request, places, len(line), None if source is None else len(source))
@@ -215,6 +217,16 @@ class SweepRequests:
     def _checked_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         require_fit(self._runtime.description, tokens, "A line")
         return tokens
+
+
+def _require_own_points(request: ask.Sweep, places: SweptPlaces) -> None:
+    """Raise UsageError where gradients or paths are asked for at an added module."""
+    if request.estimate is None and not request.receivers:
+        return
+    for tap in places.taps.values():
+        if isinstance(tap.layout, FeatureLayout):
+            what = "Gradients estimate" if request.estimate is not None else "Paths lead from"
+            raise UsageError(f"{what} the model's own points, and {tap.site} is an added module: sweep it instead.")
 
 
 def _check_estimate(

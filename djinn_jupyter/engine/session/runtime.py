@@ -14,11 +14,13 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.session.added_modules import SeenModules
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.system.counters import Counters
+from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event
 from djinn_jupyter.wire.sites import Site
@@ -93,6 +95,7 @@ class Runtime:
     giving_way: OtherJobs
     publish: Callable[[Event], None]
     sharing: SharedPasses
+    modules: SeenModules  # those added by the person whose sessions these passes are of
 
     @property
     def token_by_token(self) -> bool:
@@ -108,9 +111,17 @@ class Runtime:
         return self if attention is None else replace(self, forward=self.forward.attending(attention))
 
     def of(self, session: Session) -> Runtime:
-        """Return the runtime of the passes of a session: its attention may be another than the model's."""
-        return self.attending(session.attention)
+        """Return the runtime of the passes of a session: its attention may be another than the model's, and the added
+        modules are those of its person."""
+        return self.of_person(session.name).attending(session.attention)
+
+    def of_person(self, session: str) -> Runtime:
+        """Return the runtime of the person behind the name of a session."""
+        person = person_of(session)
+        return self if person == self.modules.person else replace(self, modules=replace(self.modules, person=person))
 
     def resolve(self, site: Site) -> Tap:
         """Return the tap of the whole site. A selector is checked here; the caller that holds the site applies it."""
-        return self.forward.anatomy.resolve(site).at(site.whole())
+        anatomy = self.forward.anatomy
+        tap = self.modules.tap(site, anatomy) or anatomy.resolve(site)
+        return tap.at(site.whole())

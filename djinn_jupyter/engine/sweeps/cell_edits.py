@@ -78,6 +78,7 @@ class CellEdits:
     def __init__(self, edit: SweptEdit | None, seed: int, base: RunLine, clean: RunLine | None) -> None:
         self.edit, self.seed, self.base, self.clean = edit, seed, base, clean
         self._alike: dict[Site, frozenset[int]] = {}  # rows that both lines have, by site
+        self._read: dict[tuple[int, Site], Tensor] = {}  # values by line and site: an added module computes them
 
     def of(self, cell: Cell, *, always: bool = False) -> CellEdit | None:
         """Return the edit of a cell; None where that changes no bit, but `always` for a recheck."""
@@ -85,18 +86,19 @@ class CellEdits:
         for number, (tap, spots) in enumerate(taps):
             if not always and all(map(self._patches_the_same, spots)):
                 continue
-            raw = self.base.raw[tap.site]
-            value = tap.read(raw)
+            value = self._value(self.base, tap)
             parts = [self._part(spot, value) for spot in spots]
             if always or not all(map(same_bits, parts, (_before(spot, value) for spot in spots))):
                 later = tuple(self._later(*one) for one in taps[number + 1 :])
-                return CellEdit(tap=tap, raw=tap.write(raw, _put(value, spots, parts)), later=later)
+                raw = tap.write(self.base.raw[tap.site], _put(value, spots, parts), value)
+                return CellEdit(tap=tap, raw=raw, later=later)
         return None
 
     def patch_from(self, source: RunLine) -> None:
         """Patch with the values of this line from here on."""
         self.clean = source
         self._alike.clear()
+        self._read.clear()
 
     def nbytes(self, cell: Cell) -> int:
         """Return the bytes of the values that a cell has to compare."""
@@ -108,20 +110,27 @@ class CellEdits:
             return False
         site = spot.tap.site
         if site not in self._alike:
-            self._alike[site] = rows_alike(spot.tap.read(self.base.raw[site]), spot.tap.read(self.clean.raw[site]))
+            self._alike[site] = rows_alike(self._value(self.base, spot.tap), self._value(self.clean, spot.tap))
         return self._alike[site].issuperset(spot.rows)
 
     def _later(self, tap: Tap, spots: Sequence[Spot]) -> LaterEdit:
         def change(value: Tensor) -> Tensor:
             return _put(value, spots, [self._part(spot, value) for spot in spots])
 
-        return LaterEdit(tap=tap, value=tap.read(self.base.raw[tap.site]), change=change)
+        return LaterEdit(tap=tap, value=self._value(self.base, tap), change=change)
+
+    def _value(self, line: RunLine, tap: Tap) -> Tensor:
+        """Return the value of a line at a tap, read once."""
+        key = (id(line), tap.site)
+        if key not in self._read:
+            self._read[key] = tap.read(line.raw[tap.site])
+        return self._read[key]
 
     def _part(self, spot: Spot, value: Tensor) -> Tensor:
         """Return the part that a spot gets where the pass has `value`."""
         tap = spot.tap
         line = self.base if self.clean is None or tap.site not in self.clean.raw else self.clean
-        return swept_edits.part_of(self.edit, spot, value, tap.read(line.raw[tap.site]), self.seed)
+        return swept_edits.part_of(self.edit, spot, value, self._value(line, tap), self.seed)
 
 
 def same_bits(part: Tensor, before: Tensor) -> bool:

@@ -11,7 +11,9 @@ from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site, parse_selector, parse_site, spell_selector
 from djinn_jupyter.wire.sweeps import Axis
 
-_PATTERN: Final = re.compile(r"^(?P<point>[a-z_]+|\*)(?:\.(?P<layer>\d+|\*))?(?:\[(?P<units>\*|[-\d:, ]+)\])?$")
+_PATTERN: Final = re.compile(
+    r"^(?P<point>[a-z_][a-z0-9_]*|\*)(?:\.(?P<layer>\d+|\*))?(?:\[(?P<units>\*|[-\d:, ]+)\])?$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +30,11 @@ class SitePattern:
     def parse(cls, spelling: str) -> SitePattern:
         """Return the pattern of `z`, `z.*`, `z.5[*]`, `*.5`, or of any spelling of a site. Raises UnknownSite."""
         matched = _PATTERN.match(spelling.strip())
-        if matched is None or matched["point"] not in (*LAYER_POINTS, "*"):
+        own = matched is not None and matched["point"] not in (*LAYER_POINTS, "*")
+        if matched is None or (own and not (matched["layer"] or "").isdecimal()):
             site = parse_site(spelling)
             if site.path is not None or site.point not in LAYER_POINTS:
-                raise UnknownSite(
-                    f"A sweep is of a point of the layers: {', '.join(LAYER_POINTS)}; {spelling!r} is none."
-                )
+                raise no_place_of_a_sweep(spelling)
             return cls(point=site.point, layer=site.layer, units=site.selector)
         units = matched["units"]
         return cls(
@@ -42,6 +43,11 @@ class SitePattern:
             units=None if units in (None, "*") else parse_selector(units),
             starred=units == "*",
         )
+
+    @property
+    def is_added(self) -> bool:
+        """True where its point can only be that of an added module."""
+        return self.point is not None and self.point not in LAYER_POINTS
 
     def require_axes(self, over: Sequence[Axis]) -> None:
         """Raise UsageError unless `over` names what is swept, and nothing that the site fixes."""
@@ -66,3 +72,9 @@ class SitePattern:
         place = self.point or "*"
         place += "" if self.layer is None else f".{self.layer}"
         return place if units is None else f"{place}{'' if self.layer is not None else '.*'}[{units}]"
+
+
+def no_place_of_a_sweep(spelling: str) -> UnknownSite:
+    return UnknownSite(
+        f"A sweep is of a point of the layers: {', '.join(LAYER_POINTS)}, or of an added module; {spelling!r} is none."
+    )

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.sweeps.alignment import Alignment
-from djinn_jupyter.engine.sweeps.patterns import SitePattern
+from djinn_jupyter.engine.sweeps.patterns import SitePattern, no_place_of_a_sweep
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site
 from djinn_jupyter.wire.sweeps import Axis, Place
@@ -163,10 +164,20 @@ def places_of(
 def _taps(runtime: Runtime, pattern: SitePattern) -> dict[tuple[str, int], Tap]:
     """Return the taps of a pattern in the order of a pass, by point and layer."""
     layers = range(runtime.forward.layers) if pattern.layer is None else [pattern.layer]
+    if pattern.is_added:
+        return {(str(pattern.point), layers[0]): _added(runtime, pattern, layers[0])}
     if pattern.point is not None:
         return {(pattern.point, layer): _editable(runtime, pattern.at(pattern.point, layer)) for layer in layers}
     points = [point for point in LAYER_POINTS if all(_is_editable(runtime, point, layer) for layer in layers)]
     return {(point, n): runtime.resolve(Site(point=point, layer=n)) for n in layers for point in points}
+
+
+def _added(runtime: Runtime, pattern: SitePattern, layer: int) -> Tap:
+    """Return the tap of an added module, of one layer: edits at several are not made in each other's features."""
+    tap = _editable(runtime, pattern.at(str(pattern.point), layer))
+    if not isinstance(tap.layout, FeatureLayout):
+        raise no_place_of_a_sweep(str(pattern))
+    return tap
 
 
 def _editable(runtime: Runtime, site: Site) -> Tap:

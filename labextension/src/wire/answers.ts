@@ -38,6 +38,11 @@ import {
 } from './edges';
 
 import {
+  AddedModules,
+  ModuleAdded,
+} from './added_modules';
+
+import {
   Copies,
   WeightRead,
 } from './weights';
@@ -95,6 +100,8 @@ export type WireReply =
   | Pong
   | Listening
   | Modules
+  | ModuleAdded
+  | AddedModules
   | WeightRead
   | Tokenized
   | Statistics
@@ -139,6 +146,8 @@ export type WireReply =
 export interface Answers {
   readonly Ping: Pong;
   readonly ListModules: Modules;
+  readonly ListAddedModules: AddedModules;
+  readonly RemoveModule: Cleared;
   readonly Tokenize: Tokenized;
   readonly Detokenize: Tokenized;
   readonly ReadStatistics: Statistics;

@@ -23,6 +23,8 @@ export * from './checkpoints';
 export * from './provenance';
 export * from './sweeps';
 export * from './edges';
+export * from './module_form';
+export * from './added_modules';
 export * from './weights';
 export * from './heads';
 export * from './scoring';

@@ -48,6 +48,11 @@ import {
   SaveCheckpoint,
 } from './checkpoints';
 
+import {
+  ListAddedModules,
+  RemoveModule,
+} from './added_modules';
+
 export interface ListModules {
   readonly request: 'ListModules';
 }
@@ -240,6 +245,8 @@ export interface AcceptRecomputed {
 export type WireRequest =
   | Ping
   | ListModules
+  | ListAddedModules
+  | RemoveModule
   | Tokenize
   | Detokenize
   | ReadStatistics

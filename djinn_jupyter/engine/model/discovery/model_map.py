@@ -79,13 +79,15 @@ class Anatomy:
     def resolve(self, site: Site) -> Tap:
         """Return the tap of a site. UnknownSite names an alternative, or the reason for its absence."""
         tap = self.modules_found.tap(site) if site.path is not None else self._point(site)
-        _check_selector(site, tap)
+        check_selector(site, tap)
         return replace(tap, site=site)
 
     def points(self) -> tuple[PointDescription, ...]:
         return tuple(self._describe(point) for point in POINTS)
 
     def _point(self, site: Site) -> Tap:
+        if site.point not in POINTS and site.layer is not None:  # a module of that path, such as h.4
+            return self.modules_found.tap(Site(point="output", path=str(site.whole())))
         if site.point not in POINTS:
             near = get_close_matches(site.point, POINTS, n=1)
             raise UnknownSite(f"{site.point!r} is no point{f'; did you mean {near[0]!r}?' if near else '.'}")
@@ -155,7 +157,8 @@ def _check_cache(name: str, held: Sequence[int], filled: tuple[tuple[int, ...], 
             )
 
 
-def _check_selector(site: Site, tap: Tap) -> None:
+def check_selector(site: Site, tap: Tap) -> None:
+    """Raise UnknownSite for heads or features that the tap does not have."""
     units, size = ("heads", tap.heads) if tap.heads is not None else ("features", tap.width)
     if site.selector is None or size is None:
         return

@@ -23,7 +23,9 @@ from djinn_jupyter.engine.model.hooks.attention import (
     query_slot,
 )
 from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, pick, swap
+from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.layout import Layout, written
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.sites import Site
 
 TapKind = Literal[
@@ -55,7 +57,7 @@ class Tap:
     kind: TapKind
     stage: int
     axes: str
-    layout: Layout
+    layout: Layout | FeatureLayout
     boundary: int | None = None
     module: nn.Module | None = None
     within: nn.Module | None = None
@@ -72,9 +74,45 @@ class Tap:
         selector."""
         return self.layout.read(raw)
 
-    def write(self, raw: Tensor, value: Tensor) -> Tensor:
-        """Return a copy of `raw` that holds `value`; other columns of a fused projection stay. Does not change
-        `raw`."""
+    def rows_in(self, raw: Tensor) -> int:
+        """Return the number of positions in `raw`, without computing an added module."""
+        layout = self.layout.point if isinstance(self.layout, FeatureLayout) else self.layout
+        return len(layout.read(raw))
+
+    def read_units(self, raw: Tensor, units: tuple[int, ...]) -> Tensor:
+        """Return the value of some heads or features. Those of an added module are computed alone."""
+        if isinstance(self.layout, FeatureLayout):
+            return self.layout.read(raw, units)
+        return self.layout.read(raw)[:, list(units)]
+
+    @property
+    def added(self) -> ModuleIdentity | None:
+        """The added module whose values are here; None where they are the model's own."""
+        return self.layout.module.identity if isinstance(self.layout, FeatureLayout) else None
+
+    @property
+    def lens_width(self) -> int | None:
+        """The width of the vectors at which the logit lens looks here; None where there are none."""
+        if isinstance(self.layout, FeatureLayout) and self.axes != "T D":
+            return self.layout.written_width
+        return self.width if self.axes == "T D" else None
+
+    def lens_value(self, raw: Tensor, units: tuple[int, ...] | None) -> Tensor:
+        """Return what the logit lens looks at: the value [T, D]; of features what they write, of `units` alone or all
+        together."""
+        if isinstance(self.layout, FeatureLayout) and self.axes != "T D":
+            return self.layout.written_by(raw, units)
+        return self.read(raw)
+
+    def lens_site(self, site: Site) -> Site:
+        """Return the site as a lens names it: of features with those that it looks at."""
+        return site if isinstance(self.layout, FeatureLayout) else site.whole()
+
+    def write(self, raw: Tensor, value: Tensor, met: Tensor | None = None) -> Tensor:
+        """Return a copy of `raw` that holds `value`; other columns of a fused projection stay. Does not change `raw`.
+        `met` is the value that was read of it, where it is at hand."""
+        if isinstance(self.layout, FeatureLayout):
+            return self.layout.spliced(raw, value, met, str(self.site))
         return written(self.layout, raw, value, str(self.site))
 
     def same_tensor(self, other: Tap) -> bool:

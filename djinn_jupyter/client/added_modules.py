@@ -1,0 +1,70 @@
+"""Add a module to an engine's model: its folder is read here, and its tensors are sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.module_files.folder import ModuleFolder, read_folder
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.module_form import MOST_TENSORS, AddedModuleDescription, NamedTensor
+from djinn_jupyter.wire.replies import Cleared, ModuleAdded
+from djinn_jupyter.wire.sites import parse_site
+
+NAMELESS: Final = "name the point that it reads, as in at='resid_post.4' (--at resid_post.4)"
+
+
+def add_module(
+    channel: Channel, name: str, folder: str | Path, at: str | None, *, error_term: bool
+) -> AddedModuleDescription:
+    """Add the module in a folder, and return what it is."""
+    found = read_folder(_path(folder))
+    if len(found.tensors) > MOST_TENSORS:
+        raise UsageError(f"{found.path} has {len(found.tensors)} tensors; a module has at most {MOST_TENSORS}.")
+    with temporary_session(channel, "module") as session:
+        request = ask.AddModule(
+            session=session,
+            name=name,
+            at=at if at is not None else _trained_at(found),
+            form=found.form,
+            tensors=tuple(NamedTensor(name=one, values=values) for one, values in found.tensors.items()),
+            folder=str(found.path),
+            digest=found.digest,
+            error_term=error_term,
+        )
+        return ask_for(channel, request, ModuleAdded).module
+
+
+def remove_module(channel: Channel, name: str) -> int:
+    """Remove the modules of a name, or the one of a site. Return how many there were."""
+    word, _, layer = name.partition(".")
+    request = ask.RemoveModule(name=word, layer=int(layer) if layer.isdecimal() else None)
+    if layer and not layer.isdecimal():
+        raise UnknownSite(f"{name!r} is no added module; write sae, or sae.4.")
+    return ask_for(channel, request, Cleared).count
+
+
+def _path(folder: str | Path) -> Path:
+    """Return the folder by its full path. Raises UsageError for a text that names none."""
+    try:
+        if not str(folder).strip() or "\0" in str(folder):
+            raise ValueError
+        return Path(folder).expanduser().absolute()
+    except (ValueError, RuntimeError):  # the home of a user that is not there
+        raise UsageError(f"{str(folder)!r} names no folder.") from None
+
+
+def _trained_at(found: ModuleFolder) -> str:
+    """Return the point that a module's files name."""
+    if found.form.trained_at is None:
+        raise UsageError(f"{found.path} does not say where its module was trained: {NAMELESS}.")
+    try:
+        return str(parse_site(found.form.trained_at))
+    except UnknownSite:
+        raise UsageError(
+            f"{found.path} says that its module was trained at {found.form.trained_at!r}, which is no point here: "
+            f"{NAMELESS}."
+        ) from None

@@ -1,0 +1,107 @@
+"""The arithmetic of added modules: a value to features, and features back.
+
+Standard SAEs (Bricken et al. 2023), JumpReLU (2407.14435), TopK (2406.04093), gated (2404.16014), transcoders
+(2406.11944), linear probes, tuned lenses (2303.08112). Shapes: T positions, D features of the point, F of the module,
+O of what is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from djinn_jupyter.engine.model.added.normalizing import normalized
+from djinn_jupyter.wire.module_form import ModuleForm
+
+Units = tuple[int, ...] | None
+FEW: Final = 4  # where less than a quarter of the features changed, the rows of these alone are multiplied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dictionary:
+    """An SAE or a transcoder. A feature's row of the encoder is contiguous, so that one feature costs one row. Those of
+    `gate`, of a gated one, are the logarithm of the scale and the bias of the magnitude."""
+
+    form: ModuleForm
+    encoder_FD: Tensor
+    bias_F: Tensor
+    decoder_FO: Tensor
+    decoder_bias_O: Tensor
+    threshold_F: Tensor | None = None
+    gate: tuple[Tensor, Tensor] | None = None
+    length_F: Tensor | None = None  # of the decoder's rows, where features are measured by it
+
+    def read(self, x_TD: Tensor, units: Units = None) -> Tensor:
+        """Return the features [T, F], or those of `units`. The row of a unit alone is computed, except of a topk."""
+        if units is not None and self.form.activation == "topk":
+            return self.read(x_TD)[:, list(units)]
+        chosen = slice(None) if units is None else list(units)
+        normed, _, _ = normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)
+        given = normed - self.decoder_bias_O if self.form.subtracts_decoder_bias else normed
+        return self._active(given, chosen)
+
+    def _active(self, given_TD: Tensor, chosen: slice | list[int]) -> Tensor:
+        rows, bias = self.encoder_FD[chosen], self.bias_F[chosen]
+        if self.gate is not None:
+            scale, magnitude_bias = self.gate[0][chosen], self.gate[1][chosen]
+            shared = linear(given_TD, rows)
+            return ((shared + bias) > 0) * (shared * scale.exp() + magnitude_bias).relu()
+        before = linear(given_TD, rows, bias)
+        if self.threshold_F is not None:
+            return before.relu() * (before > self.threshold_F[chosen])
+        return before.relu() if self.form.activation == "relu" else self._largest(before)
+
+    def _largest(self, before_TF: Tensor) -> Tensor:
+        measured = before_TF if self.length_F is None else before_TF * self.length_F
+        values, places = torch.topk(measured, self.form.k or 1, dim=-1, sorted=False)
+        return torch.zeros_like(measured).scatter_(-1, places, values.relu())
+
+    def decode(self, x_TD: Tensor, features_TF: Tensor) -> Tensor:
+        """Return the reconstruction [T, O] that the features make of x."""
+        scale, shift = self._way_back(x_TD)
+        made = self._written(features_TF) + self.decoder_bias_O
+        made = made if scale is None else made * scale
+        return made if shift is None else made + shift
+
+    def difference(self, x_TD: Tensor, before_TF: Tensor, after_TF: Tensor) -> Tensor:
+        """Return what the reconstruction changes by where the features change so: biases cancel."""
+        scale, _ = self._way_back(x_TD)
+        changed = after_TF - before_TF
+        units = changed.any(0).nonzero().flatten()
+        few = units.numel() * FEW < changed.shape[1]
+        made = self._written(changed[:, units], units) if few else self._written(changed)
+        return made if scale is None else made * scale
+
+    def _way_back(self, x_TD: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the scale and the shift that undo the normalization of x; a transcoder writes another value."""
+        if self.form.kind == "transcoder":
+            return None, None
+        return normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)[1:]
+
+    def _written(self, features: Tensor, units: Tensor | None = None) -> Tensor:
+        length = self.length_F if self.length_F is None or units is None else self.length_F[units]
+        features = features if length is None else features / length
+        return features @ (self.decoder_FO if units is None else self.decoder_FO[units])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Linear:
+    """A linear probe, or a tuned lens, which adds its result to x. Nothing of it is put back."""
+
+    weight_FD: Tensor
+    bias_F: Tensor
+    adds: bool
+
+    def read(self, x_TD: Tensor, units: Units = None) -> Tensor:
+        """Return [T, F], or the columns of `units`."""
+        chosen = slice(None) if units is None else list(units)
+        given = x_TD.to(self.weight_FD.dtype)
+        made = linear(given, self.weight_FD[chosen], self.bias_F[chosen])
+        return given[:, chosen] + made if self.adds else made
+
+
+Arithmetic = Dictionary | Linear

@@ -1,0 +1,117 @@
+"""From a form and the tensors of a file to the arithmetic of a module: names, shapes and numbers are checked first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.model.added.arithmetic import Arithmetic, Dictionary, Linear
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.module_form import ModuleForm
+
+DTYPES: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+FLOATING: Final = ("float32", "float16", "bfloat16", "float64")
+LINEAR: Final = ("probe", "tuned_lens")
+_OF_ACTIVATIONS: Final = {
+    "relu": ("b_enc",),
+    "topk": ("b_enc",),
+    "jumprelu": ("b_enc", "threshold"),
+    "gated": ("b_gate", "b_mag", "r_mag"),
+}
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def widths_of(form: ModuleForm, arrays: Mapping[str, Array]) -> tuple[int, int]:
+    """Return the widths before and after the module. Raises UsageError where its tensors are not those of its form, or
+    not of the shapes that this gives them."""
+    names = _names(form, arrays)
+    missing = [name for name in names if name not in arrays]
+    unknown = sorted(set(arrays) - set(names))
+    if missing or unknown:
+        what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides"
+        raise UsageError(f"The file {what}: a module of this form ({_spell(form)}) has {', '.join(names)}.")
+    first = arrays[names[0]]
+    if len(first.shape) != 2 or 0 in first.shape:
+        raise UsageError(f"{names[0]} has shape {list(first.shape)}; it has to be a matrix.")
+    inputs, features = first.shape if form.kind not in LINEAR else first.shape[::-1]
+    _require_shapes(arrays, _shapes(form, arrays, inputs, features))
+    _require_possible(form, inputs, features)
+    return inputs, features
+
+
+def _names(form: ModuleForm, arrays: Mapping[str, Array]) -> tuple[str, ...]:
+    if form.kind in LINEAR:
+        return ("weight", "bias")
+    own = _OF_ACTIVATIONS[form.activation]
+    if "log_threshold" in arrays and form.activation == "jumprelu":  # before SAELens 4
+        own = ("b_enc", "log_threshold")
+    return ("W_enc", *own, "W_dec", "b_dec")
+
+
+def _shapes(form: ModuleForm, arrays: Mapping[str, Array], inputs: int, features: int) -> Shapes:
+    names = _names(form, arrays)
+    if form.kind in LINEAR:
+        return {"weight": (features, inputs), "bias": (features,)}
+    written = inputs if form.kind == "sae" else (arrays["W_dec"].shape or (0,))[-1]
+    matrices = {"W_enc": (inputs, features), "W_dec": (features, written), "b_dec": (written,)}
+    return {name: matrices.get(name, (features,)) for name in names}
+
+
+def _require_shapes(arrays: Mapping[str, Array], shapes: Shapes) -> None:
+    for name, shape in shapes.items():
+        found = arrays[name]
+        if found.dtype not in FLOATING:
+            raise UsageError(f"{name} is of dtype {found.dtype}; it has to be one of {', '.join(FLOATING)}.")
+        if found.shape != shape:
+            raise UsageError(f"{name} has shape {list(found.shape)}; beside the others it has to be {list(shape)}.")
+
+
+def _require_possible(form: ModuleForm, inputs: int, features: int) -> None:
+    if form.kind == "tuned_lens" and inputs != features:
+        raise UsageError(f"weight has shape [{features}, {inputs}]; that of a tuned lens is square.")
+    if form.activation == "topk" and not 1 <= (form.k or 0) <= features:
+        raise UsageError(f"k is {form.k}; a topk of {features} features keeps 1 to {features}.")
+    if form.kind == "transcoder" and form.subtracts_decoder_bias:
+        raise UsageError("A transcoder's b_dec is of another point, so it is not subtracted from what it reads.")
+
+
+def bytes_of(form: ModuleForm, arrays: Mapping[str, Array]) -> int:
+    """Return the bytes that the module takes on the device."""
+    return sum(math.prod(array.shape) for array in arrays.values()) * DTYPES[form.dtype].itemsize
+
+
+def on_device(name: str, array: Array, form: ModuleForm, device: torch.device) -> Tensor:
+    """Return a tensor of the module, in its dtype. Raises UsageError where numbers of it are not finite there."""
+    tensor = to_tensor(array).to(device=device, dtype=DTYPES[form.dtype])
+    if not bool(torch.isfinite(tensor).all()):
+        raise UsageError(f"{name} has NaN or infinity in {form.dtype}, so the module computes nothing of use.")
+    return tensor.T.contiguous() if name == "W_enc" else tensor
+
+
+def arithmetic_of(form: ModuleForm, tensors: Mapping[str, Tensor]) -> Arithmetic:
+    """Return the arithmetic of checked tensors."""
+    if form.kind in LINEAR:
+        return Linear(weight_FD=tensors["weight"], bias_F=tensors["bias"], adds=form.kind == "tuned_lens")
+    threshold = tensors.get("threshold")
+    if "log_threshold" in tensors:
+        threshold = tensors["log_threshold"].exp()
+    return Dictionary(
+        form=form,
+        encoder_FD=tensors["W_enc"],
+        bias_F=tensors["b_gate" if form.activation == "gated" else "b_enc"],
+        decoder_FO=tensors["W_dec"],
+        decoder_bias_O=tensors["b_dec"],
+        threshold_F=threshold,
+        gate=(tensors["r_mag"], tensors["b_mag"]) if form.activation == "gated" else None,
+        length_F=tensors["W_dec"].norm(dim=-1) if form.by_decoder_norm else None,
+    )
+
+
+def _spell(form: ModuleForm) -> str:
+    return form.kind.replace("_", " ") if form.kind in LINEAR else f"{form.kind}, {form.activation}"

@@ -1,0 +1,167 @@
+"""Add modules to the model, list and remove them. Their tensors come in the request and are checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from djinn_jupyter.engine.model.added import checks
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lines import require_empty
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.added_modules import AddedModule, point_of
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Pieces, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.module_form import ModuleIdentity
+from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.replies import AddedModules, Cleared, ModuleAdded
+from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.texts import in_quotes
+
+
+class AddedModuleRequests:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+        self._added = runtime.modules.table
+
+    @handles(ask.AddModule, changes=False)
+    def add_module(self, request: ask.AddModule, holder: Holder) -> Steps | ModuleAdded:
+        session = require_empty(self._sessions.find(request.session), "add a module", "engine.add_module")
+        arrays = _arrays(request)
+        inputs, features = checks.widths_of(request.form, arrays)
+        point = point_of(request.name, request.at, self._runtime.forward.anatomy, inputs)
+        identity = ModuleIdentity(
+            name=request.name,
+            at=str(point.site),
+            form=request.form,
+            inputs=inputs,
+            features=features,
+            folder=request.folder,
+            digest=request.digest,
+            error_term=request.error_term,
+            bytes_held=checks.bytes_of(request.form, arrays),
+        )
+        module = self._added.new(holder.person, identity)
+        there = self._there(holder, module)
+        if there is not None and there.held.missing is None:
+            return ModuleAdded(module=there.describe(), existed=True)
+        return self._adding(session, there or module, arrays, holder)
+
+    def _there(self, holder: Holder, module: AddedModule) -> AddedModule | None:
+        """Return the module of that site where it is of the same files. UsageError where it is another."""
+        own = module.identity
+        there = self._added.find(holder.person, own.name, module.layer)
+        if there is None:
+            self._require_new(module, holder)
+            return None
+        if not there.is_that(own):
+            raise UsageError(
+                f"There is another module {there.site} already, of {there.identity.folder} at {there.identity.at}: "
+                f"remove it first (%djinn_remove_module {there.site}), or choose another name."
+            )
+        return there
+
+    def _adding(self, session: Session, module: AddedModule, arrays: dict[str, Array], holder: Holder) -> Steps:
+        """Put the tensors on the device of the point, one a step, and then the module among the others."""
+        own = module.identity
+        yield from self._draw(session, own.bytes_held)
+        try:
+            tensors: dict[str, Tensor] = {}
+            home = self._runtime.forward.home_of(self._runtime.resolve(module.at))
+            for name, array in arrays.items():
+                tensors[name] = checks.on_device(name, array, own.form, home)
+                yield None
+            arithmetic = checks.arithmetic_of(own.form, tensors)
+            if self._there(holder, module) not in (None, module):  # another was added while this one was read
+                raise UsageError(f"Another module {module.site} was added meanwhile.")
+            self._added.put(holder.person, module)
+        except BaseException:
+            self._added.give_back(own.bytes_held)
+            raise
+        module.held.arrive(arithmetic)
+        return ModuleAdded(module=module.describe())
+
+    def _draw(self, session: Session, size: int) -> Pieces:
+        """Draw bytes from the budget; others are evicted for them. Raises SlabFull."""
+        yield from self._runtime.space.set_aside(session, size)
+        self._runtime.space.put_back()
+        self._added.draw(size)
+
+    @handles(ask.ListAddedModules)
+    def list_added_modules(self, request: ask.ListAddedModules, holder: Holder) -> AddedModules:
+        return AddedModules(modules=tuple(one.describe() for one in self._added.of(holder.person)))
+
+    @handles(ask.RemoveModule)
+    def remove_module(self, request: ask.RemoveModule, holder: Holder) -> Cleared:
+        """Remove the modules of a name, none of them while a breakpoint, a rule or a watch is at its site."""
+        mine = self._added.of(holder.person)
+        doomed = [one for one in mine if one.identity.name == request.name and request.layer in (None, one.layer)]
+        if not doomed:
+            named = ", ".join(str(one.site) for one in mine) or "none"
+            raise UnknownSite(f"There is no added module {_spell(request)}; there are {named}.")
+        for module in doomed:
+            self._require_unused(module.site, holder)
+        for module in doomed:
+            self._added.take_out(holder.person, module)
+        return Cleared(count=len(doomed))
+
+    def _require_new(self, module: AddedModule, holder: Holder) -> None:
+        """Raise UsageError where a session still stands at another module of that site, which was removed."""
+        for session in self._sessions.values():
+            if person_of(session.name) != holder.person:
+                continue
+            before = (tap.added for tap in _taps_of(session) if tap.site.whole() == module.site)
+            if any(one is not None and not module.is_that(one) for one in before):
+                raise UsageError(
+                    f"Session {in_quotes(session.name)} has stops or passes at another module {module.site}, which was "
+                    "removed: choose another name, or make that session fresh."
+                )
+
+    def _require_unused(self, site: Site, holder: Holder) -> None:
+        for session in self._sessions.values():
+            if person_of(session.name) == holder.person and site in _sites_of(session):
+                raise UsageError(
+                    f"{site} is used by session {in_quotes(session.name)}, which has a breakpoint, a rule or a watch "
+                    "there: clear these first."
+                )
+
+
+def _arrays(request: ask.AddModule) -> dict[str, Array]:
+    arrays = {one.name: one.values for one in request.tensors}
+    if len(arrays) < len(request.tensors):
+        raise UsageError("The module has two tensors of one name.")
+    return arrays
+
+
+def _sites_of(session: Session) -> Iterator[Site]:
+    """Yield the sites, without selectors, of a session's breakpoints, rules and watches."""
+    for breakpoint in session.breakpoints.values():
+        yield breakpoint.site.whole()
+    for rule in session.rules.values():
+        yield from (site.whole() for site in rule.sites)
+    for watch in session.watches.values():
+        yield watch.site.whole()
+
+
+def _taps_of(session: Session) -> Iterator[Tap]:
+    """Yield the taps of a session's stops and of the rules in its passes."""
+    kept = (*(stop.frame for stop in session.history.stops), session.frame)
+    frames = [one for one in (*kept, *(passes.entry for passes in session.pass_log.passes)) if one is not None]
+    for frame in frames:
+        yield from (override.tap for override in frame.overrides)
+        if frame.tap is not None:
+            yield frame.tap
+    for passes in session.pass_log.passes:
+        for rule in passes.rules:
+            yield from rule.taps
+
+
+def _spell(request: ask.RemoveModule) -> str:
+    return request.name if request.layer is None else f"{request.name}.{request.layer}"

@@ -1,0 +1,36 @@
+"""Modules added to the model: SAEs, transcoders, probes and tuned lenses as sites."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+
+
+@magics_class
+class AddingMagics(Group):
+    @verb(
+        option("name", help="such as sae; its site is then sae.LAYER"),
+        option("folder", help="of SAELens (cfg.json, sae_weights.safetensors), or with module.json"),
+        option("--at", metavar="POINT", help="the point that it reads, as resid_post.8; default as its files say"),
+        option(
+            "--no-error-term",
+            action="store_true",
+            help="an edit of features leaves out what the SAE does not reconstruct of the point",
+        ),
+        KEEP,
+    )
+    def djinn_add_module(self, args: Namespace) -> None:
+        """Add an SAE, a transcoder, a probe or a tuned lens; its features are then sites, such as sae.8[1234]."""
+        module = self.state.engine.add_module(args.name, args.folder, args.at, error_term=not args.no_error_term)
+        self.state.keep(args.keep, module)
+        self.state.screen.say(views.added_line(module))
+
+    @verb(option("name", help="such as sae, for every layer, or sae.8"))
+    def djinn_remove_module(self, args: Namespace) -> None:
+        """Remove added modules: all of a name, or one."""
+        count = self.state.engine.remove_module(args.name)
+        self.state.screen.say(f"{count} module{'' if count == 1 else 's'} removed")

@@ -1,0 +1,79 @@
+"""The form of a module that is added to a model, its tensors, and its description. A form is data alone; nothing in it
+is code."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.frozen import Frozen
+
+ModuleKind = Literal["sae", "transcoder", "probe", "tuned_lens"]
+Activation = Literal["relu", "jumprelu", "topk", "gated"]
+Normalization = Literal["none", "layer_norm", "constant_norm_rescale"]
+ModuleDtype = Literal["float32", "float16", "bfloat16"]
+MOST_TENSORS: Final = 16
+ModuleName = Annotated[str, Meta(min_length=1, max_length=64)]
+Digest = Annotated[str, Meta(min_length=1, max_length=128)]
+FolderPath = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class ModuleForm(Frozen, frozen=True):
+    """The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
+    with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
+    the length of their decoder rows. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
+    `trained_at` is the place that its files name."""
+
+    kind: ModuleKind
+    dtype: ModuleDtype
+    activation: Activation = "relu"
+    k: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    subtracts_decoder_bias: bool = False
+    normalization: Normalization = "none"
+    by_decoder_norm: bool = False
+    trained_at: Annotated[str, Meta(max_length=1024)] | None = None
+
+
+class NamedTensor(Frozen, frozen=True):
+    """A tensor of a module's file."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    values: Array
+
+
+class ModuleIdentity(Frozen, frozen=True):
+    """An added module but for its tensors, which are those of the files in `folder`, of that `digest`. `at` is the
+    point that it reads; `inputs` and `features` are the widths before and after it."""
+
+    name: ModuleName
+    at: Annotated[str, Meta(min_length=1, max_length=1024)]
+    form: ModuleForm
+    inputs: int
+    features: int
+    folder: FolderPath
+    digest: Digest
+    error_term: bool
+    bytes_held: int
+
+
+class AddedModuleDescription(Frozen, frozen=True):
+    """An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
+    the widths before and after it. `why_not_edited` is None where its values can be edited. `missing`: why it cannot be
+    computed now. `note`: in what its files do not agree with `at`."""
+
+    name: str
+    site: str
+    at: str
+    kind: ModuleKind
+    activation: str
+    inputs: int
+    features: int
+    folder: str
+    digest: str
+    bytes_held: int
+    error_term: bool
+    why_not_edited: str | None = None
+    missing: str | None = None
+    note: str | None = None

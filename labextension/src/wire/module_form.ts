@@ -1,0 +1,74 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+} from './values';
+
+export type ModuleKind = 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
+
+export type Activation = 'relu' | 'jumprelu' | 'topk' | 'gated';
+
+export type Normalization = 'none' | 'layer_norm' | 'constant_norm_rescale';
+
+export type ModuleDtype = 'float32' | 'float16' | 'bfloat16';
+
+/**
+ * The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
+ * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
+ * the length of their decoder rows. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
+ * `trained_at` is the place that its files name.
+ */
+export interface ModuleForm {
+  readonly kind: 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
+  readonly dtype: 'float32' | 'float16' | 'bfloat16';
+  readonly activation: 'relu' | 'jumprelu' | 'topk' | 'gated';
+  readonly k: number | null;
+  readonly subtracts_decoder_bias: boolean;
+  readonly normalization: 'none' | 'layer_norm' | 'constant_norm_rescale';
+  readonly by_decoder_norm: boolean;
+  readonly trained_at: string | null;
+}
+
+/** A tensor of a module's file. */
+export interface NamedTensor {
+  readonly name: string;
+  readonly values: ArrayJson;
+}
+
+/**
+ * An added module but for its tensors, which are those of the files in `folder`, of that `digest`. `at` is the
+ * point that it reads; `inputs` and `features` are the widths before and after it.
+ */
+export interface ModuleIdentity {
+  readonly name: string;
+  readonly at: string;
+  readonly form: ModuleForm;
+  readonly inputs: number;
+  readonly features: number;
+  readonly folder: string;
+  readonly digest: string;
+  readonly error_term: boolean;
+  readonly bytes_held: number;
+}
+
+/**
+ * An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
+ * the widths before and after it. `why_not_edited` is None where its values can be edited. `missing`: why it cannot be
+ * computed now. `note`: in what its files do not agree with `at`.
+ */
+export interface AddedModuleDescription {
+  readonly name: string;
+  readonly site: string;
+  readonly at: string;
+  readonly kind: 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
+  readonly activation: string;
+  readonly inputs: number;
+  readonly features: number;
+  readonly folder: string;
+  readonly digest: string;
+  readonly bytes_held: number;
+  readonly error_term: boolean;
+  readonly why_not_edited: string | null;
+  readonly missing: string | null;
+  readonly note: string | null;
+}

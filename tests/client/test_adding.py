@@ -1,0 +1,57 @@
+"""`engine.add_module` reads a folder here and sends its tensors; the site is one like any other from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import UnknownSite, UsageError
+from tests import saes
+
+PROMPT = [9, 8, 7, 21, 22]
+
+
+@pytest.fixture
+def sae(engine: RemoteEngine, tmp_path: Path) -> Iterator[saes.Tensors]:
+    tensors = saes.drawn(engine.description.hidden_size)
+    engine.add_module("sae", saes.saved(tmp_path, tensors), at="resid_post.1")
+    yield tensors
+    for session in engine.sessions():
+        engine.session(session.name, join=True, fresh=True, force=True)
+    engine.remove_module("sae")
+
+
+def test_a_feature_is_a_site(engine: RemoteEngine, sae: saes.Tensors) -> None:
+    (module,) = engine.added_modules()
+    assert (module.site, module.features) == ("sae.1", saes.FEATURES)
+    session = engine.session("main", fresh=True)
+    session.breakpoint("sae.1[17]", when="value >= 0")
+    stop = session.run(PROMPT)
+    assert (stop.site, stop.shape) == ("sae.1[17]", (5, saes.FEATURES))
+    features, residual = np.asarray(session.inspect("sae.1")), np.asarray(session.inspect("resid_post.1"))
+    plain = np.maximum((residual - sae["b_dec"].numpy()) @ sae["W_enc"].numpy() + sae["b_enc"].numpy(), 0)
+    assert np.allclose(features, plain, rtol=1e-4, atol=1e-5)
+    session.edit(dj.scale(2.0))
+    session.resume(free=True)
+    grid = dj.sweep(engine, corrupted=PROMPT, site="sae.1[*]", edit=dj.zero(), metric="logit(5)")
+    assert grid.values.shape == (saes.FEATURES,)
+
+
+def test_folders_that_are_none_are_refused(engine: RemoteEngine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no folder"):
+        engine.add_module("sae", " ", at="resid_post.1")
+    with pytest.raises(UsageError, match="There is no folder"):
+        engine.add_module("sae", tmp_path / "missing", at="resid_post.1")
+    saes.saved(tmp_path, saes.drawn(engine.description.hidden_size))
+    with pytest.raises(UsageError, match="does not say where its module was trained"):
+        engine.add_module("sae", tmp_path)
+    with pytest.raises(UsageError, match="small letters, digits"):
+        engine.add_module("My SAE", tmp_path, at="resid_post.1")
+    with pytest.raises(UnknownSite, match="no added module sae; there are none"):
+        engine.remove_module("sae")
+    assert engine.sessions() == ()

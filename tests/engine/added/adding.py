@@ -1,0 +1,39 @@
+"""Add a module's folder to the engine of a desk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.module_form import NamedTensor
+from djinn_jupyter.wire.replies import ModuleAdded
+from tests.engine.desk import Desk
+
+
+def request(folder: Path, at: str, name: str = "sae", session: str = "module 1", **fields: Any) -> ask.AddModule:
+    found = read_folder(folder)
+    return ask.AddModule(
+        session=session,
+        name=name,
+        at=at,
+        form=found.form,
+        tensors=tuple(NamedTensor(name=one, values=values) for one, values in found.tensors.items()),
+        folder=str(found.path),
+        digest=found.digest,
+        **fields,
+    )
+
+
+def add(desk: Desk, folder: Path, at: str = "resid_post.4", name: str = "sae", **fields: Any) -> ModuleAdded:
+    """Add a module, in a session of its own as the client does."""
+    desk.ask(ask.Open(session="module 1", temporary=True))
+    try:
+        return desk.ask(request(folder, at, name, **fields))
+    finally:
+        desk.close("module 1")
+
+
+def remove(desk: Desk, name: str = "sae") -> int:
+    return desk.ask(ask.RemoveModule(name=name)).count

@@ -1,0 +1,43 @@
+"""`%djinn_add_module` reads a folder, sends its tensors and says what the module is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from djinn_jupyter.wire import requests
+from tests import saes
+from tests.magics.conftest import Notebook, last
+from tests.magics.test_completion import complete
+
+
+def test_a_module_is_added_shown_completed_and_removed(notebook: Notebook, tmp_path: Path) -> None:
+    folder = saes.saved(tmp_path / "my sae", saes.drawn(8))
+    said = notebook.cell(f'%djinn_add_module sae "{folder}" --at resid_post.4 -o module')
+    asked = last(notebook, requests.AddModule)
+    assert (asked.name, asked.at, asked.folder, asked.error_term) == ("sae", "resid_post.4", str(folder), True)
+    assert {one.name for one in asked.tensors} == {"W_enc", "W_dec", "b_enc", "b_dec"}
+    assert "sae.4: sae (relu) of resid_post.4, 8 to 48 features" in said
+    assert notebook.shell.user_ns["module"].site == "sae.4"
+    assert "sae.4: sae (relu)" in notebook.cell("%djinn_status")
+    assert complete(notebook, "%djinn_break sa") == ["sae.4"]
+    assert complete(notebook, "%djinn_remove_module s") == ["sae.4"]
+    assert complete(notebook, "%djinn_add_module sae f --at resid_post.") == [f"resid_post.{n}" for n in range(8)]
+    assert "1 module removed" in notebook.cell("%djinn_remove_module sae.4")
+    assert last(notebook, requests.RemoveModule).layer == 4
+    assert "There is no added module" in notebook.fails("%djinn_remove_module sae")
+
+
+def test_the_point_is_that_of_the_files(notebook: Notebook, tmp_path: Path) -> None:
+    saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "blocks.3.hook_resid_post"})
+    assert "leave out the error term" in notebook.cell(f"%djinn_add_module sae {tmp_path} --no-error-term")
+    assert last(notebook, requests.AddModule).at == "resid_post.3"
+
+
+def test_what_cannot_be_read_is_one_sentence(notebook: Notebook, tmp_path: Path) -> None:
+    assert "There is no folder" in notebook.fails(f"%djinn_add_module sae {tmp_path / 'missing'}")
+    assert "has neither cfg.json" in notebook.fails(f"%djinn_add_module sae {tmp_path}")
+    saes.saved(tmp_path, saes.drawn(8))
+    assert "does not say where its module was trained" in notebook.fails(f"%djinn_add_module sae {tmp_path}")
+    saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "somewhere else"})
+    assert "which is no point here" in notebook.fails(f"%djinn_add_module sae {tmp_path}")
+    assert "is no added module" in notebook.fails("%djinn_remove_module sae.all")
