@@ -13,6 +13,7 @@ from djinn_jupyter.wire import (
     listening,
     people,
     scoring,
+    swapping,
     sweeps,
     watches,
     weights,
@@ -35,7 +36,6 @@ from djinn_jupyter.wire.nouns import (
     StopIdentity,
     TopToken,
     Transfer,
-    WeightsStatistics,
 )
 from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
@@ -59,6 +59,8 @@ EdgesAttributed = edges.EdgesAttributed
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 People = people.People
+Swapped = swapping.Swapped
+WeightsMoved = swapping.WeightsMoved
 Watching = watches.Watching
 WatchRead = watches.WatchRead
 WeightRead = weights.WeightRead
@@ -258,20 +260,6 @@ class Tree(ReplyBase, frozen=True, tag="Tree"):
     """One branch for each session, in the order of opening: a fork after its parent, where that is still there."""
 
     branches: tuple[Branch, ...]
-
-
-class Swapped(ReplyBase, frozen=True, tag="Swapped"):
-    """`transfer` is None when nothing had to move."""
-
-    session: SessionDescription
-    transfer: Transfer | None
-
-
-class WeightsMoved(ReplyBase, frozen=True, tag="WeightsMoved"):
-    """`seconds` is 0 when they were there already."""
-
-    weights: WeightsStatistics
-    seconds: float
 
 
 class Noted(ReplyBase, frozen=True, tag="Noted"): ...

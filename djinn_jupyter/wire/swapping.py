@@ -1,4 +1,4 @@
-"""Requests that move a session, or the weights, between the device and its tiers."""
+"""Requests that move a session, or the weights, between the device and its tiers, and their replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.wire.limits import require_rest
-from djinn_jupyter.wire.nouns import Tier
+from djinn_jupyter.wire.nouns import SessionDescription, Tier, Transfer, WeightsStatistics
+from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase, SessionRequest
 
 
@@ -43,3 +44,17 @@ class ReadCopies(RequestBase, frozen=True, tag="ReadCopies"):
     kept."""
 
     since: Annotated[int, Meta(ge=0)] = 0
+
+
+class Swapped(ReplyBase, frozen=True, tag="Swapped"):
+    """`transfer` is None when nothing had to move."""
+
+    session: SessionDescription
+    transfer: Transfer | None
+
+
+class WeightsMoved(ReplyBase, frozen=True, tag="WeightsMoved"):
+    """`seconds` is 0 when they were there already."""
+
+    weights: WeightsStatistics
+    seconds: float

@@ -5,6 +5,11 @@ import {
 } from './people';
 
 import {
+  Swapped,
+  WeightsMoved,
+} from './swapping';
+
+import {
   Departed,
   Pong,
   Welcome,
@@ -83,10 +88,8 @@ import {
   ShuttingDown,
   Statistics,
   Steered,
-  Swapped,
   Tokenized,
   Tree,
-  WeightsMoved,
 } from './replies';
 
 import {

@@ -10,10 +10,6 @@ import {
 } from './rules';
 
 import {
-  Transfer,
-} from './transfers';
-
-import {
   BreakpointDescription,
   EngineStatistics,
   LensRow,
@@ -23,7 +19,6 @@ import {
   StopDescription,
   StopIdentity,
   TopToken,
-  WeightsStatistics,
 } from './nouns';
 
 import {
@@ -274,22 +269,6 @@ export interface HistoryRead {
 export interface Tree {
   readonly reply: 'Tree';
   readonly branches: readonly Branch[];
-  readonly not_kept: string | null;
-}
-
-/** `transfer` is None when nothing had to move. */
-export interface Swapped {
-  readonly reply: 'Swapped';
-  readonly session: SessionDescription;
-  readonly transfer: Transfer | null;
-  readonly not_kept: string | null;
-}
-
-/** `seconds` is 0 when they were there already. */
-export interface WeightsMoved {
-  readonly reply: 'WeightsMoved';
-  readonly weights: WeightsStatistics;
-  readonly seconds: Float;
   readonly not_kept: string | null;
 }
 

@@ -1,5 +1,18 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
+import {
+  Float,
+} from './values';
+
+import {
+  Transfer,
+} from './transfers';
+
+import {
+  SessionDescription,
+  WeightsStatistics,
+} from './nouns';
+
 /** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
 export interface SwapOut {
   readonly request: 'SwapOut';
@@ -39,4 +52,20 @@ export interface Wake {
 export interface ReadCopies {
   readonly request: 'ReadCopies';
   readonly since?: number;
+}
+
+/** `transfer` is None when nothing had to move. */
+export interface Swapped {
+  readonly reply: 'Swapped';
+  readonly session: SessionDescription;
+  readonly transfer: Transfer | null;
+  readonly not_kept: string | null;
+}
+
+/** `seconds` is 0 when they were there already. */
+export interface WeightsMoved {
+  readonly reply: 'WeightsMoved';
+  readonly weights: WeightsStatistics;
+  readonly seconds: Float;
+  readonly not_kept: string | null;
 }
