@@ -230,6 +230,8 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.Unlisten,
         ask.Detach,
         ask.Note,
+        ask.ReadPeople,
+        ask.AddModule,
         ask.Sweep,
         ask.AttributeEdges,
         ask.Collect,
