@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.awaiting import awaited
+from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import replies
@@ -131,10 +132,14 @@ def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tu
     return tuple(found)
 
 
+class _NoLastReading(Exception):
+    """The trace is to end, and the line to the engine is down."""
+
+
 class MemoryTrace(Tabular):
     """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
-    engine ends; `error` then holds the reason. `heard` is called in the trace's own thread after each reading, and once
-    more at the end."""
+    engine ends; `error` then holds the reason. `heard` is called in the trace's own thread after each reading, each
+    half second while the line to the engine is down, and once more at the end."""
 
     def __init__(
         self,
@@ -160,12 +165,17 @@ class MemoryTrace(Tabular):
         """True until the trace ends."""
         return self._thread.is_alive() and not self._told.is_set()
 
+    @property
+    def down_since(self) -> float | None:
+        """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
+        return self._channel.down_since
+
     def end(self) -> None:
         """Ask the trace to stop, from any thread; returns at once."""
         self._told.set()
 
     def stop(self) -> MemoryTrace:
-        """Stop the trace and wait for its last reading."""
+        """Stop the trace and wait for its last reading, where the line to the engine is up."""
         self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -197,6 +207,8 @@ class MemoryTrace(Tabular):
                 self._read()
                 self._heard(self)
             self._read()
+        except _NoLastReading:
+            pass
         except DjinnError as error:
             self.error = error
         finally:
@@ -208,11 +220,22 @@ class MemoryTrace(Tabular):
         return self._seconds is not None and time.monotonic() - self._began >= self._seconds
 
     def _read(self) -> None:
-        statistics = ask_for(self._channel, ask.ReadStatistics(), replies.Statistics).statistics
-        sessions = ask_for(self._channel, ask.ListSessions(), replies.Sessions).sessions
+        statistics = expect(self._answer(ask.ReadStatistics()), replies.Statistics).statistics
+        sessions = expect(self._answer(ask.ListSessions()), replies.Sessions).sessions
         self.readings.append(reading_of(time.monotonic() - self._began, statistics, sessions))
         if len(self.readings) > LONGEST:
             self.readings[: LONGEST // 2] = self.readings[: LONGEST // 2 : 2]
+
+    def _answer(self, request: ask.Request) -> replies.Reply:
+        return awaited(self._channel.ask(request), self._look)
+
+    def _look(self) -> None:
+        """Tell that the line is down. Raises _NoLastReading where nothing waits for it any more."""
+        if self.down_since is None:
+            return
+        if self._told.is_set():
+            raise _NoLastReading
+        self._heard(self)
 
     def _hear(self, event: replies.Event) -> None:
         if isinstance(event, replies.SessionSwapped):

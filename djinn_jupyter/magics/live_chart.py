@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.magics.lazily import live_memory, views
@@ -21,6 +22,7 @@ class LiveChart:
 
     def __init__(self, engine: RemoteEngine, screen: Screen, seconds: float | None) -> None:
         self._name = engine.description.name
+        self._place = self._name if engine.entry is None else engine.entry.place
         self._pressed = threading.Event()
         self._frozen = threading.Event()
         self._shown = threading.Event()
@@ -42,12 +44,19 @@ class LiveChart:
         if self._pressed.is_set():
             trace.end()
         if trace.running:
-            self._widget.show(trace)
+            down = self._down(trace)
+            self._widget.show(trace, "live" if down is None else f"{down}; waiting")
         elif not self._frozen.is_set():
             self._freeze(trace)
 
+    def _down(self, trace: MemoryTrace) -> str | None:
+        """Return what is to be said while the line to the engine is down."""
+        if trace.down_since is None:
+            return None
+        return f"the line to {self._place} is down since {time.strftime('%H:%M', time.localtime(trace.down_since))}"
+
     def _freeze(self, trace: MemoryTrace) -> None:
-        ended = None if trace.error is None else f"ended: {trace.error}"
+        ended = self._down(trace) if trace.error is None else f"ended: {trace.error}"
         self._frozen.set()
         self._handle.update(views.memory_view(self._name, trace.readings, trace.moves, ended=ended))
         self._widget.close()

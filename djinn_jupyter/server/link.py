@@ -94,6 +94,7 @@ class EngineLink:
             state=self._state,
             reason=self._reason,
             description=self._connection.welcome.model if self._connection and self.ready else None,
+            down_since=self._connection.down_since if self._connection and self.ready else None,
         )
 
     async def run(self) -> str:

@@ -38,7 +38,8 @@ class LiveSession(Frozen, frozen=True):
 class EngineFound(Frozen, frozen=True):
     """An engine of the registry. In state `refused` it has no connection, for `reason`; `description` is None until
     `ready`. `model` is the name as requested, `load` the arguments of `%djinn_load` that select this engine; `started`
-    in seconds since the epoch. `pid` is None on another machine, which `host` then names as the user does."""
+    in seconds since the epoch. `pid` is None on another machine, which `host` then names as the user does. `down_since`
+    is when the line to it was lost, in seconds since the epoch; None while it is up."""
 
     id: str
     model: str
@@ -50,6 +51,7 @@ class EngineFound(Frozen, frozen=True):
     state: EngineState
     reason: str | None
     description: ModelDescription | None
+    down_since: float | None = None
 
 
 class LiveEngine(Frozen, frozen=True):

@@ -24,16 +24,18 @@ class MemoryWidget(anywidget.AnyWidget):
     title = traitlets.Unicode().tag(sync=True)
     course = traitlets.Dict().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
+    standing = traitlets.Unicode("live").tag(sync=True)
 
     def __init__(self, model: str, frozen: Callable[[], None]) -> None:
         super().__init__(title=f"Memory of {model}")
         self._model_name = model
         self.on_msg(lambda widget, content, buffers: frozen() if content == {"press": "freeze"} else None)
 
-    def show(self, trace: MemoryTrace) -> None:
+    def show(self, trace: MemoryTrace, standing: str = "live") -> None:
         """Draw the present trace: text and course in one message, which halves the browser's work."""
         readings, moves = list(trace.readings), list(trace.moves)
         with self.hold_sync():
+            self.standing = standing
             self.said = memory_view(self._model_name, readings[-1:], ()).plain
             self.course = course_of(readings, moves).message()
 

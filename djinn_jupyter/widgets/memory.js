@@ -113,7 +113,9 @@ function render({ model, el }) {
   title.textContent = model.get("title");
   const live = document.createElement("span");
   live.style.color = "var(--jp-content-font-color2,#7a7a7a)";
-  live.textContent = "live";
+  const stand = () => { live.textContent = model.get("standing"); };
+  model.on("change:standing", stand);
+  stand();
   const button = document.createElement("button");
   button.textContent = "Freeze";
   button.title = "Stop the chart and keep it in the notebook as it is";
@@ -156,6 +158,7 @@ function render({ model, el }) {
   soon();
   return () => {
     model.off("change:course", soon);
+    model.off("change:standing", stand);
     watcher.disconnect();
     theme.disconnect();
   };

@@ -147,6 +147,7 @@ export function found(id: string, more: Partial<EngineFound> = {}): EngineFound 
     state: 'ready',
     reason: null,
     description: MODEL,
+    down_since: null,
     ...more
   };
 }

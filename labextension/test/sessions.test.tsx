@@ -202,3 +202,25 @@ test('the rows of a batch stand under their session, in the order of their numbe
     false
   ]);
 });
+
+test('a line that is down is named with its engine, and what would wait is disabled until it is back', async () => {
+  const { show, executed } = sessions();
+  const at = new Date(2026, 10, 25, 12, 3).getTime() / 1000;
+  const lost = {
+    ...engine('e1', PARIS),
+    found: found('e1', { host: 'gpu-box', pid: null, down_since: at })
+  };
+  const button = (name: string): HTMLButtonElement => screen.getByRole('button', { name });
+  await show(lost);
+  expect(screen.getByText(/^The line to gpu-box is down since 12:03/)).toBeTruthy();
+  expect(row('paris.ipynb').textContent).toContain('at z.1');
+  for (const name of ['Stop the engine of demo', 'Fork paris.ipynb', 'Close paris.ipynb']) {
+    expect(button(name).disabled).toBe(true);
+    expect(button(name).title).toBe(`${name}. The line to gpu-box is down.`);
+    fireEvent.click(button(name));
+  }
+  expect(executed).toEqual([]);
+  await show({ ...lost, found: { ...lost.found, down_since: null } });
+  expect(screen.queryByText(/^The line to/)).toBeNull();
+  expect(button('Fork paris.ipynb').disabled).toBe(false);
+});

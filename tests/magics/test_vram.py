@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -95,6 +97,58 @@ def test_an_engine_that_ends_freezes_it_and_says_so(notebook: Notebook, displays
     notebook.engine.dead = True
     assert displays.frozen.wait(SECONDS)
     assert "ended: The engine of demo has ended" in displays.shown[-1].html
+
+
+class Line:
+    """The line to the engine, while it is down: what is asked waits."""
+
+    def __init__(self, channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ask, self._channel, self._monkeypatch = channel.ask, channel, monkeypatch
+        self._waiting: list[tuple[Any, Future[Any]]] = []
+        monkeypatch.setattr(channel, "down_since", time.time())
+        monkeypatch.setattr(channel, "ask", self._wait)
+
+    def _wait(self, request: Any) -> Future[Any]:
+        self._waiting.append((request, Future()))
+        return self._waiting[-1][1]
+
+    def mend(self) -> None:
+        self._monkeypatch.setattr(self._channel, "down_since", None)
+        self._monkeypatch.setattr(self._channel, "ask", self._ask)
+        for request, future in self._waiting:
+            future.set_result(self._ask(request).result())
+
+
+def stands(widget: Any, words: str) -> None:
+    """Return when the chart says so beside its title."""
+    told = threading.Event()
+    widget.observe(lambda change: told.set() if words in change["new"] else None, "standing")
+    assert words in widget.standing or told.wait(SECONDS)
+
+
+def test_a_line_that_is_down_is_said_on_the_chart_and_so_is_its_return(
+    notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.cell("%djinn_vram -o trace")
+    widget = displays.shown[0]
+    stands(widget, "live")
+    line = Line(notebook.engine.channel, monkeypatch)
+    stands(widget, "is down since ")
+    assert widget.standing.endswith("; waiting")
+    line.mend()
+    stands(widget, "live")
+    followed(notebook.shell.user_ns["trace"], len(notebook.shell.user_ns["trace"].readings) + 1)
+
+
+def test_a_chart_that_is_frozen_while_its_line_is_down_keeps_that(
+    notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.cell("%djinn_vram")
+    line = Line(notebook.engine.channel, monkeypatch)
+    stands(displays.shown[0], "is down since ")
+    notebook.cell("%djinn_vram stop")
+    assert "is down since " in displays.shown[-1].html
+    line.mend()
 
 
 def test_there_is_one_chart_at_a_time_and_none_without_a_model(notebook: Notebook, displays: Displays) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from djinn_jupyter.server import monitor
 from djinn_jupyter.wire.host import process_mark
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.requests import Open
+from tests.process.relay import Relay
 from tests.process.served import Served, served
 from tests.server.jupyter import Jupyter, jupyter_server
 
@@ -62,6 +64,27 @@ async def test_an_engine_afar_is_shown_while_a_notebook_is_attached_to_it(afar: 
     await asyncio.to_thread(notebook.close)
     await window.until_seen(lambda engines: not engines)
     await window.close()
+
+
+async def test_a_line_that_is_down_is_said_with_what_was_last_known_and_comes_back(
+    afar: Served, jupyter: Jupyter
+) -> None:
+    async with Relay(entry_of(afar)) as relay:
+        notebook, window = Channels(), await jupyter.listen()
+        channel = await asyncio.to_thread(notebook.to, relay.entry)
+        await asyncio.to_thread(channel.ask(Open(session="paris")).result, 60)
+        await window.until_seen(lambda engines: any("paris" in one["sessions"] for one in engines.values()))
+        before = time.time()
+        relay.cut()
+        await window.until_seen(lambda engines: any(one["found"]["down_since"] for one in engines.values()))
+        (engine,) = window.engines.values()
+        assert before <= engine["found"]["down_since"] <= time.time()
+        assert engine["found"]["state"] == "ready"
+        assert list(engine["sessions"]) == ["paris"]
+        await relay.mend()
+        await window.until_seen(lambda engines: all(one["found"]["down_since"] is None for one in engines.values()))
+        await asyncio.to_thread(notebook.close)
+        await window.close()
 
 
 async def test_two_notebooks_at_one_engine_are_one_engine_and_no_key_is_written(

@@ -18,7 +18,7 @@ import { attachCell } from '../panels/attaching';
 import { keptText, progressText } from '../panels/doing';
 import { backIcon, djinnIcon } from '../panels/icons';
 import { reasonOf } from '../service/channel';
-import { Place, canLeave, canReturn, find } from '../models/live';
+import { Place, canLeave, canReturn, find, isDown, reached } from '../models/live';
 import { CommandIDs, MOVES, SESSION_COMMANDS } from '../panels/names';
 import { Trans } from '../panels/react';
 import { IDjinn } from '../tokens';
@@ -124,7 +124,7 @@ function addMove(commands: CommandRegistry, service: IDjinn, move: Move): IDispo
     icon: move.icon,
     isEnabled: args => {
       const place = named(service, args);
-      return find(service.model.live, place)?.described.state === move.when;
+      return reached(service.model.live, place)?.described.state === move.when;
     },
     execute: args => {
       const place = named(service, args);
@@ -142,12 +142,13 @@ function sessionCommands(
     id: string,
     label: string,
     act: (place: Place) => Promise<unknown>,
-    when: (session: LiveSession) => boolean = () => true
+    when: (session: LiveSession) => boolean = () => true,
+    seek = reached
   ): IDisposable =>
     commands.addCommand(id, {
       label,
       isEnabled: args => {
-        const session = find(service.model.live, named(service, args));
+        const session = seek(service.model.live, named(service, args));
         return session !== null && when(session);
       },
       execute: args => {
@@ -163,7 +164,8 @@ function sessionCommands(
         const path = find(service.model.live, place)?.notebook;
         return path ? commands.execute('docmanager:open', { path }) : undefined;
       },
-      ({ notebook }) => notebook !== null
+      ({ notebook }) => notebook !== null,
+      find
     ),
     add(
       CommandIDs.insertAttachCell,
@@ -200,7 +202,10 @@ function sessionCommands(
     ),
     commands.addCommand(CommandIDs.stopEngine, {
       label: trans.__('Stop the Engine\u2026'),
-      isEnabled: args => engineOf(service, args) !== null,
+      isEnabled: args => {
+        const engine = engineOf(service, args);
+        return engine !== null && !isDown(service.model.live.engines[engine]);
+      },
       execute: args => {
         const engine = engineOf(service, args);
         return engine ? stopEngine(service, trans, engine) : undefined;

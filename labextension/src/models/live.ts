@@ -126,6 +126,15 @@ export function find(state: LiveState, place: Place | null): LiveSession | null 
   return (place && state.engines[place.engine]?.sessions[place.session]) ?? null;
 }
 
+/** As `find`, but null while the line to the session's engine is down: what is asked of it then would wait. */
+export function reached(state: LiveState, place: Place | null): LiveSession | null {
+  return isDown(place && state.engines[place.engine]) ? null : find(state, place);
+}
+
+export function isDown(engine: LiveEngine | null | undefined): boolean {
+  return typeof engine?.found.down_since === 'number';
+}
+
 /** All sessions with their places: by engine, then by label, the rows of a batch (`a/0`) after their session. */
 export function places(state: LiveState): { place: Place; session: LiveSession }[] {
   return Object.entries(state.engines).flatMap(([engine, { sessions }]) =>

@@ -24,6 +24,15 @@ export function spellBytes(bytes: number): string {
   return `${DIGITS.format(value)} ${UNITS[unit]}`;
 }
 
+/** The time of day of a moment, in seconds since the epoch, as `12:03`. */
+export function spellClock(at: number): string {
+  return new Date(1000 * at).toLocaleTimeString([], {
+    hour: '2-digit',
+    minute: '2-digit',
+    hourCycle: 'h23'
+  });
+}
+
 export function spellSeconds(seconds: number): string {
   if (seconds < 60) {
     return `${Math.max(0, Math.floor(seconds))} s`;

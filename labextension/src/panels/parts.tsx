@@ -11,19 +11,28 @@ interface ActionProps {
   readonly label: string;
   readonly act: () => unknown;
   readonly disabled?: boolean;
+  /** Why it is disabled, for one who looks for the reason. */
+  readonly why?: string | null;
   /** For a button that stays down. */
   readonly pressed?: boolean;
 }
 
 /** A small button with an icon, named for those who cannot see it. */
-export function Action({ icon, label, act, disabled, pressed }: ActionProps): React.JSX.Element {
+export function Action({
+  icon,
+  label,
+  act,
+  disabled,
+  why,
+  pressed
+}: ActionProps): React.JSX.Element {
   return (
     <button
       className="djinn-iconButton"
-      title={label}
+      title={why ? `${label}. ${why}` : label}
       aria-label={label}
       aria-pressed={pressed}
-      disabled={disabled}
+      disabled={disabled || !!why}
       onClick={act}
     >
       <icon.react tag="span" className="djinn-iconButton-icon" width="14px" height="14px" />

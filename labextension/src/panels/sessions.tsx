@@ -13,10 +13,20 @@ import * as React from 'react';
 import { attachCell, dragFrom } from './attaching';
 import { doingText } from './doing';
 import { swapInIcon, swapOutIcon } from './icons';
-import { Place, bytesOf, canLeave, canReturn, find, isRowOf, key, places } from '../models/live';
+import {
+  Place,
+  bytesOf,
+  canLeave,
+  canReturn,
+  find,
+  isDown,
+  isRowOf,
+  key,
+  places
+} from '../models/live';
 import { same } from '../models/choice';
 import { CommandIDs, Execute } from './names';
-import { spellBytes, spellSeconds } from '../models/spell';
+import { spellBytes, spellClock, spellSeconds } from '../models/spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
 import { Notice } from './notice';
 import { Action, Bad, Refused } from './parts';
@@ -121,6 +131,7 @@ function Engine(props: EngineProps): React.JSX.Element {
         <Action
           icon={stopIcon}
           label={trans.__('Stop the engine of %1', found.model)}
+          why={waits(engine, trans)}
           act={() => props.execute(CommandIDs.stopEngine, { engine: id })}
         />
       </header>
@@ -135,6 +146,15 @@ function Engine(props: EngineProps): React.JSX.Element {
           role="status"
         >
           {found.reason ?? trans.__('Connecting to this engine.')}
+        </p>
+      )}
+      {isDown(engine) && (
+        <p className="djinn-Notice djinn-mod-bad" role="status">
+          {trans.__(
+            'The line to %1 is down since %2, and what you see is as of then. What runs there goes on, and the line is tried again by itself. If it stays down: is that machine up, and its engine (djinn serve) too?',
+            found.host,
+            spellClock(found.down_since ?? 0)
+          )}
         </p>
       )}
       {found.state === 'ready' && rows.length === 0 && (
@@ -153,6 +173,11 @@ function Engine(props: EngineProps): React.JSX.Element {
       </ul>
     </section>
   );
+}
+
+/** The reason for which what is asked of an engine would wait; null where it would not. */
+function waits(engine: LiveEngine, trans: Trans): string | null {
+  return isDown(engine) ? trans.__('The line to %1 is down.', engine.found.host) : null;
 }
 
 function describe({ found }: LiveEngine, trans: Trans): string {
@@ -273,9 +298,10 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
   ];
 }
 
-function Actions({ place, session, trans, execute }: RowProps): React.JSX.Element {
+function Actions({ place, session, trans, execute, ...props }: RowProps): React.JSX.Element {
   const { engine, session: name } = place;
   const args = { engine, session: name };
+  const why = waits(props.engine, trans);
   return (
     <div
       className="djinn-Session-actions"
@@ -297,6 +323,7 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
       <Action
         icon={copyIcon}
         label={trans.__('Fork %1', session.label)}
+        why={why}
         act={() => execute(CommandIDs.fork, args)}
       />
       {session.described.residency === 'resident' || session.described.residency === 'storing' ? (
@@ -304,6 +331,7 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
           icon={swapOutIcon}
           label={trans.__('Move %1 out of the device', session.label)}
           disabled={!canLeave(session)}
+          why={why}
           act={() => execute(CommandIDs.swapOut, args)}
         />
       ) : (
@@ -311,6 +339,7 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
           icon={swapInIcon}
           label={trans.__('Bring %1 back to the device', session.label)}
           disabled={!canReturn(session)}
+          why={why}
           act={() => execute(CommandIDs.swapIn, args)}
         />
       )}
@@ -321,6 +350,7 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
             ? trans.__('Close %1', session.label)
             : trans.__('End %1', session.label)
         }
+        why={why}
         act={() => execute(CommandIDs.close, args)}
       />
     </div>

@@ -42,7 +42,8 @@ export interface LiveSession {
 /**
  * An engine of the registry. In state `refused` it has no connection, for `reason`; `description` is None until
  * `ready`. `model` is the name as requested, `load` the arguments of `%djinn_load` that select this engine; `started`
- * in seconds since the epoch. `pid` is None on another machine, which `host` then names as the user does.
+ * in seconds since the epoch. `pid` is None on another machine, which `host` then names as the user does. `down_since`
+ * is when the line to it was lost, in seconds since the epoch; None while it is up.
  */
 export interface EngineFound {
   readonly id: string;
@@ -55,6 +56,7 @@ export interface EngineFound {
   readonly state: 'connecting' | 'ready' | 'refused';
   readonly reason: string | null;
   readonly description: ModelDescription | null;
+  readonly down_since: Float | null;
 }
 
 /** An engine with its statistics and its sessions by name. `statistics` is None until first read. */
