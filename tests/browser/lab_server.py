@@ -69,7 +69,7 @@ def lab_server(
 def _start(command: list[str], place: Path, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=_environment(place)
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment(place)
         )
 
 
@@ -84,7 +84,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _environment(place: Path) -> dict[str, str]:
+def environment(place: Path) -> dict[str, str]:
     """Return this process's, less the variable of tests without a browser; with settings that ask nothing."""
     silent = place / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     silent.parent.mkdir(parents=True, exist_ok=True)
