@@ -149,9 +149,15 @@ function Engine(props: EngineProps): React.JSX.Element {
         </p>
       )}
       {isDown(engine) && (
-        <p className="djinn-Notice djinn-mod-bad" role="status">
+        <p
+          className="djinn-Notice djinn-mod-bad"
+          role="status"
+          title={trans.__(
+            'What runs there goes on. If the line stays down, look whether that machine is up, and its engine (djinn serve) too.'
+          )}
+        >
           {trans.__(
-            'The line to %1 is down since %2, and what you see is as of then. What runs there goes on, and the line is tried again by itself. If it stays down: is that machine up, and its engine (djinn serve) too?',
+            'The line to %1 is down since %2 and is tried again. Shown is what was last known.',
             found.host,
             spellClock(found.down_since ?? 0)
           )}
