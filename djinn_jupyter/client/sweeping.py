@@ -295,7 +295,10 @@ class _Sweep:
     def _line(self, given: object) -> Any:
         if isinstance(given, RemoteSession):
             return given.name
-        return self.engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
+        tokens = self.engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
+        if not tokens:
+            raise UsageError("A line has no tokens; give a text or token ids, or a session.")
+        return tokens
 
     def _run(self, session: str, request: ask.Sweep) -> Grid:
         with followed(self.engine.channel, session, request) as under_way:

@@ -288,6 +288,8 @@ def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: Remot
         ({"over": "depth"}, "not over depth"),
         ({"over": ()}, "not over nothing"),
         ({"clean": [CLEAN], "corrupted": [CORRUPTED] * 2}, "equally many lines"),
+        ({"corrupted": ""}, "A line has no tokens"),
+        ({"clean": []}, "A line has no tokens"),
         ({"clean": CLEAN, "corrupted": [CORRUPTED]}, "two lists"),
         ({"metric": "norm"}, "A metric reads logits"),
         ({"metric": []}, "from 1 to 64 metrics"),

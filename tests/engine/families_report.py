@@ -61,8 +61,8 @@ not tried). A sweep tests that on the model itself. These go one by one, exactly
 - recurrent states: mamba2, jamba, bamba, zamba2, falcon_h1, lfm2, qwen3_next, mamba, falcon_mamba, granitemoehybrid,
   nemotron_h, zamba, qwen3_5_text, qwen3_5_moe_text, kimi_linear, bailing_hybrid, olmo_hybrid, lfm2_moe, lfm3,
   inkling_text, zaya, qwen4_exp_text, deepseek_v4, deepseek_v4:sliding, minimax_m3_vl_text:sparse
-- layers that pass on more than the hidden state: gemma3n_text, gemma3n_text:five, gemma4_text:shared, glm_moe_dsa,
-  glm_moe_dsa:shared, hy_v4
+- layers that pass on more than the hidden state: gemma3n_text, gemma3n_text:five, glm_moe_dsa, glm_moe_dsa:shared,
+  hy_v4
 - layers with two caches: longcat_flash
 - indexed caches: deepseek_v32, axk2, dots3_note_text
 

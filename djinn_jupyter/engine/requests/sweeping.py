@@ -175,7 +175,8 @@ class SweepRequests:
             self._check_unequal(request, places, corrupted, clean)
 
     def _check_unequal(self, request: ask.Sweep, places: SweptPlaces, line: int, source: int) -> None:
-        counts = f"The {source_of(request.into)} line has {source} tokens and the {request.into} one {line}"
+        many = "1 token" if source == 1 else f"{source} tokens"
+        counts = f"The {source_of(request.into)} line has {many} and the {request.into} one {line}"
         if not request.align:
             raise UsageError(
                 f"{counts}, so their positions do not correspond; choose texts of equally many tokens, or name those "

@@ -6,7 +6,7 @@ that stops there, is edited and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -21,7 +21,7 @@ from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues
 from djinn_jupyter.wire.sites import Site
 
 
@@ -133,6 +133,15 @@ class LinesAlone:
         outcome = yield from self.passed(self._frame(line, tap, raw), self.plan(rules=rules, halts=[target]))
         assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
         return outcome.frame.hidden
+
+    def keys(
+        self, line: RunLine, tap: Tap, raw: Tensor, numbers: Collection[int], rules: Iterable[PassRule] = ()
+    ) -> Generator[Blocked | None, None, dict[int, KeyValues]]:
+        """Return the line's keys and values in these layers of the cache, with `raw` in place at `tap`, and `rules`
+        behind it."""
+        with queries.isolated(self.session):
+            yield from queries.passed(self.runtime, self.session, self._frame(line, tap, raw), self.plan(rules=rules))
+            return {number: whole_rows(self.session.cache, number) for number in numbers}
 
     def _frame(self, line: RunLine, tap: Tap, raw: Tensor) -> Frame:
         own = Override(tap=tap, raw=raw)

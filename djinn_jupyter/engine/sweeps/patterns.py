@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from djinn_jupyter.errors import UnknownSite, UsageError
@@ -75,6 +76,8 @@ class SitePattern:
 
 
 def no_place_of_a_sweep(spelling: str) -> UnknownSite:
+    near = get_close_matches(spelling, LAYER_POINTS, n=1)
     return UnknownSite(
         f"A sweep is of a point of the layers: {', '.join(LAYER_POINTS)}, or of an added module; {spelling!r} is none."
+        + (f" Did you mean {near[0]!r}?" if near else "")
     )

@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import device_memory_for
@@ -17,7 +16,8 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps import swept_edits
-from djinn_jupyter.engine.sweeps.cell_edits import CellEdit, CellEdits, first_other
+from djinn_jupyter.engine.sweeps.cell_edits import CellEdit, CellEdits
+from djinn_jupyter.engine.sweeps.cell_lines import CellLines, same_end
 from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.found import Found
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
@@ -26,7 +26,6 @@ from djinn_jupyter.engine.sweeps.places import Cell
 from djinn_jupyter.engine.sweeps.together import Together, values_of
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.wavefront.call_size import CallPlan
-from djinn_jupyter.engine.wavefront.inside import Inside, is_served
 from djinn_jupyter.engine.wavefront.rounding import rounding_of
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.errors import SlabFull
@@ -53,6 +52,7 @@ class Sweeping:
     def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
         self.runtime, self.session, self.asked, self.together = runtime, session, asked, together
         self.alone = LinesAlone(runtime, session)
+        self.lines = CellLines(together, self.alone)
         self.mode: Mode = asked.mode
         self.plan = CallPlan(asked.calls)
         self.done = len(asked.finished)
@@ -185,8 +185,8 @@ class Sweeping:
         boundary = layer + 1 if edited.tap.boundary is None else edited.tap.boundary
         if self.mode == "exact" or boundary < self.runtime.forward.layers:
             return True
-        after = edited.raw if edited.tap.boundary is not None else (yield from self._behind(edits, edited, layer))
-        return not _same_end(after, edits.base)
+        after = edited.raw if edited.tap.boundary is not None else (yield from self.lines.behind(edits, edited, layer))
+        return not same_end(after, edits.base)
 
     # --- one by one ------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Sweeping:
         settled: list[int] = []
         compared = 0
         for cell in cells:
-            line = yield from self._line(front, edits, cell)
+            line = yield from self.lines.line(front, edits, cell)
             compared += edits.nbytes(cell)
             if compared > COMPARED or cell.spots[0].tap.boundary is None:  # inside a layer, that layer has run
                 compared = 0
@@ -233,58 +233,6 @@ class Sweeping:
             return most
         return most // COARSE_SHARE
 
-    def _line(
-        self, front: Wavefront, edits: CellEdits, cell: Cell
-    ) -> Generator[Blocked | None, None, JoiningLine | None]:
-        """Return the line of a cell from where it leaves the base; None where its last row never does."""
-        edited = edits.of(cell)
-        if edited is None:
-            return None
-        boundary, after, later = edited.tap.boundary, edited.raw, edited.later
-        if boundary is None:
-            inside = self._inside(edits.base, edited, cell.number)
-            layer = max(edited.tap.stage, *(one.tap.stage for one in later), 0)
-            if inside is not None and (
-                yield from self.together.has_inside(front, inside, lambda: self._behind(edits, edited, layer))
-            ):
-                return inside
-            boundary, after, later = layer + 1, (yield from self._behind(edits, edited, layer)), ()
-        start = first_other(after[0], edits.base.residuals[boundary][0])
-        starts = [one for one in (start, *(edit.first_changed() for edit in later)) if one is not None]
-        last = len(edits.base.tokens) - 1
-        if not starts or (
-            boundary == self.runtime.forward.layers and min(starts) < last and _same_end(after, edits.base)
-        ):
-            return None
-        return JoiningLine(
-            number=cell.number,
-            boundary=boundary,
-            start=min(starts),
-            rows_nD=after[0, min(starts) :].clone(),
-            later=tuple((edit.boundary, edit.of_rows) for edit in later),
-        )
-
-    def _inside(self, base: RunLine, edited: CellEdit, number: int) -> JoiningLine | None:
-        """Return the line of a cell that takes its value inside a layer which others run with it; None where it has to
-        run that layer alone."""
-        tap, layers = edited.tap, self.runtime.forward.layers
-        if self.together.packing is None or edited.later or not is_served(tap) or tap.stage not in range(layers):
-            return None
-        value, before = tap.read(edited.raw), tap.read(base.raw[tap.site])
-        start = first_other(value, before)
-        if start is None or (tap.stage == layers - 1 and torch.equal(value[-1], before[-1])):
-            return None
-        return JoiningLine(
-            number=number,
-            boundary=tap.stage,
-            start=start,
-            rows_nD=base.residuals[tap.stage][0, start:],
-            inside=Inside(tap=tap, value=value[start:].clone()),
-        )
-
-    def _behind(self, edits: CellEdits, edited: CellEdit, layer: int) -> Generator[Blocked | None, None, Tensor]:
-        return (yield from self.alone.after_layer(edits.base, edited.tap, edited.raw, layer, edited.later))
-
     def _chunk_rows(self, base: RunLine) -> int:
         row = base.residuals[0][0, 0]
         return max(CHUNK_ROWS, STREAMED_CHUNK // row.nbytes) if self.runtime.forward.weights.streamed else CHUNK_ROWS
@@ -294,7 +242,7 @@ class Sweeping:
         is kept between sections; while the last one does, the keys of all rows."""
         rows = sum(line.rows_nD.shape[0] for line in lines)
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
-        size += front.last_bytes(rows) + front.section_bytes(rows)
+        size += front.last_bytes(rows) + front.section_bytes(rows) + front.shared_bytes(rows)
         try:
             yield from room.take(size)
         except SlabFull:
@@ -381,7 +329,3 @@ class Sweeping:
             recipe=asked.recipe,
             made=self._made(),
         )
-
-
-def _same_end(after: Tensor, base: RunLine) -> bool:
-    return torch.equal(after[0, -1], base.residuals[-1][0, -1])

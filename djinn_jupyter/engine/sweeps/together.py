@@ -20,7 +20,7 @@ from djinn_jupyter.engine.wavefront.inside import Inside
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
 from djinn_jupyter.engine.wavefront.packing import Packing
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.wavefront.shared_cache import why_not_several
+from djinn_jupyter.engine.wavefront.shared_cache import why_not_joined
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 
 LENGTH: Final = 9
@@ -46,7 +46,7 @@ class Together:
     def why_not(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
         """Return why lines have to run one by one here, None if they need not."""
         if not self._tested:
-            self._why_not = why_not_several(self.runtime.forward) or (yield from self._trial(alone))
+            self._why_not = why_not_joined(self.runtime.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
 
@@ -105,7 +105,8 @@ class Together:
     def _ways(self) -> Sequence[Way]:
         forward = self.runtime.forward  # a GPU runs behind its clock, and what streams would cross its link again
         whole = forward.device.type != "cpu" or forward.weights.streamed
-        return WAYS[1:] if whole else WAYS
+        packed = bool(forward.anatomy.mappings)  # keys that layers share are handed to packed rows alone
+        return WAYS[1 if whole else 0 : 2 if packed else 3]
 
     def _tried(
         self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], way: Way

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,14 @@ from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked, in_place
 from djinn_jupyter.engine.wavefront.layer_calls import LayerCalls, Path
 from djinn_jupyter.engine.wavefront.sections import SectionedCall, steps_of
 from djinn_jupyter.engine.wavefront.shared_cache import KeyValues, SharedCache
+from djinn_jupyter.engine.wavefront.shared_keys import (
+    Entries,
+    Handing,
+    MappingWatch,
+    SharedKeys,
+    each_of,
+    mapping_like,
+)
 
 Attention = Callable[..., Any]
 TABLE: Final = "ALL_ATTENTION_FUNCTIONS"  # as modeling files of transformers name it
@@ -40,13 +48,15 @@ EAGER: Final = "eager_attention_forward"
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Portion:
     """Lines of one `start` in a call: the arguments for their rows, the rows, and the lines' own keys and values
-    `before` these, between the base's and theirs. Some have values `inside` the layer, by line."""
+    `before` these, between the base's and theirs. Some have values `inside` the layer, by line. `shared` are keys and
+    values of the same rows that layers below have handed on."""
 
     calls: LayerCalls
     start: int
     rows_BnD: Tensor
     inside: Mapping[int, Inside] = field(default_factory=dict)
     before: KeyValues | None = None
+    shared: Entries = field(default_factory=dict)
 
     @property
     def lines(self) -> int:
@@ -67,7 +77,17 @@ class Portion:
             rows_BnD=self.rows_BnD[first:behind],
             inside={line - first: one for line, one in self.inside.items() if first <= line < behind},
             before=None if self.before is None else (self.before[0][first:behind], self.before[1][first:behind]),
+            shared=each_of(self.shared, lambda rows: rows[first:behind]),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AfterLayer:
+    """The rows [B, n, D] of a portion's lines behind a layer, and the keys and values [B, H, n, D] that it made for
+    layers above."""
+
+    rows_BnD: Tensor
+    made: Entries = field(default_factory=dict)
 
 
 class Packing:
@@ -81,41 +101,48 @@ class Packing:
         self.places = [_places(layer) for layer in forward.anatomy.layers]
         self.masks: list[Path | None] = []
         self.axes: list[dict[Path, int]] = []
+        self.shared = SharedKeys(forward, [Handing()] * forward.layers)
         self.kept_of_row = 0
 
     def learn(self, several: LayerCalls, single: LayerCalls, hidden_1nD: Tensor) -> None:
         """Learn the layers' arguments from those for `several` rows behind a start, which are hidden_1nD, and those for
         a `single` row. Each layer is called up to its attention. Raises NotPacked where it cannot be packed."""
         layers = range(self.forward.layers)
-        self.masks = [self._mask_of(layer, several, hidden_1nD) for layer in layers]
+        learned = [self._learned(layer, several, hidden_1nD) for layer in layers]
+        self.masks = [mask for mask, _ in learned]
+        self.shared = SharedKeys(self.forward, [handing for _, handing in learned])
         self.axes = [_row_axes(several.tensors[layer], single.tensors[layer], several.length) for layer in layers]
 
-    def _mask_of(self, layer: int, calls: LayerCalls, hidden_1nD: Tensor) -> Path | None:
-        met: list[Any] = []
+    def _learned(self, layer: int, calls: LayerCalls, hidden_1nD: Tensor) -> tuple[Path | None, Handing]:
+        """Return the path of a layer's mask, and the keys and values that it hands on or reads."""
+        met: list[tuple[Any, Handing]] = []
+        watch = MappingWatch(calls.arguments[layer], self.forward.anatomy.mappings)
+        own = bool(self.forward.anatomy.cache_layers_of(layer))
 
         def note(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any) -> Any:
-            met.append(mask)
+            met.append((mask, watch.seen(layer, (key, value), own)))
             raise Leave
 
         with suppress(Leave), attention_as(self.places[layer], note):
             calls.call(layer, hidden_1nD)
         if len(met) != 1:
             raise NotPacked(f"layer {layer} does not call the attention function once")
-        if met[0] is None:
-            return None
-        path = next((path for path, one in calls.tensors[layer].items() if one is met[0]), None)
+        mask, handing = met[0]
+        if mask is None:
+            return None, handing
+        path = next((path for path, one in calls.tensors[layer].items() if one is mask), None)
         if path is None:
             raise NotPacked(f"layer {layer} makes a mask of its own")
-        return path
+        return path, handing
 
-    def call(self, layer: int, portions: Sequence[Portion]) -> list[Tensor]:
-        """Return the hidden states [B, n, D] of each portion's lines after `layer`."""
+    def call(self, layer: int, portions: Sequence[Portion]) -> list[AfterLayer]:
+        """Return what is there of each portion's lines after `layer`."""
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
-        return _of_portions(call.run(), portions)
+        return call.of_portions(call.run())
 
     def sections(
         self, layer: int, portions: Sequence[Portion], *, step_by_step: bool = False
-    ) -> Iterator[list[Tensor] | None]:
+    ) -> Iterator[list[AfterLayer] | None]:
         """Yield None after each section of such a call but the last, and then what it returns. A section has as many
         weights as the layer's largest step, or is a single step."""
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
@@ -126,7 +153,7 @@ class Packing:
             with suppress(Leave), cut.entered():
                 after = call.run()
             self.kept_of_row = max(self.kept_of_row, math.ceil(cut.nbytes / call.rows))
-            yield None if after is None else _of_portions(after, portions)
+            yield None if after is None else call.of_portions(after)
 
     def caught(self, layer: int, portions: Sequence[Portion]) -> list[KeyValues]:
         """Run `layer` up to its cache's update. Return the keys and values [B, H, n, D] of each portion's lines."""
@@ -168,6 +195,7 @@ class _PackedCall:
     given: Arguments | None = None  # the layer's, laid out once, with the rows
     packed: dict[int, Path] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)  # so that no identity is given twice
+    mappings: dict[str, MutableMapping[Any, Any]] = field(default_factory=dict)  # by argument: what layers share
 
     @property
     def mask(self) -> Path | None:
@@ -200,6 +228,8 @@ class _PackedCall:
         """Return the first portion's arguments with those by row laid out for all; no mask, and our cache."""
         if path and path == self.mask:
             return None
+        if path[1:] and path[1] in self.packing.forward.anatomy.mappings:
+            return self._handed_on(str(path[1]), value)
         if isinstance(value, Tensor):
             axis = self.packing.axes[self.layer].get(path)
             return value if axis is None else self._by_row(path, axis)
@@ -210,6 +240,26 @@ class _PackedCall:
         if type(value) in (tuple, list):
             return type(value)(self._laid_out(part, (*path, index)) for index, part in enumerate(value))
         return value
+
+    def _handed_on(self, argument: str, mapping: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
+        """Return a mapping with the keys and values that this layer reads, of the rows as they are packed."""
+        entry = self.packing.shared.read(self.layer)
+        read: Entries = {}
+        if entry is not None and entry.argument == argument:
+            keys, values = zip(*(one.shared[entry] for one in self.portions), strict=True)
+            read[entry] = _packed(keys), _packed(values)
+        self.mappings[argument] = mapping_like(mapping, read)
+        return self.mappings[argument]
+
+    def of_portions(self, after_1RD: Tensor) -> list[AfterLayer]:
+        """Return the rows behind the layer, and the keys and values that it handed on, of each portion."""
+        rows = [part[0].reshape(one.rows_BnD.shape) for part, one in _split(after_1RD, 1, self.portions)]
+        made: list[Entries] = [{} for _ in self.portions]
+        for entry in self.packing.shared.made(self.layer):
+            keys, values = (_split(part, 2, self.portions) for part in self.mappings[entry.argument][entry.key])
+            for own, (key, one), (value, _) in zip(made, keys, values, strict=True):
+                own[entry] = _of_lines(key, one), _of_lines(value, one)
+        return [AfterLayer(rows_BnD=part, made=own) for part, own in zip(rows, made, strict=True)]
 
     def _by_row(self, path: Path, axis: int) -> Tensor:
         parts = []
@@ -237,7 +287,7 @@ class _PackedCall:
     def _attended(
         self, one: Portion, module: Any, qkv: tuple[Tensor, Tensor, Tensor], own: Attention, rest: Mapping[str, Any]
     ) -> Tensor:
-        view = one.calls.cache.layer(self.packing.forward.anatomy.cache_layers_of(self.layer)[0])
+        view = one.calls.cache.layer(self.packing.shared.cache_layer(self.layer))
         with nullcontext() if one.before is None else view.following(one.before, one.start):
             keys, values = view.update(*qkv[1:])
         mask = None if self.mask is None else one.calls.tensor(self.layer, self.mask, one.lines)
@@ -314,11 +364,12 @@ def _split(rows: Tensor, axis: int, portions: Sequence[Portion]) -> list[tuple[T
     return list(zip(rows.split([one.rows for one in portions], axis), portions, strict=True))
 
 
-def _of_portions(after_1RD: Tensor, portions: Sequence[Portion]) -> list[Tensor]:
-    return [rows[0].reshape(one.rows_BnD.shape) for rows, one in _split(after_1RD, 1, portions)]
-
-
 def _of_lines(rows_1HRD: Tensor, portion: Portion) -> Tensor:
     """Return [1, H, B n, D] as [B, H, n, D]."""
     heads, width = rows_1HRD.shape[1], rows_1HRD.shape[3]
     return rows_1HRD[0].reshape(heads, portion.lines, portion.length, width).transpose(0, 1)
+
+
+def _packed(parts: Sequence[Tensor]) -> Tensor:
+    """Return the rows [B, H, n, D] of several portions as [1, H, R, D]."""
+    return torch.cat([part.transpose(0, 1).flatten(1, 2) for part in parts], 1)[None]

@@ -19,6 +19,8 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.system.to_home import to_home
+from djinn_jupyter.wire.sites import Site
 
 KeyValues = tuple[Tensor, Tensor]
 SERVED = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
@@ -83,7 +85,11 @@ class SharedLayer(cache_utils.CacheLayerMixin):
     def _joined(self, own: Sequence[KeyValues]) -> KeyValues:
         lines = own[-1][0].shape[0]
         if self.until:
-            base = [rows[:, :, : self.until].expand(lines, -1, -1, -1) for rows in self.base.of_layer[self.index]]
+            home = own[-1][0].device  # a layer of another device may read what this one made
+            base = [
+                to_home(rows[:, :, : self.until], home).expand(lines, -1, -1, -1)
+                for rows in self.base.of_layer[self.index]
+            ]
             own = [(base[0], base[1]), *own]
         if len(own) == 1:
             return own[0]
@@ -122,12 +128,26 @@ class SharedCache(Cache):
 
 def why_not_several(forward: Forward) -> str | None:
     """Return why several lines cannot run this model's layers together, None where only a test can tell."""
+    if forward.anatomy.mappings:
+        return "its layers pass on more than the hidden state"
+    return why_not_joined(forward)
+
+
+def why_not_joined(forward: Forward) -> str | None:
+    """Return likewise why lines cannot join a pass at any layer; keys and values that layers share do not forbid it."""
+    anatomy = forward.anatomy
     if forward.geometry.has_states:
         return "its layers keep recurrent states"
-    if forward.anatomy.mappings or forward.anatomy.handed:
+    if anatomy.handed or (anatomy.mappings and _has_streams(forward)):
         return "its layers pass on more than the hidden state"
-    if any(len(forward.anatomy.cache_layers_of(layer)) != 1 for layer in range(forward.layers)):
+    numbers = [anatomy.cache_layers_of(layer) for layer in range(forward.layers)]
+    if any(len(own) > 1 or not (own or anatomy.mappings) for own in numbers):
         return "not each of its layers has one layer of the cache"
     plain = DynamicCache(config=forward.model.config).layers
-    strange = {type(layer).__name__ for layer in plain if type(layer) not in SERVED}
+    held = [plain[number] for own in numbers for number in own]
+    strange = {type(layer).__name__ for layer in held if type(layer) not in SERVED}
     return f"its cache has layers of kind {', '.join(sorted(strange))}" if strange else None
+
+
+def _has_streams(forward: Forward) -> bool:
+    return forward.anatomy.resolve(Site(point="resid_pre", layer=0)).axes != "T D"

@@ -11,10 +11,10 @@ Shapes: B lines of a group, S positions of the base line, n rows of a line (thos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from time import perf_counter, thread_time
 from typing import Any, Final
 
@@ -28,8 +28,9 @@ from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls, tensors_by_path
-from djinn_jupyter.engine.wavefront.packing import Packing, Portion
+from djinn_jupyter.engine.wavefront.packing import AfterLayer, Packing, Portion
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, SharedCache
+from djinn_jupyter.engine.wavefront.shared_keys import Entries, Entry, each_of, joined, of_base
 
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
 MOST_KEPT: Final = 64 * 2**20  # bytes of what modules gave in a call that is left between two of them
@@ -40,7 +41,8 @@ Change = Callable[[Tensor], Tensor]
 class JoiningLine:
     """A line that equals the base before position `start` and below `boundary`, where its rows are rows_nD; or those of
     the base, and the line has another value `inside` the layer above. `later` are changes of its rows at boundaries
-    above, which get its last rows there."""
+    above, which get its last rows there. `keys` are keys and values of its rows in layers of the cache below, where
+    they are others than the base's."""
 
     number: int
     boundary: int
@@ -48,22 +50,27 @@ class JoiningLine:
     rows_nD: Tensor
     inside: Inside | None = None
     later: tuple[tuple[int, Change], ...] = ()
+    keys: Mapping[int, KeyValues] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        return self.rows_nD.nbytes + (0 if self.inside is None else self.inside.value.nbytes)
+        kept = sum(rows.nbytes for pair in self.keys.values() for rows in pair)
+        return self.rows_nD.nbytes + kept + (0 if self.inside is None else self.inside.value.nbytes)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The lines that run together: their numbers, their rows before the next layer, and what some have `inside` it, by
-    line."""
+    """The lines that run together: their numbers, their rows before the next layer, what some have `inside` it, by
+    line, and the keys and values of their rows that layers below have handed on."""
 
     numbers: list[int] = field(default_factory=list)
     rows_BnD: Tensor | None = None
     inside: dict[int, Inside] = field(default_factory=dict)
+    shared: Entries = field(default_factory=dict)
 
-    def join(self, lines: Sequence[JoiningLine]) -> None:
+    def join(self, lines: Sequence[JoiningLine], shared: Entries) -> None:
+        """Take lines, which have such keys and values."""
+        self.shared = joined(self.shared, shared) if self.numbers else shared
         fresh = torch.stack([line.rows_nD for line in lines])
         self.inside = {at: one for at, line in enumerate(lines, len(self.numbers)) if (one := line.inside) is not None}
         self.numbers += [line.number for line in lines]
@@ -71,6 +78,13 @@ class _Group:
             before = to_home(self.rows_BnD, fresh.device)
             fresh = torch.cat([before, fresh[:, fresh.shape[1] - before.shape[1] :]])
         self.rows_BnD = fresh
+
+    def leave(self, parts: Sequence[AfterLayer], needed: Iterable[Entry]) -> None:
+        """Take what is there of its lines behind a layer, and of keys and values those that are `needed` above."""
+        rows = [part.rows_BnD for part in parts]
+        self.rows_BnD, self.inside = torch.cat(rows) if len(rows) > 1 else rows[0], {}
+        made = reduce(joined, (part.made for part in parts))
+        self.shared = {entry: rows for entry, rows in {**self.shared, **made}.items() if entry in needed}
 
     @torch.inference_mode()
     def change(self, number: int, change: Change) -> None:
@@ -116,11 +130,9 @@ class Wavefront:
         if self.packing is None:
             raise NotPacked("lines of several starts do not share a call")
         group = _Group()
-        group.join(lines)
-        assert group.rows_BnD is not None
-        portion = self._portion(lines[0].start, group.rows_BnD, group.inside)
+        group.join(lines, self._handed_to(layer, lines))
         with self.forward.weights.passing():
-            return list(self.packing.call(layer, [portion])[0])
+            return list(self.packing.call(layer, [self._portion(lines[0].start, group)])[0].rows_BnD)
 
     def embedded(self, tokens: tuple[int, ...], start: int) -> Tensor | None:
         """Return the rows [n, D] before the first layer of other `tokens`, which are the base's up to `start`; None
@@ -144,7 +156,7 @@ class Wavefront:
         changes = _changes_at(lines)
         for boundary in range(min(line.boundary for line in lines), self.forward.layers + 1):
             for start, joining in _by_start(line for line in lines if line.boundary == boundary).items():
-                groups.setdefault(start, _Group()).join(joining)
+                groups.setdefault(start, _Group()).join(joining, self._handed_to(boundary, joining))
             for line, change in changes.get(boundary, ()):
                 groups[line.start].change(line.number, change)
             if boundary < self.forward.layers:
@@ -164,6 +176,12 @@ class Wavefront:
     def last_bytes(self, rows: int) -> int:
         """Return the bytes of the keys and values of so many rows, which the last layer keeps."""
         return rows * self._line_bytes() // len(self.tokens)
+
+    def shared_bytes(self, rows: int) -> int:
+        """Return the bytes of the keys and values that so many rows keep for layers above, twice where lines join."""
+        kept = {number for boundary in range(self.forward.layers) for number in self._needed_at(boundary).values()}
+        line = sum(rows.nbytes for number in kept for rows in self.base.of_layer[number])
+        return 2 * rows * line // len(self.tokens)
 
     def section_bytes(self, rows: int) -> int:
         """Return the bytes that a call keeps between its sections, at most, where so many rows run."""
@@ -189,27 +207,48 @@ class Wavefront:
 
     def _advance(self, layer: int, groups: Mapping[int, _Group]) -> Iterator[None]:
         """Run a layer for all groups, some lines at a time: those of one start, or of several where they are packed."""
-        done: dict[int, list[Tensor]] = {start: [] for start in groups}
-        waiting = [
-            self._portion(start, group.rows_BnD, group.inside)
-            for start, group in groups.items()
-            if group.rows_BnD is not None
-        ]
+        done: dict[int, list[AfterLayer]] = {start: [] for start in groups}
+        waiting = [self._portion(start, group) for start, group in groups.items()]
         self.rows_run += sum(one.rows for one in waiting)
         if layer == self.forward.layers - 1 and any(one.length > 1 for one in waiting):
             waiting = yield from self._last_rows(layer, waiting)
         while waiting:
             some, waiting = self._next(waiting)
             after = yield from self._called(layer, some)
-            for one, rows_BnD in zip(some, after, strict=True):
-                done[one.start].append(rows_BnD)
+            for one, part in zip(some, after, strict=True):
+                done[one.start].append(part)
             yield
+        needed = self._needed_at(layer + 1)
         for start, group in groups.items():
-            group.rows_BnD = torch.cat(done[start]) if len(done[start]) > 1 else done[start][0]
-            group.inside = {}
+            group.leave(done[start], needed)
 
-    def _portion(self, start: int, rows_BnD: Tensor, inside: Mapping[int, Inside]) -> Portion:
-        return Portion(calls=self._calls_from(start), start=start, rows_BnD=rows_BnD, inside=inside)
+    def _portion(self, start: int, group: _Group) -> Portion:
+        assert group.rows_BnD is not None
+        return Portion(
+            calls=self._calls_from(start),
+            start=start,
+            rows_BnD=group.rows_BnD,
+            inside=group.inside,
+            shared=group.shared,
+        )
+
+    def _needed_at(self, boundary: int) -> dict[Entry, int]:
+        return {} if self.packing is None else self.packing.shared.handed_to(boundary)
+
+    def handed_on(self, first: int, boundary: int) -> set[int]:
+        """Return the layers of the cache whose keys and values layers from `first` on hand on, beyond `boundary`."""
+        below = self._needed_at(max(first, 0))
+        return {number for entry, number in self._needed_at(boundary).items() if below.get(entry) != number}
+
+    def _handed_to(self, boundary: int, lines: Sequence[JoiningLine]) -> Entries:
+        """Return the keys and values that layers below `boundary` have handed on to lines of one start: their own, or
+        the base's."""
+        start, found = lines[0].start, Entries()
+        for entry, number in self._needed_at(boundary).items():
+            base = of_base(self.base.of_layer[number], start)
+            keys, values = zip(*(line.keys.get(number, base) for line in lines), strict=True)
+            found[entry] = torch.cat(keys), torch.cat(values)
+        return found
 
     def _next(self, waiting: Sequence[Portion]) -> tuple[list[Portion], list[Portion]]:
         """Return the lines of the next call, by start, and those that wait on."""
@@ -233,7 +272,7 @@ class Wavefront:
         return math.ceil(there / math.ceil(there / most))
 
     @torch.inference_mode()
-    def _called(self, layer: int, portions: Sequence[Portion]) -> Generator[None, None, list[Tensor]]:
+    def _called(self, layer: int, portions: Sequence[Portion]) -> Generator[None, None, list[AfterLayer]]:
         self.layers_run += 1
         if self.packing is None or not self.packing.in_sections:
             return self._timed(layer, portions, lambda: self._through(layer, portions))
@@ -241,7 +280,7 @@ class Wavefront:
 
     def _in_sections(
         self, packing: Packing, layer: int, portions: Sequence[Portion]
-    ) -> Generator[None, None, list[Tensor]]:
+    ) -> Generator[None, None, list[AfterLayer]]:
         longest, sections = 0.0, packing.sections(layer, portions, step_by_step=self._step_by_step)
         while True:
             begun = thread_time()
@@ -263,7 +302,7 @@ class Wavefront:
         self.size.note(sum(one.rows for one in portions), clock() - begun)
         return found
 
-    def _through(self, layer: int, portions: Sequence[Portion]) -> list[Tensor]:
+    def _through(self, layer: int, portions: Sequence[Portion]) -> list[AfterLayer]:
         if self.packing is not None:
             return self.packing.call(layer, portions)
         if any(one.inside for one in portions):
@@ -272,18 +311,19 @@ class Wavefront:
         for one in portions:
             view = one.calls.cache.layer(self._cache_layer(layer))
             with nullcontext() if one.before is None else view.following(one.before, one.start):
-                found.append(one.calls.call(layer, one.rows_BnD))
+                found.append(AfterLayer(rows_BnD=one.calls.call(layer, one.rows_BnD)))
         return found
 
     def _last_rows(self, layer: int, waiting: Sequence[Portion]) -> Generator[None, None, list[Portion]]:
         """Return the last row of each line before the last layer, and the keys and values of its others there."""
         tail, last = self._calls_from(len(self.tokens) - 1), list[Portion]()
+        read = None if self.packing is None else self.packing.shared.read(layer)
+        if read is not None:
+            return [_last_row(one, tail, one.shared[read], {read: one.shared[read]}) for one in waiting]
         while waiting:
             some, waiting = self._next(waiting)
             caught = self._timed(layer, some, partial(self._keys_and_values, layer, some))
-            for one, (keys, values) in zip(some, caught, strict=True):
-                before = keys[:, :, :-1].clone(), values[:, :, :-1].clone()  # of a call that has queries too
-                last.append(replace(one, calls=tail, rows_BnD=one.rows_BnD[:, -1:], before=before))
+            last += [_last_row(one, tail, rows) for one, rows in zip(some, caught, strict=True)]
             yield
         return last
 
@@ -309,6 +349,14 @@ class Wavefront:
             cache = SharedCache(self.forward.model.config, self.base, start)
             self._calls[start] = LayerCalls.of(self.forward, self.tokens, cache, self._axes)
         return self._calls[start]
+
+
+def _last_row(one: Portion, tail: LayerCalls, attended: KeyValues, shared: Entries | None = None) -> Portion:
+    """Return the last row of each line, with the keys and values that it attends to; of a call that has queries too,
+    those of the others are cloned."""
+    keys, values = (rows[:, :, :-1].clone() for rows in attended)
+    last = each_of(shared or {}, lambda rows: rows[:, :, -1:])
+    return replace(one, calls=tail, rows_BnD=one.rows_BnD[:, -1:], before=(keys, values), shared=last)
 
 
 def _by_start(lines: Iterator[JoiningLine]) -> dict[int, list[JoiningLine]]:

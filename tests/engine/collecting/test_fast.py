@@ -65,6 +65,16 @@ def test_prompts_of_many_lengths_share_a_pass(family: str, dtype: torch.dtype, m
     desk.close_all()
 
 
+def test_prompts_share_a_pass_where_layers_read_the_keys_of_others(tmp_path: Path) -> None:
+    desk, sites = desk_of("gemma4_text:shared"), ("resid_post.7", "k.4", "z.5", "z.7")
+    desk.open("a")
+    reply, fast, exact = both(desk, tmp_path, sites=sites, positions=None, prompts=LONG)
+    assert (reply.mode, reply.notes) == ("fast", ())
+    for site in sites:
+        assert (fast[site] - exact[site]).abs().max() < 1e-4, site
+    desk.close_all()
+
+
 @pytest.mark.parametrize(
     ("dtype", "stored"),
     [(torch.bfloat16, "float32"), (torch.float32, "bfloat16")],

@@ -33,7 +33,7 @@ def run_at_once(desk: Desk, *, mode: Any, prompts: list[tuple[int, ...]], new: i
     return sorted(replies, key=lambda reply: reply.session)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "bloom", "mistral", "gpt_oss"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "bloom", "mistral", "gpt_oss", "gemma4_text:shared"])
 def test_lines_of_other_lengths_share_passes_and_stay_what_they_are_alone(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,9 @@ def layers_of(model: Any) -> Any:
 
 
 def metric_of(model: Any, prompt: tuple[int, ...], a: int, b: int) -> float:
+    last = torch.tensor([len(prompt) - 1], device=DEVICE)  # by an index, which leaves every layer all positions
     with torch.inference_mode():
-        row = model(torch.tensor([prompt], device=DEVICE), use_cache=True, logits_to_keep=1).logits[0, -1].float()
+        row = model(torch.tensor([prompt], device=DEVICE), use_cache=True, logits_to_keep=last).logits[0, -1].float()
     return float(row[a]) - float(row[b])
 
 

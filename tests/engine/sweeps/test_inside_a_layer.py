@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.sweeps.sweep import Sweeping
+from djinn_jupyter.engine.sweeps.cell_lines import CellLines
 from djinn_jupyter.engine.wavefront import packing
 from djinn_jupyter.engine.wavefront.inside import Inside, is_served
 from djinn_jupyter.wire.edits import Zero
@@ -25,13 +25,13 @@ HEADS = {"site": "z", "over": ("layer", "head")}
 def alone(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The cells whose layer was run alone, but those that edit an attention pattern."""
     cells: list[Any] = []
-    behind = Sweeping._behind
+    behind = CellLines.behind
 
     def counted(self: Any, edits: Any, edited: Any, layer: int) -> Any:
         cells.extend([edited] if is_served(edited.tap) else [])
         return (yield from behind(self, edits, edited, layer))
 
-    monkeypatch.setattr(Sweeping, "_behind", counted)
+    monkeypatch.setattr(CellLines, "behind", counted)
     return cells
 
 
