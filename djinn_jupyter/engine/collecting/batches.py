@@ -31,7 +31,7 @@ from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.engine.wavefront.filling import filled
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.sections import Sections
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_joined
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_batched
 from djinn_jupyter.wire.sites import Site
 
 TRIED: Final = (9, 4, 6)  # lengths
@@ -96,7 +96,7 @@ class Batches:
         if any(tap.boundary is None and tap.stage >= self.forward.layers for tap in places.taps.values()):
             return "a site behind the last layer is read in a pass of its own"
         if not self._tested:
-            self._why_not = why_not_joined(self.forward) or (yield from self._trial(alone))
+            self._why_not = why_not_batched(self.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
 

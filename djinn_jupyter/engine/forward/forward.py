@@ -250,7 +250,7 @@ class Forward:
 
     def epilogue(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
         """Return the same logits, computed in the mode that the caller has set: with a graph where that makes one."""
-        epilogue = EpilogueHooks(self.layers, to_home(rows_nD, self.device)[None])
+        epilogue = EpilogueHooks(self.layers, self.anatomy.of_lines(to_home(rows_nD, self.device)[None]))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
         with self._attending(), self.weights.passing(), self.gates.entered(epilogue), columns:

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.wavefront.shared_cache import why_not_several
+from djinn_jupyter.engine.wavefront.shared_cache import why_not_batched
 from djinn_jupyter.errors import UsageError
 
 LENGTHS: Final = (4, 8, 12)
@@ -61,7 +61,9 @@ def _why_not(forward: Forward) -> str | None:
     """Return why a model cannot go backward, None where only a trial can tell."""
     if forward.weights.streamed:
         return "its weights stream, and are gone from the device by the way back"
-    return why_not_several(forward)
+    if forward.anatomy.mappings:
+        return "its layers pass on more than the hidden state"
+    return why_not_batched(forward)
 
 
 def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize | str]:

@@ -26,7 +26,7 @@ from djinn_jupyter.engine.wavefront.next_position import next_logits
 from djinn_jupyter.engine.wavefront.prompts import prompt_logits
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.sections import Sections
-from djinn_jupyter.engine.wavefront.shared_cache import why_not_joined
+from djinn_jupyter.engine.wavefront.shared_cache import why_not_batched
 
 LENGTHS: Final = ((9, 5, 7), (6, 6, 6))
 FEW: Final = 64  # ids of any vocabulary
@@ -52,7 +52,7 @@ class Trial:
     def why_not(self) -> Generator[Blocked | None, None, WhyNot]:
         """Return the reasons against sharing, after two dozen passes over a few tokens; gives way between their layers.
         Raises SlabFull, OutOfDeviceMemory and torch.OutOfMemoryError where memory is short, and has freed its pages."""
-        reason = why_not_joined(self._forward)
+        reason = why_not_batched(self._forward)
         if depend_on_length(self._forward.model):
             reason = "its rotary frequencies depend on a line's length"
         found = WhyNot(prompts=reason, next_positions=reason)

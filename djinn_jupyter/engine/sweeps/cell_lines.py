@@ -32,7 +32,7 @@ class CellLines:
         edited = edits.of(cell)
         if edited is None:
             return None
-        boundary, after, later = edited.tap.boundary, edited.raw, edited.later
+        boundary, after, later = edited.tap.boundary, self.by_line(edited.raw), edited.later
         keys: dict[int, KeyValues] = {}
         if boundary is None:
             inside = self._inside(edits.base, edited, cell.number)
@@ -81,6 +81,9 @@ class CellLines:
     def behind(self, edits: CellEdits, edited: CellEdit, layer: int) -> Generator[Blocked | None, None, Tensor]:
         """Return a cell's hidden state [1, S, D] behind a layer, computed alone."""
         return (yield from self._alone.after_layer(edits.base, edited.tap, edited.raw, layer, edited.later))
+
+    def by_line(self, hidden: Tensor) -> Tensor:
+        return self._together.runtime.forward.anatomy.by_line(hidden)
 
     def _keys(
         self, edits: CellEdits, edited: CellEdit, numbers: Collection[int]

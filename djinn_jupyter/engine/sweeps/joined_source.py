@@ -56,8 +56,9 @@ class JoinedSource:
         for tap in taps:
             assert tap.boundary is not None
             rows_nD = self._rows[tap.boundary]
-            raw[tap.site] = self.base.raw[tap.site].clone()
-            raw[tap.site][0, -len(rows_nD) :] = rows_nD
+            value = tap.read(self.base.raw[tap.site]).clone()
+            value[-len(rows_nD) :] = rows_nD
+            raw[tap.site] = tap.write(self.base.raw[tap.site], value)
         return RunLine(tokens=tokens, raw=raw, residuals=(), logits_V=self.base.logits_V)
 
     def _line(self, cell: Cell) -> JoiningLine | None:

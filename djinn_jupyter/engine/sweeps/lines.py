@@ -89,7 +89,7 @@ class LinesAlone:
         return RunLine(
             tokens=tokens,
             raw={one.tap.site: one.raw for one in seen if one.raw is not None},
-            residuals=tuple(one.raw for one in borders if one.raw is not None),
+            residuals=tuple(self._by_line(one.raw) for one in borders if one.raw is not None),
             logits_V=outcome.logits_1V[0].clone(),
             overrides=overrides,
             rows=kept,
@@ -132,7 +132,7 @@ class LinesAlone:
         target = Target(tap=self.runtime.resolve(Site(point="resid_post", layer=layer)), step=0)
         outcome = yield from self.passed(self._frame(line, tap, raw), self.plan(rules=rules, halts=[target]))
         assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
-        return outcome.frame.hidden
+        return self._by_line(outcome.frame.hidden)
 
     def keys(
         self, line: RunLine, tap: Tap, raw: Tensor, numbers: Collection[int], rules: Iterable[PassRule] = ()
@@ -143,12 +143,21 @@ class LinesAlone:
             yield from queries.passed(self.runtime, self.session, self._frame(line, tap, raw), self.plan(rules=rules))
             return {number: whole_rows(self.session.cache, number) for number in numbers}
 
+    def hidden(self, line: RunLine, boundary: int) -> Tensor:
+        """Return the hidden state of a line between two layers, as the model has it."""
+        return self.runtime.forward.anatomy.of_lines(line.residuals[boundary])
+
+    def _by_line(self, hidden: Tensor) -> Tensor:
+        return self.runtime.forward.anatomy.by_line(hidden)
+
     def _frame(self, line: RunLine, tap: Tap, raw: Tensor) -> Frame:
         own = Override(tap=tap, raw=raw)
         if self.from_the_start or not line.residuals:
             others = (one for one in line.overrides if not one.tap.same_tensor(tap))
             return Frame(tokens=line.tokens, committed=0, step=0, overrides=(*others, own))
-        boundary, hidden = (tap.boundary, raw) if tap.boundary is not None else (tap.stage, line.residuals[tap.stage])
+        boundary, hidden = (
+            (tap.boundary, raw) if tap.boundary is not None else (tap.stage, self.hidden(line, tap.stage))
+        )
         return Frame(
             tokens=line.tokens,
             committed=0,

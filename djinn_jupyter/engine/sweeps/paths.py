@@ -33,7 +33,7 @@ class PathsAlone:
         if not received:
             return line.logits_V
         first = min(one.receiver.boundary for one in received)
-        hidden = line.residuals[first]
+        hidden = self.alone.hidden(line, first)
         for one in received:
             if one.receiver.tap.boundary == first:
                 hidden = one.receiver.put(hidden, one.met)
@@ -53,7 +53,7 @@ class PathsAlone:
         overrides = [Override(tap=block, raw=line.raw[block.site]) for block in frozen]
         first, hidden = sender.boundary, raw
         if first is None:
-            first, hidden = sender.stage, line.residuals[sender.stage]
+            first, hidden = sender.stage, self.alone.hidden(line, sender.stage)
             overrides.append(Override(tap=sender, raw=raw))
         met = {one.tap.site: Recorded(tap=one.tap) for one in reached}
         frame = self._from(line, first, hidden, tuple(overrides))

@@ -185,7 +185,11 @@ class Sweeping:
         boundary = layer + 1 if edited.tap.boundary is None else edited.tap.boundary
         if self.mode == "exact" or boundary < self.runtime.forward.layers:
             return True
-        after = edited.raw if edited.tap.boundary is not None else (yield from self.lines.behind(edits, edited, layer))
+        after = (
+            self.lines.by_line(edited.raw)
+            if edited.tap.boundary is not None
+            else (yield from self.lines.behind(edits, edited, layer))
+        )
         return not same_end(after, edits.base)
 
     # --- one by one ------------------------------------------------------------------------------------------------

@@ -94,7 +94,8 @@ class Together:
             line = base.residuals[0].clone()
             line[0, start] *= -0.5
             changed.append(line)
-            exact.append((yield from alone.logits(base, alone.borders()[0], line)))
+            hidden = self.runtime.forward.anatomy.of_lines(line)
+            exact.append((yield from alone.logits(base, alone.borders()[0], hidden)))
         why: str | None = None
         for way in self._ways():
             why = yield from self._tried(base, changed, exact, way)

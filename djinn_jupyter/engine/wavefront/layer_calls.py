@@ -70,11 +70,11 @@ class LayerCalls:
 
     def call(self, layer: int, hidden_BnD: Tensor) -> Tensor:
         """Return the hidden states of all lines after `layer`."""
-        form = self.forward.anatomy.forms[layer]
+        anatomy = self.forward.anatomy
+        form = anatomy.forms[layer]
         args, kwargs = _repeated(self.arguments[layer], (layer,), self.axes, hidden_BnD.shape[0])
-        args, kwargs = form.put(args, kwargs, hidden_BnD)
-        after: Tensor = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
-        return after
+        args, kwargs = form.put(args, kwargs, anatomy.of_lines(hidden_BnD))
+        return anatomy.by_line(form.unwrap(anatomy.layers[layer](*args, **kwargs)))
 
     def tensor(self, layer: int, path: Path, lines: int) -> Tensor | None:
         """Return one of a layer's arguments for so many lines, None where the layer is given none."""

@@ -209,12 +209,12 @@ class _PackedCall:
         anatomy = self.packing.forward.anatomy
         form, module = anatomy.forms[self.layer], anatomy.layers[self.layer]
         if self.given is None:
-            rows_1RD = torch.cat([one.rows_BnD.reshape(1, one.rows, -1) for one in self.portions], 1)
+            rows_1RD = torch.cat([one.rows_BnD.flatten(0, 1)[None] for one in self.portions], 1)
             args, kwargs = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
-            self.given = form.put(args, kwargs, rows_1RD)
+            self.given = form.put(args, kwargs, anatomy.of_lines(rows_1RD))
         args, kwargs = self.given
         with attention_as(self.packing.places[self.layer], self._attend), in_place(self._inside(), self.rows):
-            return form.unwrap(module(*args, **kwargs))
+            return anatomy.by_line(form.unwrap(module(*args, **kwargs)))
 
     def _inside(self) -> Iterator[tuple[int, Inside]]:
         """Yield what lines have inside the layer, with the first of their rows."""

@@ -126,28 +126,27 @@ class SharedCache(Cache):
         return layer
 
 
-def why_not_several(forward: Forward) -> str | None:
-    """Return why several lines cannot run this model's layers together, None where only a test can tell."""
-    if forward.anatomy.mappings:
-        return "its layers pass on more than the hidden state"
-    return why_not_joined(forward)
+def why_not_batched(forward: Forward) -> str | None:
+    """Return why several lines cannot run this model's layers together, from the first to the last; None where only a
+    test can tell."""
+    return "its residual has several streams" if has_streams(forward) else why_not_joined(forward)
 
 
 def why_not_joined(forward: Forward) -> str | None:
-    """Return likewise why lines cannot join a pass at any layer; keys and values that layers share do not forbid it."""
+    """Return likewise why lines cannot join a pass at any layer."""
     anatomy = forward.anatomy
     if forward.geometry.has_states:
         return "its layers keep recurrent states"
-    if anatomy.handed or (anatomy.mappings and _has_streams(forward)):
+    if anatomy.handed:
         return "its layers pass on more than the hidden state"
     numbers = [anatomy.cache_layers_of(layer) for layer in range(forward.layers)]
-    if any(len(own) > 1 or not (own or anatomy.mappings) for own in numbers):
-        return "not each of its layers has one layer of the cache"
+    if not all(own or anatomy.mappings for own in numbers):
+        return "not each of its layers has a layer of the cache"
     plain = DynamicCache(config=forward.model.config).layers
     held = [plain[number] for own in numbers for number in own]
     strange = {type(layer).__name__ for layer in held if type(layer) not in SERVED}
     return f"its cache has layers of kind {', '.join(sorted(strange))}" if strange else None
 
 
-def _has_streams(forward: Forward) -> bool:
+def has_streams(forward: Forward) -> bool:
     return forward.anatomy.resolve(Site(point="resid_pre", layer=0)).axes != "T D"

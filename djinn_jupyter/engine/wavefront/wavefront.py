@@ -147,7 +147,7 @@ class Wavefront:
                 map(torch.equal, own_tensors.values(), tensors.values())
             ):
                 return None
-        return self.forward.anatomy.forms[0].take(*given[0])[0]
+        return self.forward.anatomy.by_line(self.forward.anatomy.forms[0].take(*given[0]))[0]
 
     def run(self, lines: Sequence[JoiningLine]) -> Iterator[dict[int, Tensor] | None]:
         """Yield None between two calls of a layer, and at the end each line's last row behind the last layer, by its
@@ -210,7 +210,7 @@ class Wavefront:
         done: dict[int, list[AfterLayer]] = {start: [] for start in groups}
         waiting = [self._portion(start, group) for start, group in groups.items()]
         self.rows_run += sum(one.rows for one in waiting)
-        if layer == self.forward.layers - 1 and any(one.length > 1 for one in waiting):
+        if self._ends_early(layer) and any(one.length > 1 for one in waiting):
             waiting = yield from self._last_rows(layer, waiting)
         while waiting:
             some, waiting = self._next(waiting)
@@ -221,6 +221,11 @@ class Wavefront:
         needed = self._needed_at(layer + 1)
         for start, group in groups.items():
             group.leave(done[start], needed)
+
+    def _ends_early(self, layer: int) -> bool:
+        """Return whether a layer computes the last rows alone behind its cache's update: the last one, if it has one
+        update or none."""
+        return layer == self.forward.layers - 1 and len(self.forward.anatomy.cache_layers_of(layer)) < 2
 
     def _portion(self, start: int, group: _Group) -> Portion:
         assert group.rows_BnD is not None

@@ -54,9 +54,7 @@ def test_lines_of_other_lengths_share_passes_and_stay_what_they_are_alone(
     desk.close_all()
 
 
-@pytest.mark.parametrize(
-    ("family", "why"), [("mamba", "recurrent states"), ("gemma3n_text", "pass on more than the hidden state")]
-)
+@pytest.mark.parametrize(("family", "why"), [("mamba", "recurrent states"), ("gemma3n_text", "several streams")])
 def test_a_family_whose_lines_cannot_share_a_pass_runs_them_alone_and_says_so(family: str, why: str) -> None:
     desk = desk_of(family)
     prompts = [tokens(length, seed=length) for length in LENGTHS[:2]]

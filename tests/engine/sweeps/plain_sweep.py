@@ -65,7 +65,7 @@ def _hidden(output: Any) -> Tensor:
 def putting(kept: Tensor, position: int) -> Any:
     def hook(module: Any, args: Any, output: Any) -> Any:
         hidden = _hidden(output).clone()
-        hidden[:, position] = kept[:, position]
+        hidden[..., position, :] = kept[..., position, :]
         return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
     return hook

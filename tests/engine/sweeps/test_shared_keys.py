@@ -23,7 +23,15 @@ from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, A, B, swept, value
 from tests.families import build
 
 FAMILY = "gemma4_text:shared"  # layers 5 to 7 read the keys of layer 2 or, within a window, of layer 4
+STREAMS = "gemma3n_text"  # layers 6 and 7 read those of layers below, and there are two residual streams
 POSITIONS = (3, 7, 11)
+
+
+@pytest.fixture(params=[FAMILY, STREAMS])
+def either(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    desk = desk_of(request.param)
+    yield desk
+    desk.close_all()
 
 
 @pytest.fixture
@@ -34,8 +42,9 @@ def desk() -> Iterator[Desk]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_a_sweep_is_that_of_plain_hooks(dtype: torch.dtype) -> None:
-    model = build(FAMILY).to(dtype)
+@pytest.mark.parametrize("family", [FAMILY, STREAMS])
+def test_a_sweep_is_that_of_plain_hooks(family: str, dtype: torch.dtype) -> None:
+    model = build(family).to(dtype)
     plain = plain_sweep.patched(model, CLEAN, CORRUPTED, A, B, positions=POSITIONS)
     expected = torch.tensor(list(plain.values()), dtype=torch.float64).reshape(-1, len(POSITIONS))
     desk = build_desk(model)
@@ -61,8 +70,8 @@ def test_a_sweep_is_that_of_plain_hooks(dtype: torch.dtype) -> None:
     ],
     ids=["keys", "values", "zeroed keys", "reads", "windows of reads", "pairs of heads", "windows", "pairs"],
 )
-def test_what_a_layer_hands_on_is_each_lines_own(desk: Desk, asked: dict[str, Any]) -> None:
-    exact, fast = (swept(desk, mode=mode, **asked) for mode in ("exact", "fast"))
+def test_what_a_layer_hands_on_is_each_lines_own(either: Desk, asked: dict[str, Any]) -> None:
+    exact, fast = (swept(either, mode=mode, **asked) for mode in ("exact", "fast"))
     assert (fast.mode, fast.notes) == ("fast", ())
     assert (values(fast) - values(exact)).abs().max() < 2e-5
 

@@ -63,7 +63,9 @@ def by_hand(family: str, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.tensor(list(cells.values()), dtype=torch.float64).reshape(LAYERS, len(CORRUPTED))
 
 
-@pytest.mark.parametrize(("family", "packs"), [("gemma3_text", True), ("gpt2", True), ("bloom", False)])
+@pytest.mark.parametrize(
+    ("family", "packs"), [("gemma3_text", True), ("gpt2", True), ("bloom", False), ("longcat_flash", False)]
+)
 def test_lines_of_all_starts_share_a_call_where_attention_is_looked_up(
     family: str, packs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

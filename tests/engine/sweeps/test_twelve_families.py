@@ -1,4 +1,4 @@
-"""Sweeps against plain hooks on the plain model, in families of twelve kinds, in float32 and bfloat16."""
+"""Sweeps against plain hooks on the plain model, in families of thirteen kinds, in float32 and bfloat16."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ KINDS = (
     "mixtral",  # experts
     "gpt_neox",  # attention and MLP side by side
     "deepseek_v3",  # keys and values of different widths, experts
+    "longcat_flash",  # two caches a layer
     "mamba2",  # states
 )
 TWO_ROPES = 24  # positions, of which the last have other frequencies than a shorter line's

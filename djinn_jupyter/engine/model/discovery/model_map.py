@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.discovery.discovery import Discovery
@@ -17,6 +17,7 @@ from djinn_jupyter.engine.model.discovery.matrices import FoundMatrices, Positio
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.recording import KeepLast
 from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
+from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import ModelRefused, UnknownSite
 from djinn_jupyter.wire.nouns import ModuleDescription, PointDescription
@@ -72,6 +73,20 @@ class Anatomy:
     @property
     def modules(self) -> tuple[ModuleDescription, ...]:
         return self.modules_found.described
+
+    def by_line(self, hidden: Tensor) -> Tensor:
+        """Return a hidden state between layers as [B, T, D], or [B, T, S, D] where there are several streams."""
+        return self._residual.by_line(hidden)
+
+    def of_lines(self, rows_BTD: Tensor) -> Tensor:
+        """Return such rows in the shape in which layers take their hidden state."""
+        return self._residual.of_lines(rows_BTD)
+
+    @property
+    def _residual(self) -> PositionLayout:
+        found = self.taps["resid_pre", 0]
+        assert isinstance(found, Tap) and isinstance(found.layout, PositionLayout)
+        return found.layout
 
     def cache_layers_of(self, layer: int) -> tuple[int, ...]:
         return self.cache_layers[layer]

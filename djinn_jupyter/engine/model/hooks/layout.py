@@ -90,6 +90,15 @@ class PositionLayout:
         if flat_TF.data_ptr() != rows.data_ptr():
             rows.copy_(flat_TF.reshape(rows.shape))
 
+    def by_line(self, raw: Tensor) -> Tensor:
+        """Return `raw` with lines along its first axis and positions along its second, a view: [B, T, D], or
+        [B, T, S, D] where a model has several residual streams."""
+        return raw if self.batch is None else raw.movedim((self.batch, self.position), (0, 1))
+
+    def of_lines(self, lines_BTD: Tensor) -> Tensor:
+        """Return the model's own shape of such a tensor, a view."""
+        return lines_BTD if self.batch is None else lines_BTD.movedim((0, 1), (self.batch, self.position))
+
     def _rows(self, raw: Tensor) -> Tensor:
         rows = raw.movedim(self.position, 0)
         if self.batch is not None:
