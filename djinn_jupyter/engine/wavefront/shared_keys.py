@@ -22,22 +22,22 @@ from djinn_jupyter.engine.wavefront.shared_cache import KeyValues
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SharedEntry:
     """An entry of the mapping that is the keyword `argument` of layers."""
 
     argument: str
     key: Any
 
 
-Entries = dict[Entry, KeyValues]
+Entries = dict[SharedEntry, KeyValues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handing:
     """The entries that a layer has `made`, and the one that it has `read`, None where it attends to keys of its own."""
 
-    made: tuple[Entry, ...] = ()
-    read: Entry | None = None
+    made: tuple[SharedEntry, ...] = ()
+    read: SharedEntry | None = None
 
 
 class SharedKeys:
@@ -46,10 +46,10 @@ class SharedKeys:
     def __init__(self, forward: Forward, handings: Sequence[Handing]) -> None:
         self._forward, self._handings = forward, handings
 
-    def made(self, layer: int) -> tuple[Entry, ...]:
+    def made(self, layer: int) -> tuple[SharedEntry, ...]:
         return self._handings[layer].made
 
-    def read(self, layer: int) -> Entry | None:
+    def read(self, layer: int) -> SharedEntry | None:
         return self._handings[layer].read
 
     def cache_layer(self, layer: int) -> int:
@@ -57,13 +57,13 @@ class SharedKeys:
         read = self.read(layer)
         return self._own(layer if read is None else self._maker(read, layer))
 
-    def handed_to(self, boundary: int) -> dict[Entry, int]:
+    def handed_to(self, boundary: int) -> dict[SharedEntry, int]:
         """Return the entries that layers below have made and others above read, with their layers of the cache."""
         read = {one for layer in range(boundary, len(self._handings)) if (one := self.read(layer)) is not None}
         below = {entry for layer in range(boundary) for entry in self.made(layer)}
         return {entry: self._own(self._maker(entry, boundary)) for entry in read & below}
 
-    def _maker(self, entry: Entry, below: int) -> int:
+    def _maker(self, entry: SharedEntry, below: int) -> int:
         return max(layer for layer in range(below) if entry in self.made(layer))
 
     def _own(self, layer: int) -> int:
@@ -91,8 +91,8 @@ class MappingWatch:
             raise NotPacked(f"layer {layer} attends to keys that no layer hands on")
         return Handing(made=made, read=read)
 
-    def _entries(self) -> Iterable[tuple[Entry, Any]]:
-        return ((Entry(name, key), value) for name, one in self._mappings.items() for key, value in one.items())
+    def _entries(self) -> Iterable[tuple[SharedEntry, Any]]:
+        return ((SharedEntry(name, key), value) for name, one in self._mappings.items() for key, value in one.items())
 
 
 def mapping_like(mapping: MutableMapping[Any, Any], entries: Entries) -> MutableMapping[Any, Any]:

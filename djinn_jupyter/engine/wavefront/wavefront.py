@@ -30,7 +30,7 @@ from djinn_jupyter.engine.wavefront.inside import Inside, NotPacked
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls, tensors_by_path
 from djinn_jupyter.engine.wavefront.packing import AfterLayer, Packing, Portion
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, SharedCache
-from djinn_jupyter.engine.wavefront.shared_keys import Entries, Entry, each_of, joined, of_base
+from djinn_jupyter.engine.wavefront.shared_keys import Entries, SharedEntry, each_of, joined, of_base
 
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
 MOST_KEPT: Final = 64 * 2**20  # bytes of what modules gave in a call that is left between two of them
@@ -79,7 +79,7 @@ class _Group:
             fresh = torch.cat([before, fresh[:, fresh.shape[1] - before.shape[1] :]])
         self.rows_BnD = fresh
 
-    def leave(self, parts: Sequence[AfterLayer], needed: Iterable[Entry]) -> None:
+    def leave(self, parts: Sequence[AfterLayer], needed: Iterable[SharedEntry]) -> None:
         """Take what is there of its lines behind a layer, and of keys and values those that are `needed` above."""
         rows = [part.rows_BnD for part in parts]
         self.rows_BnD, self.inside = torch.cat(rows) if len(rows) > 1 else rows[0], {}
@@ -237,7 +237,7 @@ class Wavefront:
             shared=group.shared,
         )
 
-    def _needed_at(self, boundary: int) -> dict[Entry, int]:
+    def _needed_at(self, boundary: int) -> dict[SharedEntry, int]:
         return {} if self.packing is None else self.packing.shared.handed_to(boundary)
 
     def handed_on(self, first: int, boundary: int) -> set[int]:

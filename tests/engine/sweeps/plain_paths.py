@@ -27,10 +27,10 @@ class Names:
     fused: str | None = None  # how the heads lie where queries, keys and values are one: "thirds", "triples"
 
 
+AS_LLAMA = ("llama", "gemma2", "gemma3_text", "mistral", "olmo2", "mixtral", "cohere", "qwen3", "starcoder2")
 NAMES = {
-    "llama": Names(attention="self_attn", mlp="mlp"),
-    "gemma2": Names(attention="self_attn", mlp="mlp"),
-    "mistral": Names(attention="self_attn", mlp="mlp"),
+    **dict.fromkeys(AS_LLAMA, Names(attention="self_attn", mlp="mlp")),
+    "gpt_bigcode": Names(attention="attn", mlp="mlp", output="c_proj", queries="c_attn"),
     "gpt2": Names(attention="attn", mlp="mlp", output="c_proj", queries="c_attn", fused="thirds"),
     "gpt_neox": Names(attention="attention", mlp="mlp", output="dense", queries="query_key_value", fused="triples"),
     "bloom": Names(

@@ -55,6 +55,13 @@ def by_hand(family: str, receivers: Any, dtype: torch.dtype = torch.float32) -> 
         ("bloom", END),  # distances as a bias; the blocks add the residual themselves
         ("mistral", QUERIES),  # windows
         ("mistral", END),
+        ("gemma3_text", QUERIES),  # windows beside full attention
+        ("mixtral", MLP),  # experts
+        ("cohere", MLP),  # attention and MLP side by side behind one norm
+        ("olmo2", MLP),  # norms behind the blocks alone
+        ("qwen3", QUERIES),  # norms of queries and keys
+        ("starcoder2", QUERIES),  # norms that shift
+        ("gpt_bigcode", MLP),  # one key for all heads
     ],
 )
 def test_exact_has_the_bits_of_plain_hooks_and_fast_is_as_near_as_it_says(family: str, receivers: Any) -> None:
@@ -70,11 +77,19 @@ def test_exact_has_the_bits_of_plain_hooks_and_fast_is_as_near_as_it_says(family
     desk.close_all()
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
-def test_exact_has_the_bits_of_plain_hooks_in_bfloat16(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "receivers"),
+    [
+        *((family, QUERIES) for family in ("llama", "gpt2", "gpt_neox", "gemma2", "gemma3_text", "qwen3")),
+        *((family, MLP) for family in ("mixtral", "cohere", "olmo2", "gpt_bigcode")),
+        *((family, END) for family in ("bloom", "mistral")),
+    ],
+)
+def test_exact_has_the_bits_of_plain_hooks_in_bfloat16(family: str, receivers: Any) -> None:
     desk = desk_of(family, torch.bfloat16, layers=LAYERS)
-    assert torch.equal(values(paths(desk, "q.2[0]", mode="exact")), by_hand(family, QUERIES[:1], torch.bfloat16))
-    assert paths(desk, "q.2[0]").mode == "fast"
+    exact, fast = (paths(desk, *SPELLED[receivers], mode=mode) for mode in ("exact", "fast"))
+    assert torch.equal(values(exact), by_hand(family, receivers, torch.bfloat16))
+    assert fast.mode == "fast"
     desk.close_all()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.inside import NotPacked
-from djinn_jupyter.engine.wavefront.shared_keys import Entry, Handing, MappingWatch, first_other_keys
+from djinn_jupyter.engine.wavefront.shared_keys import Handing, MappingWatch, SharedEntry, first_other_keys
 from djinn_jupyter.engine.wavefront.wavefront import Wavefront
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, build_desk, desk_of
@@ -122,9 +122,9 @@ def test_what_is_handed_on_is_known_by_what_attention_gets() -> None:
     with pytest.raises(NotPacked, match="layer 5 attends to keys that no layer hands on"):
         watch.seen(5, (keys, kept), own=False)
     mapping["full"] = (keys, kept)
-    assert watch.seen(2, (keys, kept), own=True) == Handing(made=(Entry("shared", "full"),))
+    assert watch.seen(2, (keys, kept), own=True) == Handing(made=(SharedEntry("shared", "full"),))
     reading = MappingWatch(((), {"shared": mapping}), ["shared"])
-    assert reading.seen(5, (keys, kept), own=False) == Handing(read=Entry("shared", "full"))
+    assert reading.seen(5, (keys, kept), own=False) == Handing(read=SharedEntry("shared", "full"))
     mapping["other"] = more
     with pytest.raises(NotPacked, match="layer 3 hands on more than its keys and values"):
         reading.seen(3, (keys, kept), own=True)
