@@ -2,7 +2,7 @@
 layer, then the model's own epilogue for the last token of each.
 
 In the last layer nothing but the last tokens' rows is read. Where all prompts are of one length, their other rows run
-there only up to the cache's update.
+there only up to the cache's update, if it has one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def prompt_logits(
     for layer, given in enumerate(arguments[:-1]):
         hidden_BTD = yield from sections.run(layer, given, hidden_BTD)
         yield
-    if hidden_BTD.shape[1] > 1 and len(set(map(len, prompts))) == 1:
+    own = forward.anatomy.cache_layers_of(forward.layers - 1)  # none where it reads the keys of another layer
+    if hidden_BTD.shape[1] > 1 and len(set(map(len, prompts))) == 1 and len(own) == 1:
         with forward.weights.passing():
             _keep_keys_and_values(forward, cache, arguments[-1], hidden_BTD)
         yield

@@ -41,7 +41,9 @@ def test_of_prompts_of_several_lengths_it_runs_them_whole(llama: Desk) -> None:
     assert rows_of_the_last_mlp(llama, [PROMPTS[0], PROMPTS[1][:9]]) == [(2, LENGTH)]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "bloom", "mistral", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "gemma3_text", "bloom", "mistral", "gpt_oss", "gemma4_text:shared", "longcat_flash"]
+)
 def test_they_are_what_each_is_alone_and_go_on_so(family: str) -> None:
     """In windows, with distances as biases: what the last layer keeps is read by all tokens that follow."""
     desk = desk_of(family)
