@@ -62,13 +62,13 @@ def test_a_sweep_is_that_of_plain_hooks(family: str, dtype: torch.dtype) -> None
         {"site": "k.4", "over": ("position", "head")},
         {"site": "v.2", "over": ("position", "head")},
         {"site": "k.4", "over": ("position",), "clean": None, "edit": Zero()},
-        {"site": "attn_in"},
-        {"site": "attn_in", "windows": (("layer", 3), ("position", 2))},
-        {"site": "z", "over": ("layer", "head"), "in_pairs": True, "positions": (7,)},
-        {"site": "resid_post", "windows": (("layer", 3),)},
-        {"site": "resid_post", "in_pairs": True, "positions": (7, 10)},
+        {"site": "attn_in", "positions": POSITIONS},
+        {"site": "attn_in", "windows": (("layer", 3), ("position", 2)), "positions": POSITIONS},
+        {"site": "z", "over": ("layer",), "in_pairs": True},
+        {"site": "resid_post", "windows": (("layer", 3),), "positions": POSITIONS},
+        {"site": "resid_post", "in_pairs": True, "positions": (7,)},
     ],
-    ids=["keys", "values", "zeroed keys", "reads", "windows of reads", "pairs of heads", "windows", "pairs"],
+    ids=["keys", "values", "zeroed keys", "reads", "windows of reads", "pairs of layers", "windows", "pairs"],
 )
 def test_what_a_layer_hands_on_is_each_lines_own(either: Desk, asked: dict[str, Any]) -> None:
     exact, fast = (swept(either, mode=mode, **asked) for mode in ("exact", "fast"))
