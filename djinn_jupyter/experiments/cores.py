@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 PROCESSES: Final = Path("/proc")
@@ -18,6 +20,24 @@ def seconds_without_core(pids: Sequence[int]) -> float | None:
     files = [file for pid in pids for file in (PROCESSES / str(pid) / "task").glob("*/schedstat")]
     found = [nanoseconds for file in files if (nanoseconds := _delay(file)) is not None]
     return sum(found) / 1e9 if found else None
+
+
+@dataclass(slots=True)
+class CoreWait:
+    """The share of a block's time for which the threads of some processes, all together, had no core; None until the
+    block has ended, and where the kernel does not count that."""
+
+    share: float | None = None
+
+
+@contextmanager
+def core_wait(pids: Sequence[int]) -> Iterator[CoreWait]:
+    """Measure how long these processes wait for a core during the block."""
+    found, before, begun = CoreWait(), seconds_without_core(pids), perf_counter()
+    yield found
+    seconds, after = perf_counter() - begun, seconds_without_core(pids)
+    if before is not None and after is not None:
+        found.share = max(0.0, after - before) / seconds
 
 
 def _delay(file: Path) -> int | None:

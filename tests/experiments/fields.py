@@ -21,7 +21,8 @@ FIELDS = {
         token_accuracy.entries[].kv_bytes_resident_during_pause
         token_accuracy.token_accuracy_mean token_accuracy.token_accuracy_std token_accuracy.latency_mean_ms
         token_accuracy.latency_std_ms token_accuracy.os_overhead_mean_percent token_accuracy.os_overhead_max_percent
-        os_overhead.pairs_ms os_overhead.percent.median os_overhead.percent.low os_overhead.percent.high
+        os_overhead.pairs_ms os_overhead.without_core os_overhead.percent.median os_overhead.percent.low
+        os_overhead.percent.high
         activation_steering.layer activation_steering.scale activation_steering.output_changed
         activation_steering.baseline_restore_time_ms activation_steering.steered_restore_time_ms
         activation_steering.token_diff_percent activation_steering.steering_successful

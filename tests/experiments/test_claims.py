@@ -78,7 +78,7 @@ HOLDING: dict[int, Values] = {
     6: {"leaving": six(1.41), "still": six(1.4)},
     7: {"copies": six(7.0), "stopped": six(100.0), "copied": six(99.0)},
     8: {"times": six(2.2)},
-    9: {"pairs": six([100.0, 100.5])},
+    9: {"pairs": six([100.0, 100.5]), "waited": 0.0},
     10: {"bytes": [0, 0]},
     11: {"rates": six(16e9 / GIB), **ON_A_GPU},
     12: {"ended": [True, True], "equal": [True, True]},
@@ -129,7 +129,7 @@ CHANGED: dict[int, dict[str, Any]] = {
     6: {"leaving": six(2.4), "still": six(0.4)},
     7: {"copies": six(20.0), "stopped": six(120.0), "copied": six(80.0)},
     8: {"times": six(9.0)},
-    9: {"pairs": six([100.0, 103.0])},
+    9: {"pairs": six([100.0, 103.0]), "waited": ({"pairs": six([100.0, 103.0])}, 0.05)},
     10: {"bytes": [0, 8]},
     11: {"rates": six(32e9 / GIB), "device": "cpu"},
     12: {"ended": [True, False], "equal": [False, True]},
@@ -337,7 +337,7 @@ def test_a_course_of_memory_that_was_not_seen_is_left_open() -> None:
 
 def test_a_timing_that_the_interval_leaves_open_names_what_decides() -> None:
     claim = next(one for one in CLAIMS if one.number == 9)
-    found = claim.verdict_on({"pairs": [[100.0, 100.0 + number] for number in range(7)]})
+    found = claim.verdict_on({"pairs": [[100.0, 100.0 + number] for number in range(7)], "waited": 0.0})
     assert found.verdict == "undecided"
     assert found.reason == "the interval has the bar inside; it needs a GPU"
 

@@ -16,12 +16,13 @@ import pytest
 
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments import cores
 from djinn_jupyter.experiments.baselines.by_hand import ByHand
 from djinn_jupyter.experiments.claims.judgement import WAITED, read_interval
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.streaming import Streaming
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.streaming import ring, subjects, turns
+from djinn_jupyter.experiments.streaming import ring, subjects
 from djinn_jupyter.experiments.streaming.judging import OPEN, Evidence, judged, left_open
 from djinn_jupyter.experiments.streaming.logits import Answer, compared
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
@@ -154,8 +155,8 @@ def test_no_verdict_is_one_that_waiting_for_a_core_could_have_turned(
 
 def test_a_reading_is_told_with_its_wait_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, clock = iter((5.0, 5.5)), iter((10.0, 12.0))
-    monkeypatch.setattr(turns, "seconds_without_core", lambda pids: next(kernel) if pids == [7] else None)
-    monkeypatch.setattr(turns, "perf_counter", lambda: next(clock, 13.0))
+    monkeypatch.setattr(cores, "seconds_without_core", lambda pids: next(kernel) if pids == [7] else None)
+    monkeypatch.setattr(cores, "perf_counter", lambda: next(clock, 13.0))
     once = Repetition(first=1.0, token=1.0, total=1.0)
     assert watched([7], lambda: once)() == replace(once, without_core=0.25)
     assert watched([8], lambda: once)() == once

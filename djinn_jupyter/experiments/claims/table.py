@@ -130,7 +130,7 @@ CLAIMS: Final = (
         sentence="operating overhead below 1 % (0.2 to 0.6 %)",
         measured="(time with a stop - time without) / time without, in pairs",
         unit="%",
-        reads={"pairs": W + "os_overhead.pairs_ms"},
+        reads={"pairs": W + "os_overhead.pairs_ms", "waited": W + "os_overhead.without_core"},
         judge=verdicts.overhead,
         told_by=GPU,
     ),

@@ -11,6 +11,7 @@ from djinn_jupyter.experiments.agents.quantiles import LEAST_REPETITIONS
 from djinn_jupyter.experiments.claims.judgement import (
     FEW,
     INSIDE,
+    WAITED,
     Judgement,
     arithmetic,
     at_least,
@@ -99,8 +100,14 @@ def restore(v: V) -> Judgement:
 
 
 def overhead(v: V) -> Judgement:
+    """Judge the overhead of a stop; waiting for a core, which other programs cause, refutes nothing."""
     percents = [100 * (stopped - plain) / plain for plain, stopped in v["pairs"]]
-    return at_most(percents, 1.0, "the additional time with a stop, in percent,")
+    found = at_most(percents, 1.0, "the additional time with a stop, in percent,")
+    low = found.interval.low if found.interval is not None else 0.0
+    least = (100 + low) * (1 - v["waited"]) - 100  # where all waiting for a core was that of the stops
+    if found.verdict == "refuted" and least <= 1.0:
+        return replace(found, verdict="undecided", reason=WAITED)
+    return found
 
 
 def wire(v: V) -> Judgement:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from time import perf_counter
 
-from djinn_jupyter.experiments.cores import seconds_without_core
+from djinn_jupyter.experiments.cores import core_wait
 
 Measure = Callable[[], "Repetition"]
 Tool = Callable[[], AbstractContextManager[Mapping[str, Measure]]]
@@ -32,11 +31,9 @@ def watched(pids: Sequence[int], measure: Measure) -> Measure:
     """Return `measure` with the time that the threads of these processes waited for a core."""
 
     def reading() -> Repetition:
-        before, begun = seconds_without_core(pids), perf_counter()
-        found = measure()
-        seconds, after = perf_counter() - begun, seconds_without_core(pids)
-        waited = None if before is None or after is None else max(0.0, after - before) / seconds
-        return replace(found, without_core=waited)
+        with core_wait(pids) as waited:
+            found = measure()
+        return replace(found, without_core=waited.share)
 
     return reading
 

@@ -7,26 +7,30 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
+from djinn_jupyter.experiments.cores import core_wait
 from djinn_jupyter.experiments.course import Course, timed
 from djinn_jupyter.experiments.intervals import MedianInterval
+from djinn_jupyter.experiments.serving import pids_of
 from djinn_jupyter.experiments.whitebox.trials import run_prompt, stopped_and_resumed
 
 
 def measure_overhead(course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int]) -> dict[str, Any]:
-    """Return the fields of `os_overhead`: milliseconds of each pair, and of the overheads in percent the median with
-    its interval. The stops go through the layers of the file in turns."""
+    """Return the fields of `os_overhead`: milliseconds of each pair, of the overheads in percent the median with its
+    interval, and the share of the pairs' time for which the engine's threads had no core (None where the kernel does
+    not count that). The stops go through the layers of the file in turns."""
     wanted, layers = file.experiment, file.experiment.breakpoints.layers
     session, new = engine.session("overhead", fresh=True), wanted.inference.continuation_tokens
     _pair(session, prompt, new, layers[0], first="plain")  # the first pair is slow and not counted
     pairs = []
-    for number in range(wanted.overhead_pairs):
-        course.check_time()
-        first = "stopped" if number % 2 else "plain"
-        pairs.append(_pair(session, prompt, new, layers[number % len(layers)], first=first))
+    with core_wait(pids_of(engine)) as waited:
+        for number in range(wanted.overhead_pairs):
+            course.check_time()
+            first = "stopped" if number % 2 else "plain"
+            pairs.append(_pair(session, prompt, new, layers[number % len(layers)], first=first))
     session.close()
     found = MedianInterval.of([100 * (stopped - plain) / plain for plain, stopped in pairs])
     course.tell(f"Overhead: {found.median:.2f}% ({found.low:.2f} to {found.high:.2f}%, {found.count} pairs)")
-    return {"pairs_ms": [list(pair) for pair in pairs], "percent": found.fields()}
+    return {"pairs_ms": [list(pair) for pair in pairs], "percent": found.fields(), "without_core": waited.share}
 
 
 def _pair(session: RemoteSession, prompt: list[int], new: int, layer: int, *, first: str) -> tuple[float, float]:
