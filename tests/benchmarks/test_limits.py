@@ -44,3 +44,10 @@ def test_multiplications_are_those_of_the_weights() -> None:
     assert limits.ours(residuals, 0, shape) == sum(3 * (n - 1) + 12 for n in rows) * 100
     assert limits.ours(heads, 0, shape) == 3 * (POSITIONS * 9 + (POSITIONS - 1) * 3 + 12 + 9) * 100
     assert limits.theirs(residuals, shape) == 2 * POSITIONS * POSITIONS * (2 * 12 * 100 + 10 * 100)
+
+
+def test_a_cell_alone_runs_all_rows_from_its_layer_on() -> None:
+    residuals, heads, _ = CASES
+    shape = Shape(layers=2, width=10, heads=3, vocabulary=100)
+    assert limits.alone(residuals, 0, shape) == POSITIONS * 12 * 100  # of the layer after the first
+    assert limits.alone(heads, 0, shape) == POSITIONS * (12 + 9 + 9) / 2 * 100
