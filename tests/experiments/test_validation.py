@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from djinn_jupyter.experiments.configuration.architecture import architecture, s
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile, chosen_tests
 from djinn_jupyter.experiments.course import Unmeasured
+from djinn_jupyter.experiments.link import Link, TimedCopy
 from djinn_jupyter.experiments.validation import logit_equivalence, sleep
 from djinn_jupyter.experiments.validation.opening import AnswerLate, card_for, endpoint, within
 
@@ -155,6 +157,20 @@ def test_a_sleep_that_was_one() -> None:
 @pytest.mark.parametrize("changes", [{"idle": 0.9}, {"sleep_ms": 2999.0}, {"residency": "resident"}, {"equal": False}])
 def test_a_sleep_that_was_none(changes: dict[str, Any]) -> None:
     assert not slept(**changes)["passed"]
+
+
+@pytest.mark.parametrize(("seconds", "passed"), [(1.0, True), (0.0, False)])
+def test_a_sleep_whose_copies_took_no_time_fails(monkeypatch: pytest.MonkeyPatch, seconds: float, passed: bool) -> None:
+    """The planted fault: the clock of a copy begins when it is over."""
+    night, course, wanted = night_of(), MagicMock(), file().agent_sleep_resume
+    night.copies.append(TimedCopy(what="The agent", way="out", nbytes=8, seconds=seconds))
+    monkeypatch.setattr(sleep, "engine_for", MagicMock())
+    monkeypatch.setattr(sleep, "_night", lambda *_: night)
+    monkeypatch.setattr(sleep, "measured_link", lambda *_: Link(copies={"in": [(8, 1.0)], "out": [(8, 1.0)]}))
+    assert wanted is not None
+    found = sleep.run(course, file(), wanted)
+    assert (found["passed"], found["link"]["out"]["transfers"]) == (passed, 1)
+    assert passed or "faster than the link" in found["failures"][0]
 
 
 def test_a_rest_begins_by_the_engines_clock() -> None:

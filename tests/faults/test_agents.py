@@ -11,6 +11,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.memory.offload.tiers import Load, Tiers
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.session import run
+from djinn_jupyter.engine.session.residence import Swap
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.experiments.agents import crowd, experiment
 from tests.faults.inside import Inside, Ran
@@ -73,6 +74,15 @@ def test_keys_and_values_that_are_not_restored_change_a_text(inside: Inside, mon
     assert ran.status == 1
     assert "lru, 6 agents: a text differs from the same agent alone." in ran.report
     assert rows(ran)["lru"]["bits_equal_alone"] < 6
+
+
+def test_copies_that_took_no_time_fail_the_run(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Swap.settle
+    monkeypatch.setattr(Swap, "settle", lambda swap, batch, size, seconds: settle(swap, batch, size, 0.0))
+    ran = agents(inside, "ways=[lru]")
+    assert ran.status == 1
+    assert "faster than the link" in ran.report
+    assert ran.file("agents_results.json")["link"]["out"]["transfers"] > 0
 
 
 def test_a_turn_that_is_refused_in_its_pass_is_read_once(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
