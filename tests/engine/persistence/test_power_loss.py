@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.persistence import journal as journals
 from djinn_jupyter.engine.persistence import journal_file as journal_files
+from djinn_jupyter.engine.persistence import journal_folder as journal_folders
 from djinn_jupyter.engine.persistence import locked_folder as locked_folders
 from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, describe
 from djinn_jupyter.engine.persistence.image import (
@@ -175,7 +176,7 @@ class Office:
         for journal in self.journals:
             journal._wait()
             journal._thread.close()
-            os.close(journal._locked._lock)
+            os.close(journal._own._lock)
         self.journals = []
         self.begin()
 
@@ -183,13 +184,14 @@ class Office:
         """End the engine process."""
         for journal in self.journals:
             journal._thread.close()
-            os.close(journal._locked._lock)
+            os.close(journal._own._lock)
 
 
 def open_journal(root: Path) -> Journal:
     """Open a journal as an engine does."""
     persistence = object.__new__(Persistence)
     persistence.identity, persistence._device, persistence._journals = MODEL, CPU, root / "djinn" / "journals"
+    persistence._shared = False
     return persistence.open_journal(MODELS, lambda: None)
 
 
@@ -347,7 +349,8 @@ def test_each_forcing_is_needed(left_out: str, tmp_path: Path, monkeypatch: pyte
         case "of_folders":
             monkeypatch.setattr(locked_folders, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
         case "of_berths":
-            monkeypatch.setattr(locked_folders, "force_names", lambda folder: None)
+            for module in (locked_folders, journal_folders):
+                monkeypatch.setattr(module, "force_names", lambda folder: None)
         case "of_names":
             monkeypatch.setattr(journal_files, "force_names", lambda folder: None)
         case "of_bytes":
