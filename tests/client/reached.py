@@ -23,11 +23,11 @@ def reached(
     it has no session."""
     clients = ClientTable(desk.engine, shut_down=lambda: None)
     channels = [_channel(desk, clients, holder, notebooks.get(holder)) for holder in holders or (ME.name,)]
-    desk.hears = lambda event: [channel.publish(event) for channel in channels] and None
+    heard, desk.hears = desk.hears, lambda event: [channel.publish(event) for channel in channels] and None
     try:
         yield [RemoteEngine(channel) for channel in channels]
     finally:
-        desk.hears = lambda event: None
+        desk.hears = heard
         desk.close_all()
 
 

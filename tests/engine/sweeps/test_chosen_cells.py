@@ -52,9 +52,9 @@ def test_chosen_cells_have_the_bits_that_they_have_among_all_and_others_none(
 
 
 def test_progress_counts_the_chosen_cells(desk: Desk) -> None:
-    heard: list[told.SweepProgressed] = []
-    desk.hears = lambda event: heard.append(event) if isinstance(event, told.SweepProgressed) else None
+    desk.events.clear()
     swept(desk, chosen=(5, 12, 0))
+    heard = [event for event in desk.events if isinstance(event, told.SweepProgressed)]
     assert {event.total for event in heard} == {3}
     assert heard[-1].done == 3
     assert sorted(cell for event in heard for cell in event.cells) == [0, 5, 12]
