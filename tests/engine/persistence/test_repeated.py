@@ -86,6 +86,8 @@ def images(desk: Desk) -> dict[str, Any]:
 def alive(tmp_path: Path) -> Iterator[tuple[Desk, Desk, Path]]:
     """An engine with a journal, one to come after it, and the journal's folder."""
     one, other = pair_of("llama")
+    for kept in one.ask(ask.ListCheckpoints()).checkpoints:  # of other tests
+        one.ask(ask.DropCheckpoint(name=kept.name))
     journal(one, tmp_path / "alive")
     yield one, other, tmp_path
     for desk in (one, other):

@@ -25,7 +25,7 @@ from tests.wire import values
 
 SHARED: Final = f"bert@{GUESSED}"  # as anna names it
 PROMPT: Final = tokens(9, seed=4)
-OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.Collect, ask.RestoreCheckpoint}
+OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.Collect, ask.RestoreCheckpoint, ask.AddModule}
 NAMING: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest) or kind in (ask.Listen, ask.Unlisten)]
 MOST: Final = 4  # cases of a kind
 
