@@ -10,6 +10,7 @@ import pytest
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.experiments import cores
 from djinn_jupyter.experiments.claims.answers import answers
 from djinn_jupyter.experiments.claims.claim import StatedClaim
 from djinn_jupyter.experiments.claims.results import Results
@@ -371,6 +372,7 @@ def test_a_planted_slow_stop_is_refuted(
     monkeypatch.setattr(overhead, "timed", clock.timed)
     monkeypatch.setattr(trials, "timed", clock.timed)
     monkeypatch.setattr(trials, "perf_counter", clock)
+    monkeypatch.setattr(cores, "seconds_without_core", lambda pids: 0.0)
     inside = Inside(tmp_path)
     with one_thread():
         ran = inside.run(
