@@ -4,7 +4,7 @@ import { fireEvent, screen } from '@testing-library/react';
 
 import { Activation } from '../src/panels/activation';
 import { SessionDescription, WireRequest } from '../src/wire';
-import { refuse, session } from './double';
+import { engine, refuse, session } from './double';
 import { Drawn, drawn, settled } from './drawn';
 
 const STOPPED: Partial<SessionDescription> = {
@@ -134,6 +134,16 @@ test('a session that went on and then left the device shows nothing of the stop 
   await has(session('a', { ...STOPPED, stop: ELSEWHERE, residency: 'host' }));
   expect(screen.queryByText('resid_post.1')).toBeNull();
   expect(screen.getByRole('button', { name: 'Bring it back' })).toBeTruthy();
+});
+
+test('while the line is down what was not read says when it will be', async () => {
+  const { channel, show } = drawn(Activation);
+  channel.answer = () => new Promise(() => undefined);
+  const there = engine('e1', session('a', STOPPED));
+  await show(there);
+  expect(screen.getByText('Reading the activation.')).toBeTruthy();
+  await show({ ...there, found: { ...there.found, down_since: 1 } });
+  expect(screen.getByText('The activation is read when the line is back.')).toBeTruthy();
 });
 
 test('what was read of two stops is not shown as one', async () => {

@@ -5,7 +5,7 @@ import * as React from 'react';
 import { pool, toFloats } from '../models/arrays';
 import { headsOf, ofHead } from '../models/heads';
 import { reasonOf } from '../service/channel';
-import { Place, find } from '../models/live';
+import { Place, find, isDown } from '../models/live';
 import { same } from '../models/choice';
 import { IDjinn } from '../tokens';
 import { spellNumber, spellShare, spellToken } from '../models/spell';
@@ -50,7 +50,11 @@ export function Activation({ service, trans }: PanelProps): React.JSX.Element {
       ) : stop === null && chosen !== null && session !== null && isAway(session) ? (
         <Away place={chosen} service={service} trans={trans} />
       ) : stop === null ? (
-        <Empty>{trans.__('Reading the activation.')}</Empty>
+        <Empty>
+          {isDown(chosen && model.live.engines[chosen.engine])
+            ? trans.__('The activation is read when the line is back.')
+            : trans.__('Reading the activation.')}
+        </Empty>
       ) : 'refused' in stop ? (
         <p className="djinn-Notice djinn-mod-bad">{stop.refused}</p>
       ) : (
