@@ -32,7 +32,7 @@ from tests.ports import free_port
 from tests.process.nursery import Nursery
 from tests.process.relay import Relay
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.alone]  # a run has to be under way when its engine is killed
 PATIENCE_SECONDS: Final = 120.0
 PROMPT: Final = tokens(12)
 
