@@ -173,7 +173,7 @@ def test_the_limit_is_hard(tmp_path: Path, small_files: str) -> None:
     run = started("whitebox", tmp_path, small_files, pause, *trials, *steering, "duration=0.1")
     run.until("Starting the engine")
     assert run.ends() == 1
-    assert run.engines() == []
+    assert psutil.wait_procs(run.engines(), timeout=SECONDS)[1] == []
     found = run.file("djinn_breakpoint_results.json")
     assert (found["status"], found["interrupted"]) == ("partial", True)
     assert "has reached its limit of 0.1 minutes" in (tmp_path / "report.md").read_text()
