@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
     from djinn_jupyter.client.grid import Grid as Grid
+    from djinn_jupyter.client.heads import HeadPatterns as HeadPatterns
+    from djinn_jupyter.client.heads import HeadScores as HeadScores
     from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.client.loading import attach as attach
     from djinn_jupyter.client.loading import connect as connect
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.paths import path as path
-    from djinn_jupyter.client.reproducing import Reproduction as Reproduction
     from djinn_jupyter.client.reproducing import reproduce as reproduce
+    from djinn_jupyter.client.reproduction import Reproduction as Reproduction
+    from djinn_jupyter.client.scoring import Losses as Losses
     from djinn_jupyter.client.session import RemoteSession as RemoteSession
     from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
     from djinn_jupyter.client.stops import Finished as Finished
@@ -55,7 +58,10 @@ _HOMES = {
     "collect": "client.engine",
     "Activations": "client.activations",
     "Grid": "client.grid",
-    "Reproduction": "client.reproducing",
+    "Reproduction": "client.reproduction",
+    "Losses": "client.scoring",
+    "HeadScores": "client.heads",
+    "HeadPatterns": "client.heads",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",
     "Paused": "client.stops",

@@ -12,8 +12,9 @@ import msgspec
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.client.frames import frame_of
-from djinn_jupyter.client.grid_files import KeptGrid, decoded, encoded, put
+from djinn_jupyter.client.grid_files import GRID, KeptGrid
 from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
+from djinn_jupyter.client.result_files import encoded, named, put, read
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.replies import Swept
@@ -22,7 +23,6 @@ from djinn_jupyter.wire.sweeps import Continued, EditedLine, Measured, Recipe
 if TYPE_CHECKING:
     import numpy as np
 
-ENDING: Final = ".grid.djinn"
 UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its last cell
 RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
 
@@ -242,9 +242,7 @@ class Grid:
 
         The file is one of safetensors, whose tensor `values` has the axes of the grid; `dj.reproduce` computes it
         again."""
-        target = Path(path)
-        if not target.name.endswith(ENDING):
-            raise UsageError(f"A grid is kept in a file that ends in {ENDING}; {target.name} does not.")
+        target = named(path, GRID)
         kept = KeptGrid(
             paired=self.paired,
             several=self.several,
@@ -252,7 +250,7 @@ class Grid:
             missing=self.missing,
             replies=self.replies,
         )
-        put(target, encoded(kept, self.values.shape), replace=replace or self._is_made_again(target))
+        put(target, encoded(kept, kept.tensors(self.values.shape)), replace=replace or self._is_made_again(target))
         return target
 
     def _is_made_again(self, path: Path) -> bool:
@@ -266,12 +264,7 @@ class Grid:
     @classmethod
     def read(cls, path: str | Path) -> Grid:
         """Return the grid that `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
-        source = Path(path)
-        try:
-            data = source.read_bytes()
-        except OSError as error:
-            raise UsageError(f"{source} could not be read: {error.strerror or error}.") from None
-        kept = decoded(data, source.name)
+        kept = read(path, GRID)
         return cls(
             kept.replies,
             paired=kept.paired,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.measurement import Measurement, ruling_session
+from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
@@ -18,21 +19,42 @@ from djinn_jupyter.wire.heads import MOST_LINES
 from djinn_jupyter.wire.replies import HeadsRead
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 Kind = Literal["previous", "duplicate", "induction"]
 KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
 
 
-class HeadScores(Tabular):
+class HeadScores(Measurement):
     """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
     (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
     a place. `counted` are the positions that have."""
 
-    def __init__(self, read: HeadsRead, of: str) -> None:
-        self.layers, self.of = read.layers, of
+    _kind = SCORES
+
+    def __init__(self, read: HeadsRead, over: str) -> None:
+        self.read_heads, self.over = read, over
+        self.layers, self.tokens, self.made = read.layers, read.lines, (read.made,)
         self.counted = dict(zip(KINDS, read.counted, strict=True))
-        self.previous, self.duplicate, self.induction = to_numpy(read.scores)
+        self.values = to_numpy(read.scores)
+        self.previous, self.duplicate, self.induction = self.values
+
+    @property
+    def _content(self) -> KeptHeads:
+        return KeptHeads(read=self.read_heads, of=self.over)
+
+    @classmethod
+    def _with_content(cls, content: KeptHeads) -> HeadScores:
+        return cls(content.read, content.of)
+
+    def again(self, channel: Channel) -> HeadScores:
+        """Return the same scores, measured anew."""
+        return HeadScores(_read_again(channel, self.read_heads), self.over)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the kind, the layer and the head of a score."""
+        kind, layer, head = index
+        return {"kind": KINDS[kind], "layer": self.layers[layer], "head": head}
 
     @property
     def heads(self) -> int:
@@ -62,18 +84,40 @@ class HeadScores(Tabular):
         return {"layer": [layer for layer, _ in places], "head": [head for _, head in places], **scores}
 
     def __repr__(self) -> str:
-        return f"Scores of {len(self.layers)} layers x {self.heads} heads: {self.of}"
+        return f"Scores of {len(self.layers)} layers x {self.heads} heads: {self.over}"
 
 
-class HeadPatterns(Tabular):
+class HeadPatterns(Measurement):
     """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
     have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
 
-    def __init__(self, read: HeadsRead, of: str) -> None:
+    _kind = PATTERNS
+
+    def __init__(self, read: HeadsRead, over: str) -> None:
         assert read.patterns is not None
         self.layers, self.texts, self.pooled = read.layers, read.texts, read.pooled
-        self.values: np.ndarray[Any, Any] = to_numpy(read.patterns)
-        self.scores = HeadScores(read, of)
+        self.tokens, self.made = read.lines, (read.made,)
+        self.values = to_numpy(read.patterns)
+        self.scores = HeadScores(read, over)
+
+    @property
+    def _content(self) -> KeptHeads:
+        return KeptHeads(read=self.scores.read_heads, of=self.scores.over)
+
+    @classmethod
+    def _with_content(cls, content: KeptHeads) -> HeadPatterns:
+        if content.read.patterns is None:
+            raise UsageError("The file has head scores, and no patterns; read it as dj.HeadScores.")
+        return cls(content.read, content.of)
+
+    def again(self, channel: Channel) -> HeadPatterns:
+        """Return the same patterns, measured anew."""
+        return HeadPatterns(_read_again(channel, self.scores.read_heads), self.scores.over)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the layer, the head, the query's position and the key's (of blocks their first)."""
+        layer, head, query, key = index
+        return {"layer": self.layers[layer], "head": head, "query": query * self.pooled, "key": key * self.pooled}
 
     @property
     def heads(self) -> int:
@@ -128,6 +172,11 @@ def _read(
     with interruptible("The reading of heads"), temporary_session(channel, "heads") as session:
         request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
         return ask_for(channel, request, HeadsRead)
+
+
+def _read_again(channel: Channel, read: HeadsRead) -> HeadsRead:
+    with ruling_session(channel, read.made) as rules_of:
+        return _read(channel, read.lines, patterns=read.patterns is not None, rules_of=rules_of)
 
 
 class HeadsOfSession:

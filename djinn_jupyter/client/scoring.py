@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.measurement import Measurement, ruling_session
+from djinn_jupyter.client.measurement_files import LOSSES, KeptLosses
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
@@ -26,26 +29,49 @@ if TYPE_CHECKING:
 ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 
 
-class Losses(Tabular):
+class Losses(Measurement):
     """The loss of each token of some prompts but their first: its negative log-likelihood, in nats.
 
     `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32. Where
     prompts shared passes `mode` is "fast", and `largest_difference` by how much losses computed together differed from
     the same computed alone; `notes` say why none were shared."""
 
-    def __init__(
-        self,
-        tokens: Iterable[tuple[int, ...]],
-        values: np.ndarray[Any, Any],
-        *,
-        mode: Mode = "exact",
-        largest_difference: float | None = None,
-        notes: Iterable[str] = (),
-    ) -> None:
-        self.tokens, self.values = tuple(tokens), values
-        self.mode: Mode = mode
-        self.largest_difference, self.notes = largest_difference, tuple(notes)
+    _kind = LOSSES
+
+    def __init__(self, replies: Sequence[Scored]) -> None:
+        import numpy as np
+
+        self.replies = tuple(replies)
+        self.tokens = tuple(prompt for reply in replies for prompt in reply.tokens)
+        self.values = np.concatenate([to_numpy(reply.values) for reply in replies])
+        self.made = tuple(reply.made for reply in replies)
+        self.mode: Mode = "fast" if any(reply.mode == "fast" for reply in replies) else "exact"
+        differences = [d for reply in replies if (d := reply.largest_difference) is not None]
+        self.largest_difference: float | None = max(differences, default=None)
+        self.notes: tuple[str, ...] = tuple(dict.fromkeys(note for reply in replies for note in reply.notes))
         self._starts = [0, *accumulate(len(prompt) - 1 for prompt in self.tokens)]
+
+    @property
+    def _content(self) -> KeptLosses:
+        return KeptLosses(replies=self.replies)
+
+    @classmethod
+    def _with_content(cls, content: KeptLosses) -> Losses:
+        return cls(content.replies)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the losses follow from: as of every measurement, and the mode and the seed."""
+        return {**super().recipe, "mode": self.mode, "seed": self.replies[0].seed}
+
+    def again(self, channel: Channel) -> Losses:
+        """Return the same losses, measured anew, prompts together that were."""
+        return Losses([_scored_again(channel, reply) for reply in self.replies])
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the prompt and the position of the token with this loss."""
+        prompt = bisect.bisect_right(self._starts, index[0]) - 1
+        return {"prompt": prompt, "position": index[0] - self._starts[prompt] + 1}
 
     @property
     def loss(self) -> float:
@@ -96,7 +122,7 @@ def loss_of(
                 raise
             said, losses = _kept(found)
             raise MeasurementEnded(f"The measurement ended before its last prompt: {error} {said}", losses) from error
-    return _losses_of(found)
+    return Losses(found)
 
 
 def _score(channel: Channel, prompts: object, request_of: Callable[..., ask.Score], found: list[Scored]) -> None:
@@ -113,21 +139,14 @@ def _score(channel: Channel, prompts: object, request_of: Callable[..., ask.Scor
 
 
 def _kept(found: Sequence[Scored]) -> tuple[str, Losses | None]:
-    losses = _losses_of(found) if found else None
+    losses = Losses(found) if found else None
     return "" if losses is None else f"Of the first prompts it had found: {losses}.", losses
 
 
-def _losses_of(found: Sequence[Scored]) -> Losses:
-    import numpy as np
-
-    tokens = [prompt for reply in found for prompt in reply.tokens]
-    return Losses(
-        tokens,
-        np.concatenate([to_numpy(reply.values) for reply in found]),
-        mode="fast" if any(reply.mode == "fast" for reply in found) else "exact",
-        largest_difference=max((d for reply in found if (d := reply.largest_difference) is not None), default=None),
-        notes=dict.fromkeys(note for reply in found for note in reply.notes),
-    )
+def _scored_again(channel: Channel, reply: Scored) -> Scored:
+    with ruling_session(channel, reply.made) as rules_of, temporary_session(channel, "score") as session:
+        request = ask.Score(session=session, prompts=reply.tokens, rules_of=rules_of, mode=reply.mode, seed=reply.seed)
+        return ask_for(channel, request, Scored)
 
 
 class ScoredSession:
@@ -151,7 +170,7 @@ class ScoredSession:
             raise UsageError("The present line runs in a pass of its own; fast is for several prompts.")
         scored = _scored_line(self._channel, self.name, "loss")
         _require_two(scored.tokens[0], 0)
-        return Losses(scored.tokens, to_numpy(scored.values))
+        return Losses([scored])
 
     def metrics(self, *texts: str) -> tuple[float, ...]:
         """Return metrics, as those of `dj.sweep`, of the logits in which the last finished pass ended. UsageError

@@ -35,7 +35,7 @@ def scores_view(scores: HeadScores) -> View:
         part(folded(_figures(scores))),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
         title="Heads",
-        beside=scores.of,
+        beside=scores.over,
     )
     return View(plain="\n".join([repr(scores), columns(best), *notes]), html=html)
 

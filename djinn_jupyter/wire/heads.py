@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
@@ -30,7 +31,7 @@ class HeadsRead(ReplyBase, frozen=True, tag="HeadsRead"):
     with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
     such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
     queries, keys], fp32, of the first line, whose tokens are `texts`: blocks of `pooled` positions have their largest
-    weight."""
+    weight. `lines` are the tokens of each, and `made` what else the scores follow from."""
 
     layers: tuple[int, ...]
     scores: Array
@@ -38,3 +39,5 @@ class HeadsRead(ReplyBase, frozen=True, tag="HeadsRead"):
     texts: tuple[str, ...]
     patterns: Array | None
     pooled: int
+    lines: tuple[tuple[int, ...], ...]
+    made: Circumstances

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
@@ -33,10 +34,12 @@ class Scored(ReplyBase, frozen=True, tag="Scored"):
     """`tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
     token but the first, or logits [positions, vocabulary]. `largest_difference` is by how much losses computed together
     differed from the same computed alone, of those that were; None where each prompt was computed alone, as `mode`
-    says then, for the reasons in `notes`."""
+    says then, for the reasons in `notes`. `seed` is the request's, and `made` what else the values follow from."""
 
     tokens: tuple[tuple[int, ...], ...]
     values: Array
+    made: Circumstances
+    seed: int = 0
     mode: Mode = "exact"
     largest_difference: float | None = None
     notes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.reproducing import compared
+from djinn_jupyter.client.reproducing_grids import compared_grids
 from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.errors import StorageFailed, UsageError
 from tests.client.reached import reached
@@ -81,7 +81,7 @@ def test_the_rows_that_shared_a_call_share_one_again(
     assert calls(found.again) == calls(grid)
     assert found.same, found
     monkeypatch.setattr(CallPlan, "next", lambda plan, learned: learned)
-    others = compared(with_values(grid, grid.values + 1), dj.reproduce(engine, grid).again)
+    others = compared_grids(with_values(grid, grid.values + 1), dj.reproduce(engine, grid).again)
     assert others.notes[-1].startswith("Other cells shared a pass than then")
 
 
@@ -116,7 +116,7 @@ def test_other_weights_are_named_with_the_value_that_differs_most(engine: Remote
     with reached(build_desk(model, tokenizer())) as [trained]:
         found = dj.reproduce(trained, file)
         assert [name for name, _, _ in found.origin] == ["model", "weights"]
-    differences = np.abs(found.grid.values - found.again.values)
+    differences = np.abs(found.before.values - found.again.values)
     at = np.unravel_index(np.argmax(differences), differences.shape)
     assert not found.same
     assert found.different == np.count_nonzero(differences)
@@ -150,16 +150,16 @@ def test_one_bit_is_seen_and_a_nan_is_equal_to_itself_alone(engine: RemoteEngine
     grid = swept(engine, mode="exact")
     one = grid.values.copy()
     one[1, 2] = np.nextafter(one[1, 2], np.inf)
-    found = compared(grid, with_values(grid, one))
+    found = compared_grids(grid, with_values(grid, one))
     assert (found.same, found.different, found.place) == (False, 1, {"layer": 1, "position": 2})
     assert 0 < found.largest_difference < 1e-12
     spoiled = np.where(np.arange(15).reshape(3, 5) == 4, np.nan, grid.values)
-    found = compared(grid, with_values(grid, spoiled))
+    found = compared_grids(grid, with_values(grid, spoiled))
     assert (found.different, found.largest_difference, found.place) == (1, np.inf, {"layer": 0, "position": 4})
-    assert compared(with_values(grid, spoiled), with_values(grid, spoiled)).same
+    assert compared_grids(with_values(grid, spoiled), with_values(grid, spoiled)).same
     line = msgspec.structs.replace(grid.replies[0].measured[0], corrupted=0.5)
     other = dj.Grid([msgspec.structs.replace(grid.replies[0], measured=(line,))])
-    assert "the metrics of the unedited lines are not" in repr(compared(grid, other))
+    assert "the metrics of the unedited lines are not" in repr(compared_grids(grid, other))
 
 
 def test_a_grid_that_was_cut_short_cannot_be_computed_again_until_it_is_finished(engine: RemoteEngine) -> None:
@@ -257,13 +257,16 @@ def test_a_file_that_is_no_grid_of_ours_is_one_sentence(engine: RemoteEngine, tm
         (with_text(format=2, version="9.9"), "has format 2, .* written by another version, '9.9'"),
         (with_head(values=7), "is no grid"),
         (with_head(__metadata__=[]), "is no grid"),
-        (crafted(texts=["a"]), "is no grid that .*: its positions have no tokens"),
-        (crafted(places=[[0], [1]]), "is no grid that .*: its values and its axes do not fit"),
-        (crafted(measured=[]), "is no grid that .*: it has no values"),
-        (crafted({**head, "values": {**head["values"], "dtype": "I64"}}), "is no grid that .*: .* not float64"),
+        (crafted(texts=["a"]), "is no grid of a sweep that .*: its positions have no tokens"),
+        (crafted(places=[[0], [1]]), "is no grid of a sweep that .*: its values and its axes do not fit"),
+        (crafted(measured=[]), "is no grid of a sweep that .*: it has no values"),
+        (
+            crafted({**head, "values": {**head["values"], "dtype": "I64"}}),
+            "is no grid of a sweep .*: .* not float64",
+        ),
         (
             crafted({**head, "values": {**head["values"], "data_offsets": [8, 16]}}),
-            "is no grid that .* needs 120 bytes",
+            "is no grid of a sweep that .* needs 120 bytes",
         ),
     ]:
         file.write_bytes(spoiled)

@@ -10,6 +10,7 @@ import torch
 from djinn_jupyter.engine.collecting import shard, shard_file
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire import replies, requests
+from tests.magics.headed import made
 
 
 class Collecting:
@@ -39,7 +40,7 @@ class Collecting:
     def _score(self, request: requests.Score) -> replies.Reply:
         tokens = tuple((1, 2, 3, 4, 5) if isinstance(line, str) else line for line in request.prompts)
         losses = torch.full((sum(map(len, tokens)) - len(tokens),), 0.5)
-        return replies.Scored(tokens=tokens, values=to_array(losses))
+        return replies.Scored(tokens=tokens, values=to_array(losses), made=made())
 
     def _tokenize(self, request: requests.Tokenize) -> replies.Reply:
         return replies.Tokenized(tokens=(1, 2, 3), texts=("a", " te", "xt"), text=request.text)

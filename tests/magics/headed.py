@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.provenance import Provenance
+
+
+def made() -> Circumstances:
+    """Return the circumstances of what the double says."""
+    by = {field.name: "double" for field in msgspec.structs.fields(Provenance)} | {"threads": 1}
+    return Circumstances(rules=(), attention=None, by=msgspec.convert(by, Provenance))
 
 
 def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int = 4) -> replies.HeadsRead:
@@ -19,6 +28,8 @@ def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int =
         texts=tuple(f" t{n}" for n in range(length)),
         patterns=to_array(pattern) if patterns else None,
         pooled=1,
+        lines=(tuple(range(length)),),
+        made=made(),
     )
 
 

@@ -35,7 +35,7 @@ def test_what_is_no_whole_grid_is_one_line(notebook: Notebook, tmp_path: Path) -
     notebook.cell(f"%djinn_sweep resid_post --edit zero {METRIC} -o grid")
     assert "neither a variable nor a file 'nothing'" in notebook.fails("%djinn_reproduce nothing")
     notebook.cell("three = 3")
-    assert "grid is a Grid" in notebook.fails("%djinn_reproduce three")
+    assert "3 is none of these" in notebook.fails("%djinn_reproduce three")
     grid = notebook.shell.user_ns["grid"]
     notebook.shell.user_ns["old"] = Grid([msgspec.structs.replace(grid.replies[0], made=None)])
     assert "This grid is not whole" in notebook.fails("%djinn_reproduce old")

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import prompt_of, require_empty, require_prompt, under_rules_of
+from djinn_jupyter.engine.requests.origin import circumstances
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -29,6 +30,7 @@ from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.progress import Doing, Progress
 from djinn_jupyter.wire.replies import Scored
 
@@ -101,8 +103,11 @@ class CollectionRequests:
 
 
 class ScoreRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, workspace: Workspace) -> None:
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence = persistence
         self._batches = Batches(runtime)
 
     @handles(ask.Score, wakes_weights=True, changes=False)
@@ -114,10 +119,16 @@ class ScoreRequests:
             _require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
         ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
         rules = under_rules_of(ruling, session)
-        return self._steps(session, prompts, rules, request)
+        made = circumstances(self._persistence.identity, model, session, rules)
+        return self._steps(session, prompts, rules, request, made)
 
     def _steps(
-        self, session: Session, prompts: list[tuple[int, ...]], rules: tuple[Rule, ...], request: ask.Score
+        self,
+        session: Session,
+        prompts: list[tuple[int, ...]],
+        rules: tuple[Rule, ...],
+        request: ask.Score,
+        made: Circumstances,
     ) -> Steps:
         shared = SharedLosses(self._runtime, session, self._batches, first=request.first)
         if request.mode == "fast":
@@ -135,6 +146,8 @@ class ScoreRequests:
         return Scored(
             tokens=tuple(prompts),
             values=to_array(found[0] if len(found) == 1 else torch.cat(found)),
+            made=made,
+            seed=request.seed,
             mode="fast" if shared.losses else "exact",
             largest_difference=shared.largest,
             notes=() if shared.why_not is None else (f"Each prompt was computed alone, for {shared.why_not}.",),

@@ -10,8 +10,10 @@ from torch import Tensor
 from djinn_jupyter.engine.collecting.heads import KINDS, HeadsOfLayer, block_of, bytes_of, pattern_taps, read_line
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import fed_tokens, prompt_of, require_empty, under_rules_of
+from djinn_jupyter.engine.requests.origin import circumstances
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -20,13 +22,17 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.progress import Progress
 from djinn_jupyter.wire.replies import HeadsRead
 
 
 class HeadRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, workspace: Workspace) -> None:
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence = persistence
 
     @handles(ask.ReadHeads, wakes_weights=True, changes=False)
     def read_heads(self, request: ask.ReadHeads, holder: Holder) -> Steps:
@@ -36,7 +42,8 @@ class HeadRequests:
         ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
         rules = under_rules_of(ruling, session)
         layers = [HeadsOfLayer(tap=tap, wanted=request.patterns) for tap in pattern_taps(self._runtime.of(session))]
-        return self._steps(session, lines, rules, layers)
+        made = circumstances(self._persistence.identity, model, session, rules)
+        return self._steps(session, lines, rules, layers, made)
 
     def _steps(
         self,
@@ -44,6 +51,7 @@ class HeadRequests:
         lines: Sequence[tuple[int, ...]],
         rules: Sequence[Rule],
         layers: Sequence[HeadsOfLayer],
+        made: Circumstances,
     ) -> Steps:
         counted = [0] * len(KINDS)
         dtype = self._runtime.forward.model.dtype
@@ -69,6 +77,8 @@ class HeadRequests:
             texts=tuple(self._runtime.tokenizer.text_of(token) for token in lines[0]),
             patterns=to_array(_padded(patterns)) if patterns else None,
             pooled=block_of(len(lines[0])),
+            lines=tuple(lines),
+            made=made,
         )
 
 

@@ -1,15 +1,25 @@
-"""The origin of a result: which model computed it, and on what."""
+"""The origin of a result: which model computed it, on what, and under which rules."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
 import torch
 import transformers
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.machine import processor
-from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.interventions import Steer
+from djinn_jupyter.wire.nouns import AttentionName, ModelDescription
 from djinn_jupyter.wire.provenance import Provenance
+
+ANY_SESSION: Final = "measurement"
 
 
 def origin(identity: ModelIdentity, model: ModelDescription) -> Provenance:
@@ -28,6 +38,31 @@ def origin(identity: ModelIdentity, model: ModelDescription) -> Provenance:
         torch=str(torch.__version__),
         transformers=transformers.__version__,
         djinn=__version__,
+    )
+
+
+def circumstances(
+    identity: ModelIdentity, model: ModelDescription, session: Session, rules: Iterable[Rule]
+) -> Circumstances:
+    """Return what a measurement in this session, under these rules, follows from besides its request."""
+    return Circumstances(
+        rules=tuple(map(_asked_for, rules)),
+        attention=msgspec.convert(session.attention, AttentionName | None),
+        by=origin(identity, model),
+    )
+
+
+def _asked_for(rule: Rule) -> Steer:
+    """Return the request that makes a rule again, in whichever session."""
+    return Steer(
+        session=ANY_SESSION,
+        site=rule.named,
+        edit=rule.edit,
+        positions=rule.positions,
+        onward=rule.onward,
+        on=rule.on,
+        when=rule.when,
+        words=rule.words,
     )
 
 

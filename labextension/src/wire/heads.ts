@@ -9,7 +9,7 @@ import {
  * with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
  * such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
  * queries, keys], fp32, of the first line, whose tokens are `texts`: blocks of `pooled` positions have their largest
- * weight.
+ * weight. `lines` are the tokens of each, and `made` what else the scores follow from.
  */
 export interface HeadsRead {
   readonly reply: 'HeadsRead';
@@ -19,5 +19,7 @@ export interface HeadsRead {
   readonly texts: readonly string[];
   readonly patterns: ArrayJson | null;
   readonly pooled: number;
+  readonly lines: readonly (readonly number[])[];
+  readonly made: Circumstances;
   readonly not_kept: string | null;
 }

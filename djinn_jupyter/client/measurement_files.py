@@ -1,0 +1,57 @@
+"""The contents of the files of measurements: the replies of the engine, whose arrays are tensors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from djinn_jupyter.client.result_files import FileKind, KeptResult, Tensors
+from djinn_jupyter.wire.replies import HeadsRead, Scored
+
+
+class KeptMeasurement(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a file, whose arrays are `tensors`."""
+
+    def tensors(self) -> Tensors:
+        return {}
+
+
+class KeptLosses(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of losses: the replies of the engine, each to some of the prompts."""
+
+    replies: tuple[Scored, ...]
+
+    def tensors(self) -> Tensors:
+        return {f"losses {n}": (one.values.shape, [one.values]) for n, one in enumerate(self.replies)}
+
+    def check(self) -> None:
+        counts = [(sum(map(len, one.tokens)) - len(one.tokens),) for one in self.replies]
+        if not counts or counts != [one.values.shape for one in self.replies]:
+            raise ValueError("its losses are not those of its tokens")
+        if any(one.values.dtype != "float32" for one in self.replies):
+            raise ValueError("its losses are not float32")
+
+
+class KeptHeads(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of head scores, or of patterns: what was read, and `of` which lines, in words."""
+
+    read: HeadsRead
+    of: str
+
+    def tensors(self) -> Tensors:
+        found = {"scores": self.read.scores}
+        found |= {} if self.read.patterns is None else {"patterns": self.read.patterns}
+        return {name: (array.shape, [array]) for name, array in found.items()}
+
+    def check(self) -> None:
+        scores, patterns = self.read.scores, self.read.patterns
+        if scores.dtype != "float64" or scores.shape[:2] != (len(self.read.counted), len(self.read.layers)):
+            raise ValueError("its scores are not those of its layers")
+        if len(scores.shape) != 3 or not self.read.lines:
+            raise ValueError("its scores are of no heads, or of no lines")
+        if patterns is not None and (patterns.dtype != "float32" or patterns.shape[:2] != scores.shape[1:]):
+            raise ValueError("its patterns are not those of its heads")
+
+
+LOSSES: Final = FileKind(KeptLosses, ".losses.djinn", "file of losses")
+SCORES: Final = FileKind(KeptHeads, ".heads.djinn", "file of head scores")
+PATTERNS: Final = FileKind(KeptHeads, ".patterns.djinn", "file of attention patterns")

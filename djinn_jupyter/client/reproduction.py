@@ -1,0 +1,114 @@
+"""A result and the same computed again, compared bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.client.grid import Grid
+from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.wire.provenance import Provenance
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Result = Grid | Measurement
+DIGESTS: Final = ("configuration", "weights")
+LED_TO: Final = (
+    "architecture", *DIGESTS, "dtype", "attention", "device", "processor", "threads", "torch", "transformers", "djinn",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """A result as it was `before`, and the same `again`. `same` is True where they have the same bits: all values, and
+    what was measured `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that
+    have others, of which the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone
+    counts as infinite. `origin` has what differs between the models and machines: (name, then, now). `notes` are
+    sentences on what else does."""
+
+    before: Result
+    again: Result
+    same: bool
+    different: int
+    largest_difference: float
+    place: dict[str, Any]
+    origin: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+    besides: str = ""
+
+    def lines(self) -> list[str]:
+        """Return what was found, a sentence a line."""
+        differs = [f"{name}: {then} then, {now} now" for name, then, now in self.origin]
+        return [self._verdict(), *self.notes, *differs]
+
+    def _verdict(self) -> str:
+        count = self.before.values.size
+        if self.same:
+            return f"The same bits: {count:,} values of {self.before!r}."
+        if not self.different:
+            return f"Other bits: the {count:,} values are the same, and {self.besides} are not."
+        at = ", ".join(f"{axis} {place}" for axis, place in self.place.items())
+        where = f", most at {at}" if at else ""
+        return (
+            f"Other bits: {self.different:,} of {count:,} values differ, by up to {self.largest_difference:.3g}{where}."
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def compared(
+    before: Result,
+    again: Result,
+    place_of: Callable[[tuple[int, ...]], dict[str, Any]],
+    *,
+    origins: tuple[Provenance, Provenance],
+    notes: Callable[[bool], Sequence[str]],
+    differs: str = "",
+) -> Reproduction:
+    """Compare the values of two results of one shape. `differs` names what else of them has other bits; `notes` are
+    told whether all is the same."""
+    import numpy as np
+
+    other = bits(before.values) != bits(again.values)
+    place, most = dict[str, Any](), 0.0
+    if other.any():
+        differences = _differences(before.values, again.values)
+        at = np.unravel_index(int(np.argmax(np.where(other, differences, -1))), other.shape)
+        place, most = place_of(tuple(map(int, at))), float(differences[at])
+    same = not differs and not other.any()
+    return Reproduction(
+        before=before,
+        again=again,
+        same=same,
+        different=int(other.sum()),
+        largest_difference=most,
+        place=place,
+        origin=_origin(*origins),
+        notes=tuple(notes(same)),
+        besides=differs,
+    )
+
+
+def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return numbers by their bits, which are equal where those of a NaN are."""
+    return values.view(f"int{8 * values.itemsize}")
+
+
+def _differences(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        found = np.abs(one - other)
+    return np.where(np.isnan(found), np.where(np.isnan(one) & np.isnan(other), 0.0, np.inf), found)
+
+
+def _origin(then: Provenance, now: Provenance) -> tuple[tuple[str, str, str], ...]:
+    """Return what differs of all that bits follow from; a model's name is no such thing."""
+    named = ((name, str(getattr(then, name)), str(getattr(now, name))) for name in LED_TO)
+    found = [(name, before, here) for name, before, here in named if before != here]
+    if any(name in DIGESTS for name, _, _ in found):
+        found.insert(0, ("model", then.model, now.model))
+    return tuple(found)

@@ -1,0 +1,210 @@
+"""The file of a result: the safetensors format, so that other programs read its values, with the engine's replies
+beside them as JSON. Written whole or not at all; checked when read. Knows no kind of result.
+
+    [length of the head, 8 bytes] [head, JSON] [values, one tensor or several] [arrays of edits]
+
+The head has the tensors by name, those of edits as `edit 0`, ... and, as `__metadata__`, two texts: `djinn`, in which
+an array is `{tensor, part}`, and `digest`, that of this text and of all bytes behind the head.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.errors import StorageFailed, UsageError, WireError
+from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+from djinn_jupyter.wire.texts import in_quotes
+
+FORMAT: Final = 1
+LONGEST_HEAD: Final = 2**30  # bytes
+NAMES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+}
+DTYPES: Final = {written: name for name, written in NAMES.items()}
+Head = dict[str, Any]
+
+
+class KeptResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a file."""
+
+    format: int = FORMAT
+    version: str = __version__
+
+    def check(self) -> None:
+        """Raise ValueError where the parts of the content do not fit each other."""
+
+
+KeptHere = TypeVar("KeptHere", bound=KeptResult)
+Tensors = Mapping[str, tuple[Sequence[int], Sequence[Array]]]
+"""Tensors of a file by name: each has a shape, and consists of these arrays, one after the other, of equal size."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind(Generic[KeptHere]):
+    """A kind of result: what its files contain, their ending, and what they are called in a sentence."""
+
+    content: type[KeptHere]
+    ending: str
+    named: str
+
+
+class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array that is one `part` of this shape of a tensor, counted along its bytes."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    part: int = 0
+
+
+def encoded(kept: KeptResult, tensors: Tensors) -> bytes:
+    """Return the bytes of a file with these `tensors`, of which the content has the arrays; its others are edits."""
+    places = {
+        id(array): {"tensor": name, "shape": array.shape, "part": part}
+        for name, (_, arrays) in tensors.items()
+        for part, array in enumerate(arrays)
+    }
+    edits: dict[Array, str] = {}
+
+    def place(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Array):
+            raise NotImplementedError(f"{type(value)} is in no file")
+        own = {"tensor": edits.setdefault(value, f"edit {len(edits)}"), "shape": value.shape}
+        return places.get(id(value)) or own
+
+    text = json.dumps(msgspec.to_builtins(kept, enc_hook=place))
+    written = {
+        name: (NAMES[arrays[0].dtype], list(shape), b"".join(bytes(array.data) for array in arrays))
+        for name, (shape, arrays) in tensors.items()
+    }
+    written |= {name: (NAMES[array.dtype], list(array.shape), bytes(array.data)) for array, name in edits.items()}
+    return _with_head(text, written)
+
+
+def _with_head(text: str, tensors: Mapping[str, tuple[str, list[int], bytes]]) -> bytes:
+    body = b"".join(data for _, _, data in tensors.values())
+    head: dict[str, Any] = {"__metadata__": {"djinn": text, "digest": _digest(text, body)}}
+    end = 0
+    for name, (dtype, axes, data) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": axes, "data_offsets": [end, end := end + len(data)]}
+    written = json.dumps(head).encode()
+    written += b" " * (-len(written) % 8)
+    return len(written).to_bytes(8, "little") + written + body
+
+
+def decoded(data: bytes, name: str, kind: FileKind[KeptHere]) -> KeptHere:
+    """Return the content in the bytes of the file `name`. Raises UsageError, which says why there is none."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= LONGEST_HEAD or data[8:9] != b"{":
+        raise UsageError(f"{name} is no {kind.named}.")
+    if len(data) < 8 + length:
+        raise UsageError(f"{name} is truncated: its end is missing.")
+    body = memoryview(data)[8 + length :]
+    try:
+        head = json.loads(data[8 : 8 + length])
+        text, digest = head["__metadata__"]["djinn"], head["__metadata__"]["digest"]
+        told = json.loads(text)
+        number = told["format"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise UsageError(f"{name} is no {kind.named}.") from None
+    if number != FORMAT:
+        raise UsageError(
+            f"{name} has format {number!r}, and Djinn {__version__} reads format {FORMAT}: it was written by another "
+            f"version, {told.get('version')!r}."
+        )
+    try:
+        if len(body) < max(entry["data_offsets"][1] for one, entry in head.items() if one != "__metadata__"):
+            raise UsageError(f"{name} is truncated: its end is missing.")
+        if digest != _digest(text, body):
+            raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
+        kept = msgspec.convert(told, kind.content, dec_hook=_Arrays(head, body))
+        kept.check()
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, WireError) as error:
+        raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
+    return kept
+
+
+def _said(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
+
+
+class _Arrays:
+    """Makes the arrays of the replies from the tensors in a file."""
+
+    def __init__(self, head: Head, body: memoryview) -> None:
+        self._head, self._body = head, body
+
+    def __call__(self, kind: type, value: Any) -> Array:
+        if kind is not Array:
+            raise NotImplementedError(f"{kind} is in no file")
+        place = msgspec.convert(value, _Place)
+        entry = self._head[place.tensor]
+        dtype, (begin, end) = DTYPES[entry["dtype"]], entry["data_offsets"]
+        size = math.prod(place.shape) * ITEM_BYTES[dtype]
+        first = begin + place.part * size
+        return Array(dtype=dtype, shape=place.shape, data=self._body[max(first, 0) : min(first + size, end)])
+
+
+def _digest(text: str, body: bytes | memoryview) -> str:
+    digest = hashlib.sha256(text.encode())
+    digest.update(body)
+    return digest.hexdigest()
+
+
+def read(path: str | Path, kind: FileKind[KeptHere]) -> KeptHere:
+    """Return the content of a file. Raises UsageError where the file is none of this kind, or damaged."""
+    source = Path(path)
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{source} could not be read: {error.strerror or error}.") from None
+    return decoded(data, source.name, kind)
+
+
+def named(path: str | Path, kind: FileKind[KeptHere]) -> Path:
+    """Return the path. Raises UsageError where its ending is that of no file of this kind."""
+    target = Path(path)
+    if not target.name.endswith(kind.ending):
+        raise UsageError(f"A {kind.named} is kept in a file that ends in {kind.ending}; {target.name} does not.")
+    return target
+
+
+def put(path: Path, data: bytes, *, replace: bool) -> None:
+    """Write a file, whole or not at all. Raises UsageError where another content is there and it is not to be replaced,
+    StorageFailed where the disk refuses."""
+    try:
+        there = path.read_bytes() if path.exists() else None
+        if there == data:
+            return
+        if there is not None and not replace:
+            raise UsageError(
+                f"There is another {in_quotes(path.name)} already; choose another name, or replace it (replace=True)."
+            )
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with aside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"{path} could not be written: {error.strerror or error}.") from None

@@ -1,0 +1,17 @@
+"""The circumstances of a measurement: what its numbers follow from, besides its request and its lines."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.interventions import Steer
+from djinn_jupyter.wire.nouns import AttentionName
+from djinn_jupyter.wire.provenance import Provenance
+
+
+class Circumstances(Frozen, frozen=True):
+    """The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, and the model
+    and machine that computed it."""
+
+    rules: tuple[Steer, ...]
+    attention: AttentionName | None
+    by: Provenance
