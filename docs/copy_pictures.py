@@ -23,6 +23,7 @@ SOURCES = {
     "sidebar.png": ("sidebar-in-lab-light.png", SIDEBAR),
     "two-notebooks.png": ("two-notebooks.png", "test_side_by_side.py"),
     "debugger-panel.png": ("debugger-panel.png", "test_debugger_panel.py"),
+    "edges.png": ("edges.png", "test_edges.py"),
 }
 
 

@@ -60,7 +60,7 @@ PROTOCOL = """/** The digest of the messages that this page knows; the server's 
 export const PROTOCOL = '%s';
 """
 RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
-IN_REPLIES = (sweeps.Sweep,)  # requests that a reply holds
+IN_REPLIES = (sweeps.Sweep, edges.AttributeEdges)  # requests that a reply holds
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),

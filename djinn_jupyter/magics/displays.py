@@ -15,6 +15,7 @@ VIEW_OF: Final = {
     ("djinn_jupyter.client.heads", "HeadScores"): "scores_view",
     ("djinn_jupyter.client.heads", "HeadPatterns"): "patterns_view",
     ("djinn_jupyter.client.attribution", "Attribution"): "attribution_view",
+    ("djinn_jupyter.client.edges", "Edges"): "edges_view",
 }
 
 

@@ -12,6 +12,7 @@ from djinn_jupyter.magics.changing import ChangingMagics
 from djinn_jupyter.magics.collecting import CollectingMagics
 from djinn_jupyter.magics.debugging import DebuggingMagics
 from djinn_jupyter.magics.direct import DirectMagics
+from djinn_jupyter.magics.edges import EdgeMagics
 from djinn_jupyter.magics.heads import HeadsMagics
 from djinn_jupyter.magics.keeping import KeepingMagics
 from djinn_jupyter.magics.loading import LoadingMagics
@@ -35,6 +36,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     SweepingMagics,
     PathMagics,
     AttributingMagics,
+    EdgeMagics,
     DirectMagics,
     ReproducingMagics,
     HeadsMagics,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         batches,
         direct,
         doses,
+        edges,
         paths,
         reproducing,
         stops,
@@ -33,6 +34,7 @@ else:
     batches = _Lazy("djinn_jupyter.client.batches")
     direct = _Lazy("djinn_jupyter.client.direct")
     doses = _Lazy("djinn_jupyter.client.doses")
+    edges = _Lazy("djinn_jupyter.client.edges")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
@@ -51,6 +53,7 @@ __all__ = [
     "batches",
     "direct",
     "doses",
+    "edges",
     "live_memory",
     "logs",
     "naming",

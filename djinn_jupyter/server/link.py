@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines.attachments import name_afar
+from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.engines.naming import holder_name, user_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.engines.versions import refusal_of
@@ -36,13 +36,6 @@ OPEN_SECONDS = 10.0
 TEXTS_KEPT = 1000
 AGAIN_SECONDS = 5.0  # until an engine that lives but did not answer is tried again
 Heard = Callable[["EngineLink", Event], None]
-
-
-def engine_id(entry: Entry) -> str:
-    """Return an engine's name in URLs: readable, and different for each process."""
-    if entry.is_afar:
-        return name_afar(entry)
-    return f"{entry.identity.slug()}-{entry.pid}"
 
 
 def load_words(identity: Identity, at: str | None = None, key: str | None = None) -> str:

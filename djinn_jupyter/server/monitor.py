@@ -10,11 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from djinn_jupyter.client.engines.afar import used_by_this_process
-from djinn_jupyter.client.engines.attachments import Attachments
+from djinn_jupyter.client.engines.attachments import Attachments, engine_id
 from djinn_jupyter.client.engines.registry import Registry
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
-from djinn_jupyter.server.link import EngineLink, engine_id
+from djinn_jupyter.server.link import EngineLink
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
 from djinn_jupyter.wire.names import told_apart

@@ -46,12 +46,17 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
 
 
 def drawn(*contents: object, alt: str, height: int) -> Html:
+    """Return a chart of WIDTH by `height` as a picture."""
+    return picture(*contents, alt=alt, width=WIDTH, height=height, class_="dj-chart")
+
+
+def picture(*contents: object, alt: str, width: int, height: int, class_: str | None = None) -> Html:
     """Return an SVG drawing as an <img>. In a page that does not trust the notebook inline SVG elements are removed but
     their text is left behind; inside an image the text stays in place."""
-    inside = element("svg", *contents, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}",
-                     width=WIDTH, height=height, font_family="system-ui,sans-serif")  # fmt: skip
-    made = element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=WIDTH,
-                   class_="dj-chart", style="max-width:100%;height:auto")  # fmt: skip
+    inside = element("svg", *contents, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}",
+                     width=width, height=height, font_family="system-ui,sans-serif")  # fmt: skip
+    made = element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=width,
+                   class_=class_, style="max-width:100%;height:auto")  # fmt: skip
     return div("dj-scroll", made)
 
 

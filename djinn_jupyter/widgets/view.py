@@ -18,6 +18,7 @@ class View:
     html: str
     hover: Callable[[], Any] | None = None
     since: Callable[[str], View] | None = None  # the same view with a note on later changes of its stop
+    drawn: tuple[str, Any] | None = None  # a MIME type of ours with JSON, which the labextension draws instead
 
     def __repr__(self) -> str:
         return self.plain
@@ -32,6 +33,8 @@ class View:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": self.plain, "text/html": self.html}
+        if self.drawn is not None:
+            bundle[self.drawn[0]] = self.drawn[1]
         if self.hover is not None:
             bundle[PLOTLY] = json.loads(self.hover().to_json())
         return bundle

@@ -7,6 +7,7 @@ from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
+from djinn_jupyter.widgets.edges import edges_view
 from djinn_jupyter.widgets.effect import edit_view
 from djinn_jupyter.widgets.grid import grid_view
 from djinn_jupyter.widgets.heads import patterns_view, scores_view
@@ -39,7 +40,7 @@ __all__ = [
     "loss_lines", "progress_line_view",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
-    "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "grid_view",
+    "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edges_view", "edit_view", "grid_view",
     "history_view",
     "patterns_view", "scores_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rows_view",

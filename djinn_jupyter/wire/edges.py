@@ -7,7 +7,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Spelling
+from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
+from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
@@ -24,10 +27,20 @@ class AttributeEdges(SessionRequest, frozen=True, tag="AttributeEdges"):
     steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
 
 
+class EdgeRecipe(Frozen, frozen=True):
+    """All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
+    of the sessions named, None for the engine's own, and the origin."""
+
+    asked: AttributeEdges
+    attention: AttentionName | None
+    by: Provenance
+
+
 class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
     """`scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
     heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
-    `logits`. `corrupted` and `clean` are the metrics of the lines."""
+    `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
+    corrupted one, None where that was given otherwise or ran."""
 
     metric: str
     writers: tuple[str, ...]
@@ -37,3 +50,5 @@ class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
     clean: float
     steps: int
     notes: tuple[str, ...] = ()
+    stop: StopIdentity | None = None
+    made: EdgeRecipe | None = None

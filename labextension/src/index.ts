@@ -3,6 +3,7 @@
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
@@ -12,6 +13,7 @@ import { IDisposable } from '@lumino/disposable';
 import { version } from '../package.json';
 import { addCommands } from './application/commands';
 import { Front } from './application/front';
+import { drawGraphs } from './application/outputs';
 import { RunningEngines } from './application/running';
 import { SIDEBAR_ID, Sidebar } from './application/sidebar';
 import { PageState } from './application/state';
@@ -119,6 +121,23 @@ const settings: JupyterFrontEndPlugin<void> = {
   }
 };
 
+const outputs: JupyterFrontEndPlugin<void> = {
+  id: 'djinn-jupyter:outputs',
+  description: 'Draws graphs of edges in the outputs of cells.',
+  autoStart: true,
+  requires: [IDjinn, IRenderMimeRegistry],
+  optional: [ITranslator],
+  activate: (
+    _: JupyterFrontEnd,
+    djinn: IDjinn,
+    registry: IRenderMimeRegistry,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('djinn_jupyter');
+    endWith(djinn, drawGraphs(registry, { service: djinn, trans }));
+  }
+};
+
 const state: JupyterFrontEndPlugin<void> = {
   id: 'djinn-jupyter:state',
   description: 'Remembers the chosen session and the folded panels over a reload.',
@@ -132,5 +151,5 @@ const state: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [service, sidebar, focus, running, settings, state];
+export default [service, sidebar, focus, running, settings, outputs, state];
 export { IDjinn, ISidebar };

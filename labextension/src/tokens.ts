@@ -6,6 +6,7 @@ import { ISignal } from '@lumino/signaling';
 
 import { Formerly } from './models/choice';
 import { Connection } from './models/connection';
+import { Graph, Graphs } from './models/graph';
 import { LiveState, Place } from './models/live';
 import { Past } from './models/memory';
 import { Refusals, Subject } from './models/refusals';
@@ -121,6 +122,9 @@ export namespace IDjinn {
     readonly chosen: Place | null;
     /** A person's choice, here or in an earlier visit; it holds as soon as that session is there. */
     choose(place: Place | null): void;
+    /** The graph of edges of each session that this page drew last. */
+    readonly graphs: Graphs;
+    showGraph(graph: Graph): void;
     /** The notebook in front, whose session is shown. */
     notebook: string | null;
     /** The notebook in front has another path. */

@@ -4,3 +4,4 @@ import './stops.css';
 import './panels.css';
 import './memory.css';
 import './cards.css';
+import './graph.css';

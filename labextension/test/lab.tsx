@@ -69,6 +69,7 @@ export const PACKAGES: Record<string, () => object> = {
   '@jupyterlab/application': () => ({ ILayoutRestorer: new Token('restorer') }),
   '@jupyterlab/apputils': () => ({ ICommandPalette: new Token('palette') }),
   '@jupyterlab/docmanager': () => ({ IDocumentManager: new Token('documents') }),
+  '@jupyterlab/rendermime': () => ({ IRenderMimeRegistry: new Token('rendermime') }),
   '@jupyterlab/running': () => ({ IRunningSessionManagers: new Token('running') }),
   '@jupyterlab/settingregistry': () => ({ ISettingRegistry: new Token('settings') }),
   '@jupyterlab/statedb': () => ({ IStateDB: new Token('state') }),
@@ -132,6 +133,11 @@ export class Lab {
         list.runningChanged.connect(() => undefined);
         return this._add(list);
       }
+    },
+    rendermime: {
+      addFactory: ({ mimeTypes }: { readonly mimeTypes: readonly string[] }) =>
+        mimeTypes.forEach(type => this.added.add(type)),
+      removeMimeType: (type: string) => this.added.delete(type)
     },
     settings: { load: async () => Object.assign(this.settings, { changed: this.settingsChanged }) },
     state: { fetch: async () => undefined, save: async () => undefined }

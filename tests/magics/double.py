@@ -32,6 +32,7 @@ from tests.client.direct import DirectChannel
 from tests.magics.added import Added
 from tests.magics.attributed import Attributing
 from tests.magics.collected import Collecting
+from tests.magics.edged import Edged
 from tests.magics.headed import Headed
 from tests.magics.owned import Owned
 from tests.magics.swept import Sweeping
@@ -41,7 +42,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added):
+class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Edged):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:

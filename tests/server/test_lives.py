@@ -15,8 +15,8 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.server.link import engine_id
 from djinn_jupyter.wire.registry import Entry
 from tests.server.jupyter import Jupyter, Window, jupyter_server
 

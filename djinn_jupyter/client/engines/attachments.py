@@ -29,6 +29,11 @@ def name_afar(entry: Entry) -> str:
     return f"{entry.identity.slug()}-{hashlib.sha256(way).hexdigest()[:DIGITS]}"
 
 
+def engine_id(entry: Entry) -> str:
+    """Return an engine's name in URLs and in views: readable, and different for each process."""
+    return name_afar(entry) if entry.is_afar else f"{entry.identity.slug()}-{entry.pid}"
+
+
 def note_attached(entry: Entry) -> Callable[[], None]:
     """Note that this process is attached to an engine; return the function that takes the note away. An engine of this
     machine has an entry of its own, and gets none. Where none can be written that is logged: the sidebar lacks one."""

@@ -23,7 +23,7 @@ from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
@@ -50,7 +50,7 @@ class EdgeAttributing:
         self.corrupted, self.clean = lines
         self.done = 0
 
-    def steps(self, workspace: Workspace, trials: Trials) -> Steps:
+    def steps(self, workspace: Workspace, trials: Trials) -> Generator[Blocked | None, None, EdgesAttributed]:
         """Compute every edge's score. Raises SlabFull and OutOfDeviceMemory; UsageError where the model gives no
         gradients; UnknownSite where its edges are not told apart."""
         with (
@@ -59,7 +59,7 @@ class EdgeAttributing:
         ):
             return (yield from self._steps(room, trials))
 
-    def _steps(self, room: Reservation, trials: Trials) -> Steps:
+    def _steps(self, room: Reservation, trials: Trials) -> Generator[Blocked | None, None, EdgesAttributed]:
         forward = self.runtime.forward
         layers = [LayerEnds.of(forward, layer) for layer in range(forward.layers)]
         writers, readers = names_of(layers)

@@ -12,6 +12,7 @@ from djinn_jupyter.engine.requests.added_modules import AddedModuleRequests
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
 from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
+from djinn_jupyter.engine.requests.edges import EdgeRequests
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.heads import HeadRequests
@@ -42,6 +43,7 @@ HANDLED_BY: Final = (
     InspectionRequests,
     AttributionRequests,
     SweepRequests,
+    EdgeRequests,
     CollectionRequests,
     ScoreRequests,
     HeadRequests,
@@ -79,6 +81,7 @@ def request_handlers(
         InspectionRequests(sessions, runtime),
         AttributionRequests(sessions, runtime),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
+        EdgeRequests(sessions, runtime, Workspace(budget, "edges"), persistence),
         CollectionRequests(sessions, runtime, Workspace(budget, "collections"), persistence, until),
         ScoreRequests(sessions, runtime, Workspace(budget, "losses"), persistence),
         HeadRequests(sessions, runtime, Workspace(budget, "heads"), persistence),

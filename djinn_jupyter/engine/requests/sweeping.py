@@ -9,15 +9,14 @@ import msgspec
 
 from djinn_jupyter.engine.gradients.attributing import Attributing
 from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES
-from djinn_jupyter.engine.gradients.edge_attributing import EdgeAttributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
-from djinn_jupyter.engine.requests.lines import require_empty, require_fit
-from djinn_jupyter.engine.requests.making_rules import require_known_tokens
+from djinn_jupyter.engine.requests.line_sources import LineSources
+from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.requests.origin import origin
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -38,11 +37,9 @@ from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
-from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import MetricsRead
-from djinn_jupyter.wire.sweeps import Estimate, LineSource, Recipe, source_of
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.sweeps import Estimate, Recipe, source_of
 
 
 class SweepRequests:
@@ -51,12 +48,12 @@ class SweepRequests:
     ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
         self._persistence = persistence
-        self._together, self._trials = Together(runtime), Trials()
+        self._lines, self._together, self._trials = LineSources(sessions, runtime), Together(runtime), Trials()
 
     @handles(ask.Sweep, wakes_weights=True, changes=False)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
-        session.attend(self._attention(request) or session.attention)
+        session.attend(self._lines.attention(request) or session.attention)
         runtime = self._runtime.of(session)
         asked = self._checked(request, runtime, session)
         if request.estimate is not None:
@@ -64,51 +61,18 @@ class SweepRequests:
         kind = PairSweeping if asked.receivers is None else PathSweeping
         return kind(runtime, session, asked, self._together).steps(self._workspace)
 
-    @handles(ask.AttributeEdges, wakes_weights=True, changes=False)
-    def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "attribution of edges", "dj.edges")
-        session.attend(self._attention(request) or session.attention)
-        (corrupted, _), (clean, _) = self._tokens(request.corrupted), self._tokens(request.clean)
-        if len(corrupted) != len(clean):
-            raise UsageError(
-                f"The clean line has {len(clean)} tokens and the corrupted one {len(corrupted)}: edges go between "
-                "positions that both lines have; choose texts of equally many tokens."
-            )
-        [metric] = self._metrics((request.metric,)).each
-        require_slopes(metric)
-        runtime = self._runtime.of(session)
-        under_way = EdgeAttributing(runtime, session, (corrupted, clean), metric, request.steps)
-        return under_way.steps(self._workspace, self._trials)
-
     @handles(ask.ReadMetrics, without_rows=True, changes=False)
     def read_metrics(self, request: ask.ReadMetrics, holder: Holder) -> MetricsRead:
-        metrics = self._metrics(request.metrics)
+        metrics = self._lines.metrics(request.metrics)
         return MetricsRead(values=metrics.of(last_logits(self._sessions.find(request.session))))
 
-    def _metrics(self, texts: Sequence[str]) -> Metrics:
-        """Return the metrics in these texts. Raises InvalidCondition."""
-        metrics = Metrics.parse(texts, self._runtime.tokenizer)
-        for metric in metrics.each:
-            require_known_tokens(self._runtime, metric.condition)
-        return metrics
-
-    def _attention(self, request: ask.Sweep | ask.AttributeEdges) -> str | None:
-        """Return the attention of the sweep: that of the sessions whose lines are swept. Raises UsageError."""
-        named = (line for line in (request.corrupted, request.clean) if isinstance(line, str))
-        found = {self._sessions.find(name).attention for name in named}
-        if len(found) > 1:
-            raise UsageError(
-                "The sessions of the two lines compute attention in different ways; give one of them by its text."
-            )
-        return next(iter(found), None)
-
     def _checked(self, request: ask.Sweep, runtime: Runtime, session: Session) -> CheckedSweep:
-        corrupted, notes = self._tokens(request.corrupted)
-        clean, more = (None, ()) if request.clean is None else self._tokens(request.clean)
+        corrupted, notes = self._lines.tokens(request.corrupted)
+        clean, more = (None, ()) if request.clean is None else self._lines.tokens(request.clean)
         line, source = (corrupted, clean) if request.into == "corrupted" else (clean, corrupted)
         if line is None:
             raise UsageError("A sweep into the clean line needs that line.")
-        metrics = self._metrics(request.metrics)
+        metrics = self._lines.metrics(request.metrics)
         if request.estimate is not None:
             _check_estimate(request, request.estimate, metrics, len(line), None if source is None else len(source))
         places = places_of(
@@ -206,19 +170,6 @@ class SweepRequests:
         if strange is not None:
             raise UsageError(f"Position {strange} is not in the line, which has {length} tokens.")
 
-    def _tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return a line's tokens, and a note where its session would not have run them as a sweep does."""
-        if not isinstance(line, str):
-            return self._checked_tokens(line), ()
-        session = self._sessions.find(line)
-        if not session.tokens:
-            raise UsageError(f"Session {in_quotes(line)} has no tokens yet; run a prompt in it, or give the text.")
-        return self._checked_tokens(tuple(session.tokens)), _notes_on(session)
-
-    def _checked_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        require_fit(self._runtime.description, tokens, "A line")
-        return tokens
-
 
 def _require_own_points(request: ask.Sweep, places: SweptPlaces) -> None:
     """Raise UsageError where gradients or paths are asked for at an added module."""
@@ -275,12 +226,3 @@ def _receivers(runtime: Runtime, request: ask.Sweep, places: SweptPlaces) -> Rec
     if request.windows or request.in_pairs:
         raise UsageError("A path has one sender a cell; leave windows and pairs of cells out.")
     return Receivers.of(runtime, request.receivers, places.taps.values())
-
-
-def _notes_on(session: Session) -> tuple[str, ...]:
-    if not session.rules_in_force and not session.edits_in_force and not session.pass_log.edited:
-        return ()
-    return (
-        f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "
-        "alone.",
-    )

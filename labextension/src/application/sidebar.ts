@@ -14,6 +14,7 @@ import { djinnIcon } from '../panels/icons';
 import { MOVES } from '../panels/names';
 import { Activation } from '../panels/activation';
 import { Breakpoints } from '../panels/breakpoints';
+import { Edges } from '../panels/graph';
 import { Memory } from '../panels/memory';
 import { Modules } from '../panels/modules';
 import { PanelProps, panelOf } from '../panels/react';
@@ -23,7 +24,7 @@ import { Stops } from '../panels/stops';
 export const SIDEBAR_ID = 'djinn-sidebar';
 
 /** Of what is short of height, in the order of the panels, until a person drags the borders. */
-const WEIGHTS = [1.2, 1, 1, 1, 1.5, 0.8];
+const WEIGHTS = [1.2, 1, 1, 1, 1.5, 1, 0.8];
 
 export class Sidebar extends SidePanel implements ISidebar {
   constructor(options: { commands: CommandRegistry; props: PanelProps; translator: ITranslator }) {
@@ -144,6 +145,11 @@ export class Sidebar extends SidePanel implements ISidebar {
         id: 'djinn-activation',
         title: trans.__('Activation'),
         className: 'djinn-Activation'
+      }),
+      panelOf(Edges, props, {
+        id: 'djinn-edges',
+        title: trans.__('Edges'),
+        className: 'djinn-Edges'
       }),
       panelOf(Memory, props, {
         id: 'djinn-memory',

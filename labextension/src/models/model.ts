@@ -14,6 +14,7 @@ import {
   toFront
 } from './choice';
 import { Connection } from './connection';
+import { Graph, Graphs, NO_GRAPHS, withGraph } from './graph';
 import { LiveState, NOTHING, Place, find } from './live';
 import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
 import { NO_REFUSALS, Refusals, Subject, refuse, stillThere, withdraw } from './refusals';
@@ -98,6 +99,16 @@ export class DjinnModel implements IDjinn.IModel {
 
   set formerly(formerly: Formerly) {
     this._formerly = formerly;
+    this._stateChanged.emit();
+  }
+
+  /** The graph of edges of each session that this page drew last. */
+  get graphs(): Graphs {
+    return this._graphs;
+  }
+
+  showGraph(graph: Graph): void {
+    this._graphs = withGraph(this._graphs, graph);
     this._stateChanged.emit();
   }
 
@@ -198,6 +209,7 @@ export class DjinnModel implements IDjinn.IModel {
     lensTop: 5
   };
   private _live: LiveState = NOTHING;
+  private _graphs: Graphs = NO_GRAPHS;
   private _connection: Connection = { kind: 'connecting' };
   private _choice: Choice = NO_CHOICE;
   private _notebook: string | null = null;

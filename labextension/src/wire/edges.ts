@@ -5,10 +5,43 @@ import {
   Float,
 } from './values';
 
+import {
+  StopIdentity,
+} from './nouns';
+
+import {
+  Provenance,
+} from './provenance';
+
+/**
+ * Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
+ * change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
+ * way between the lines' embeddings. The session must be empty; only its memory is used.
+ */
+export interface AttributeEdges {
+  readonly request: 'AttributeEdges';
+  readonly session: string;
+  readonly corrupted: readonly number[] | string;
+  readonly clean: readonly number[] | string;
+  readonly metric: string;
+  readonly steps?: number;
+}
+
+/**
+ * All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
+ * of the sessions named, None for the engine's own, and the origin.
+ */
+export interface EdgeRecipe {
+  readonly asked: AttributeEdges;
+  readonly attention: 'eager' | 'sdpa' | null;
+  readonly by: Provenance;
+}
+
 /**
  * `scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
  * heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
- * `logits`. `corrupted` and `clean` are the metrics of the lines.
+ * `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
+ * corrupted one, None where that was given otherwise or ran.
  */
 export interface EdgesAttributed {
   readonly reply: 'EdgesAttributed';
@@ -20,5 +53,7 @@ export interface EdgesAttributed {
   readonly clean: Float;
   readonly steps: number;
   readonly notes: readonly string[];
+  readonly stop: StopIdentity | null;
+  readonly made: EdgeRecipe | null;
   readonly not_kept: string | null;
 }

@@ -1,0 +1,50 @@
+"""Edges: what each writer of the residual tells each reader in the present line, drawn as a graph."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.collecting import prompts_of
+from djinn_jupyter.magics.lazily import edges, sweep_arguments, views
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.magics.sweeping import named_line
+
+
+@magics_class
+class EdgeMagics(Group):
+    @verb(
+        option(
+            "--from",
+            dest="clean",
+            metavar="NAME",
+            help="the clean line: a session, or a variable with a text or token ids; as long as the present one",
+        ),
+        option("--metric", type=unquoted, metavar="EXPR", help="such as \"logit(' Mary') - logit(' John')\""),
+        option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
+        option("--steps", type=int, help="EAP-IG: the mean gradient over so many points between the lines"),
+        option("--top", type=int, help="draw so many of the strongest edges; default 20"),
+        KEEP,
+        SESSION,
+        literal=True,
+    )
+    def djinn_edges(self, args: Namespace) -> None:
+        """Score every edge from a writer of the residual to a reader by gradients, and draw the strongest as a
+        graph, in which a click stops there."""
+        if not args.metric:
+            raise UsageError("Edges need a metric: --metric \"logit(' Mary') - logit(' John')\".")
+        clean, corrupted = self._lines(args)
+        found = edges.edges(
+            self.state.engine, clean=clean, corrupted=corrupted, metric=args.metric, **given(steps=args.steps)
+        )
+        self.state.keep(args.keep, found)
+        self.state.screen.show(views.edges_view(found, **given(top=args.top)))
+
+    def _lines(self, args: Namespace) -> tuple[object, object]:
+        if (args.prompts is None) == (args.clean is None):
+            raise UsageError("Edges are scored between two lines: name the clean one with --from, or give --prompts.")
+        if args.prompts is not None:
+            return sweep_arguments.lines_given(None, None, prompts_of(self, args.prompts))
+        return named_line(self.state, args.clean), self.state.session(args.session)

@@ -1,0 +1,58 @@
+"""The graph of edges in a notebook and in the sidebar: a click on an edge stops the session there; so does a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab_page import DARK, LabPage
+from tests.browser.lab_server import LabServer
+from tests.browser.sidebar import Sidebar, no_complaints
+from tests.browser.test_lab import write
+
+# Of settings that no other test asks for, so that the engine is this notebook's alone.
+LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --stops-kept 7"
+STOP = "%djinn_break 6 --once\n%djinn_run The capital of Italy is"
+CLEAN = "clean = 'The capital of France is'"
+EDGES = "%djinn_edges --from clean --metric \"logit(' Paris') - logit(' Rome')\" --top 16"
+ON, AGAIN, END = "%djinn_resume --free", "%djinn_run The capital of Italy is", "%djinn_stop --forget --force"
+ROW = "embed to v.0[3]"
+
+
+def test_a_click_on_an_edge_stops_there(lab: LabServer, page: Page, artifacts: Path) -> None:
+    notebook = write(lab, "edges.ipynb", LOAD, STOP, CLEAN, EDGES, ON, AGAIN, END)
+    with no_complaints(page):
+        opened = LabPage.open(page, lab.address(notebook))
+        opened.wait_for_kernel()
+        sidebar = Sidebar.show(page)
+        for source in (LOAD, STOP, CLEAN, EDGES):
+            opened.run_cell(source)
+        graph = opened.drawn(".djinn-Output .djinn-Graph")
+        expect(graph.get_by_role("status")).to_contain_text("Read from session edges. A click sets a breakpoint")
+        edge = graph.locator(".djinn-Way", has_text=ROW)
+        edge.locator(".djinn-Way-wide").click(force=True)
+        expect(graph.get_by_role("status")).to_contain_text("edges stops at v.0[3] when it next comes there.")
+        expect(sidebar.whole.get_by_label("Breakpoint at v.0[3] is on")).to_be_visible()
+        node = graph.get_by_role("button", name="Breakpoint at mlp_out.4", exact=True)
+        node.focus()
+        page.keyboard.press("Enter")
+        expect(node).to_have_attribute("aria-pressed", "true")
+        for title in ("Sessions", "Breakpoints", "Model", "Activation"):
+            sidebar.fold(title)
+        expect(sidebar.whole.locator(".djinn-Graph .djinn-Way")).to_have_count(16)
+        graph.scroll_into_view_if_needed()
+        page.screenshot(path=artifacts / "edges.png")
+        opened.use_theme(DARK)
+        page.screenshot(path=artifacts / "edges-dark.png")
+        sidebar.whole.get_by_role("button", name="Breakpoint at mlp_out.4", exact=True).click()
+        expect(node).to_have_attribute("aria-pressed", "false")
+        assert sidebar.defects() == []
+        opened.run_cell(ON)
+        expect(graph.get_by_role("status")).to_contain_text("It has moved on since.")
+        opened.run_cell(AGAIN)
+        sidebar.fold("Sessions")
+        sidebar.stands("edges", "at v.0")
+    opened.run_cell(END)
+    assert opened.errors() == []
+    expect(graph.get_by_role("status")).to_contain_text("not there now")

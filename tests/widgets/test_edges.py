@@ -1,0 +1,136 @@
+"""The graph of edges: nothing meets anything in it, and the view says what it was read from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+
+import pytest
+
+from djinn_jupyter.client.edges import Edges
+from djinn_jupyter.widgets.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
+from djinn_jupyter.widgets.edges import MIME, MOST, edges_view
+from tests.widgets import edged
+
+POINTS = 24
+
+
+def sampled(path: str) -> list[tuple[float, float]]:
+    """Return points of a way: its curves and its straight parts."""
+    start = re.match(r"M([\d.-]+),([\d.-]+)", path)
+    assert start is not None
+    at, points = (float(start[1]), float(start[2])), []
+    for kind, rest in re.findall(r"([CV])([^CV]*)", path):
+        if kind == "V":
+            points += [(at[0], at[1] + (float(rest) - at[1]) * n / POINTS) for n in range(POINTS + 1)]
+            at = (at[0], float(rest))
+            continue
+        one, two, end = ([float(x) for x in pair.split(",")] for pair in rest.split())
+        for n in range(POINTS + 1):
+            t = n / POINTS
+            weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+            points.append(
+                tuple(sum(w * p[i] for w, p in zip(weights, (at, one, two, end), strict=True)) for i in (0, 1))
+            )
+        at = (end[0], end[1])
+    return points
+
+
+def drawn(layers: int, heads: int, count: int, keys: int | None = None) -> tuple[EdgeLayout, list[tuple[str, str]]]:
+    found = edged.found(layers=layers, heads=heads, keys=keys)
+    edges = [(writer, reader) for writer, reader, _ in found.top(count)]
+    return laid_out(edges, range(layers) if keys is not None else ()), edges
+
+
+@pytest.mark.parametrize(("layers", "heads", "count", "keys"), [(2, 2, 8, None), (8, 4, 24, None), (6, 8, MOST, 2)])
+def test_no_node_meets_another_and_no_edge_meets_a_node(layers: int, heads: int, count: int, keys: int | None) -> None:
+    layout, _ = drawn(layers, heads, count, keys)
+    boxes = [(node.x - NODE / 2, node.y, node.x + NODE / 2, node.y + HEIGHT) for node in layout.nodes]
+    for one, other in itertools.combinations(boxes, 2):
+        assert one[1] != other[1] or one[2] + GAP - 0.2 <= other[0] or other[2] + GAP - 0.2 <= one[0]
+    for left, top, right, bottom in boxes:
+        assert 0 <= left < right <= layout.width
+        assert 0 <= top < bottom <= layout.height
+        for way in layout.ways:
+            inside = [(x, y) for x, y in sampled(way.path) if left < x < right and top + 0.1 < y < bottom - 0.1]
+            assert inside == []
+
+
+def test_an_edge_goes_from_its_writer_to_its_reader() -> None:
+    layout, edges = drawn(8, 4, 24)
+    nodes = {node.site: node for node in layout.nodes}
+    for (writer, reader), way in zip(edges, layout.ways, strict=True):
+        points = sampled(way.path)
+        read = re.sub(r"^[qkv]\.", "z.", reader).replace("mlp_in", "mlp_out")
+        for (x, y), node, side in ((points[0], nodes[writer], HEIGHT), (points[-1], nodes[read], 0)):
+            assert abs(x - node.x) <= NODE / 2
+            assert y == pytest.approx(node.y + side, abs=0.1)
+
+
+def test_rows_go_down_by_layer_and_heads_stand_before_their_mlp() -> None:
+    layout, _ = drawn(3, 2, 60)
+    rows = sorted({node.y for node in layout.nodes})
+    order = [{node.label for node in layout.nodes if node.y == y} for y in rows]
+    assert order == [{"embed"}, {"0.0", "0.1"}, {"mlp 0"}, {"1.0", "1.1"}, {"mlp 1"}, {"2.0", "2.1"}, {"mlp 2"},
+                     {"logits"}]  # fmt: skip
+    assert {b - a for a, b in itertools.pairwise(rows)} == {HEIGHT + BETWEEN}
+
+
+def test_keys_that_heads_share_are_nodes_of_their_own() -> None:
+    layout, edges = drawn(2, 4, 70, keys=2)
+    shared = {node.label: node.site for node in layout.nodes if node.label.startswith("kv")}
+    assert set(shared) == {"kv 0.0", "kv 0.1", "kv 1.0", "kv 1.1"}
+    assert all(re.match(r"[kv]\.", site) for site in shared.values())
+    assert any(reader == "k.1[0]" for _, reader in edges)
+
+
+def test_the_card_has_the_graph_a_table_and_the_lines() -> None:
+    view = edges_view(edged.found(), top=5)
+    strongest = edged.found().top(5)
+    assert view.html.count("<img") == 1
+    assert view.html.count("<tr>") == 1 + 5 + 3
+    for writer, reader, _ in strongest:
+        assert writer in view.plain
+        assert reader in view.html
+    assert "the 5 largest are shown" in view.plain
+    assert "session paris" in view.html
+    assert "corrupted: -1.00" in view.plain
+
+
+def test_what_the_page_draws_says_what_it_was_read_from_and_where_a_click_stops() -> None:
+    found = edged.found()
+    bundle = edges_view(found, top=9)._repr_mimebundle_()
+    assert {"text/plain", "text/html", MIME} == set(bundle)
+    graph = json.loads(json.dumps(bundle[MIME]))
+    assert (graph["engine"], graph["session"]) == ("demo-1", "work/paris.ipynb")
+    assert graph["stop"] == {"number": 7, "edition": 9}
+    assert [(one["writer"], one["reader"], one["score"]) for one in graph["edges"]] == found.top(9)
+    sites = {one["reader"]: one["site"] for one in graph["edges"]}
+    assert all(site == ("resid_post.1" if reader == "logits" else reader) for reader, site in sites.items())
+    whole = edges_view(found, top=100)._repr_mimebundle_()[MIME]
+    assert {one["label"]: one["site"] for one in whole["nodes"]} == {
+        "embed": "resid_pre.0", "0.0": "z.0[0]", "0.1": "z.0[1]", "mlp 0": "mlp_out.0", "1.0": "z.1[0]",
+        "1.1": "z.1[1]", "mlp 1": "mlp_out.1", "logits": "resid_post.1",
+    }  # fmt: skip
+
+
+def test_lines_of_no_session_are_read_from_none() -> None:
+    graph = edges_view(edged.found(stop=None))._repr_mimebundle_()[MIME]
+    assert (graph["session"], graph["stop"], graph["label"]) == (None, None, None)
+
+
+def test_no_edges_draw_nothing() -> None:
+    view = edges_view(edged.found(), top=0)
+    assert view.drawn is None
+    assert "the 0 largest are shown" in view.plain
+
+
+def test_pairs_are_averaged_and_each_may_have_its_own_metric() -> None:
+    one, other = edged.edges_attributed(metric="a"), edged.edges_attributed(metric="b")
+    found = Edges([one, other], paired=True)
+    assert found.by_pair.shape == (2, len(found.writers), len(found.readers))
+    assert "2 pairs" in repr(found)
+    assert found.metric == "a and each pair's own"
+    assert found.stop is None
+    assert "EAP, 2 pairs" in edges_view(found).html
