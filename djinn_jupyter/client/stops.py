@@ -19,6 +19,8 @@ from djinn_jupyter.wire.texts import in_quotes
 if TYPE_CHECKING:
     import numpy as np
 
+    from djinn_jupyter.client.connection.channel import Channel
+
 SHOWN_CHARACTERS = 60
 
 
@@ -31,6 +33,9 @@ class StoppedSession(Protocol):
 
     @property
     def label(self) -> str: ...
+
+    @property
+    def channel(self) -> Channel: ...
 
     def inspect(self, *, positions: Any = ...) -> Snapshot: ...
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
 from djinn_jupyter.magics.lazily import naming, requests
+from djinn_jupyter.magics.receiving import ReceivingBar
 from djinn_jupyter.magics.screen import Screen
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -96,6 +97,7 @@ class KernelState:
         if self._engine is not None and self._engine.channel is not engine.channel:
             self.leave()
         self._engine = engine
+        engine.channel.show_receiving(ReceivingBar(self.screen))
         self.use(self.hold(session))
 
     def leave(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.wire.nouns import SessionDescription, Transfer
 
 FETCHED_BYTES = 8 * 2**20
+CARD_SECONDS = 1.0
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
 POSITIONS_COMPARED, LAYERS_COMPARED = 12, 96
@@ -51,7 +52,7 @@ def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | No
         return views.result_view(outcome.reply, restored=restored)
     reading = effect_of(outcome.session, effect)
     return views.stop_view(
-        outcome.reply, value=value_of(outcome), lens=_lens(outcome), effect=reading, restored=restored
+        outcome.reply, value=value_for_card(outcome), lens=_lens(outcome), effect=reading, restored=restored
     )
 
 
@@ -74,8 +75,19 @@ def sentence(outcome: Stop) -> str:
 
 def value_of(stop: Paused) -> Any:
     """Return the value at the stop, of a long pass the last positions only."""
+    return _last_of(stop, FETCHED_BYTES)
+
+
+def value_for_card(stop: Paused) -> Any:
+    """Return the value likewise; over a slow line the positions that it carries in CARD_SECONDS, and no fewer than the
+    card has rows."""
+    rate = stop.session.channel.bytes_per_second
+    return _last_of(stop, FETCHED_BYTES if rate is None else min(FETCHED_BYTES, int(rate * CARD_SECONDS)))
+
+
+def _last_of(stop: Paused, most_bytes: int) -> Any:
     row_bytes = 4 * max(1, math.prod(stop.shape[1:]))
-    most = max(1, FETCHED_BYTES // row_bytes)
+    most = max(views.ROWS, most_bytes // row_bytes)
     positions = None if len(stop.positions) <= most else stop.positions[-most:]
     return stop.session.inspect(positions=positions).value
 

@@ -14,11 +14,12 @@ from djinn_jupyter.widgets.heads import patterns_view, scores_view
 from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
+from djinn_jupyter.widgets.receiving import receiving_view
 from djinn_jupyter.widgets.residency import checkpoints_view, rest_line, saved_line, swapped_line, transfer_line
 from djinn_jupyter.widgets.result import broken_off_view, progress_view, result_view, running_view
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
-from djinn_jupyter.widgets.stop import positions_shown, stop_view
+from djinn_jupyter.widgets.stop import ROWS, positions_shown, stop_view
 from djinn_jupyter.widgets.tables import (
     armed,
     breakpoint_line,
@@ -35,7 +36,7 @@ from djinn_jupyter.widgets.watch import watch_view, watching
 from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
-    "DiffSide", "Look", "View",
+    "ROWS", "DiffSide", "Look", "View",
     "added_line", "armed", "attribution_view", "checkpoints_view", "collected_lines",
     "loss_lines", "progress_line_view",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
@@ -43,7 +44,8 @@ __all__ = [
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edges_view", "edit_view", "grid_view",
     "history_view",
     "patterns_view", "scores_view",
-    "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rows_view",
+    "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "receiving_view", "result_view",
+    "rows_view",
     "rules_view", "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
     "watch_view", "watches_view", "watching",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from djinn_jupyter.wire import (
     heads,
     listening,
     people,
+    pieces,
     scoring,
     swapping,
     sweeps,
@@ -313,6 +314,9 @@ Reply = (
     | CheckpointSaved
     | Checkpoints
     | Noted
+    | pieces.InPieces
+    | pieces.PieceRead
+    | pieces.Dropped
 )
 
 

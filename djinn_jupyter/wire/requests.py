@@ -49,6 +49,7 @@
     DropCheckpoint              Cleared
     AcceptRecomputed            Described
     Note                        Noted
+    ReadPiece / DropPieces      PieceRead / Dropped, of a large reply over a line
 Any of them may be answered by Failed.
 """
 
@@ -69,6 +70,7 @@ from djinn_jupyter.wire import (
     listening,
     opening,
     people,
+    pieces,
     scoring,
     sharing,
     swapping,
@@ -117,6 +119,8 @@ Detach = opening.Detach
 Close = opening.Close
 Fork = opening.Fork
 ReadPeople = people.ReadPeople
+ReadPiece = pieces.ReadPiece
+DropPieces = pieces.DropPieces
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
@@ -362,4 +366,6 @@ Request = (
     | DropCheckpoint
     | AcceptRecomputed
     | Note
+    | ReadPiece
+    | DropPieces
 )

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
+from djinn_jupyter.client.connection.awaiting import Show
 from djinn_jupyter.client.connection.channel import Unkept
 from djinn_jupyter.client.connection.io_thread import settled
 from djinn_jupyter.client.connection.subscriptions import Heard
@@ -62,6 +63,10 @@ class DirectChannel:
         self.requests.append(sent)
         self._send(sent, lambda reply: self._answer(future, reply))
         return future
+
+    bytes_per_second: float | None = None
+
+    def show_receiving(self, show: Show) -> None: ...
 
     def publish(self, event: Event) -> None:
         """Hand an event of the engine to the listeners of its session and of all sessions."""

@@ -9,7 +9,8 @@ from concurrent.futures import Future
 import pytest
 
 from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.awaiting import AwaitedReply, LineNotice, awaited
+from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.client.connection.awaiting import AwaitedReply, LineNotice, ReceivingNotice, awaited
 from djinn_jupyter.client.running import run_until_stop
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire.replies import Pong, Welcome
@@ -27,6 +28,10 @@ class Line:
         self.down_since: float | None = None
         self.said: list[str] = []
         self.notice = LineNotice("gpu-box:5556", lambda: self.down_since, self.said.append)
+
+
+def no_one() -> None:
+    raise AssertionError("No one gave it up.")
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quickly")
 def test_who_waits_for_a_reply_hears_of_the_line_and_gets_the_reply(line: Line) -> None:
-    reply = AwaitedReply(line.notice)
+    reply = AwaitedReply(line.notice.look, no_one)
     line.down_since = time.time() - 60
 
     def mended() -> None:
@@ -83,10 +88,53 @@ def test_who_waits_for_a_reply_hears_of_the_line_and_gets_the_reply(line: Line) 
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("error", [UnknownSession("no such session"), TimeoutError("its own")])
 def test_an_error_is_raised_as_it_is(line: Line, error: Exception) -> None:
-    reply: AwaitedReply = AwaitedReply(line.notice)
+    reply = AwaitedReply(line.notice.look, no_one)
     threading.Timer(0.01, lambda: reply.set_exception(error)).start()
     with pytest.raises(type(error), match=str(error)):
         reply.result()
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_reply_whose_waiting_is_interrupted_is_given_up() -> None:
+    given_up = list[bool]()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    reply = AwaitedReply(interrupt, lambda: given_up.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        reply.result()
+    assert given_up == [True]
+
+
+class Receiving:
+    progress: ReceivedSoFar | None = None
+    latest: ReceivedSoFar | None = None
+
+
+def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    receiving = Receiving()
+    notice = ReceivingNotice(lambda: receiving)
+    for received in (0, 3 * 2**20, 6 * 2**20):
+        receiving.progress = ReceivedSoFar(received=received, total=12 * 2**20, carried=received // 2, seconds=3.0)
+        notice.look()
+    receiving.progress, receiving.latest = None, receiving.progress
+    notice.look()
+    said = capsys.readouterr().err
+    assert said == "Receiving 0 B of 12.0 MiB. An interrupt ends it, and the session stays as it is.\n"
+    assert str(ReceivedSoFar(received=3 * 2**20, total=12 * 2**20, carried=3 * 2**19, seconds=3.0)) == (
+        "receiving 3.00 MiB of 12.0 MiB, 512 KiB/s, about 9 s left"
+    )
+
+
+def test_a_reply_that_comes_at_once_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    receiving = Receiving()
+    notice = ReceivingNotice(lambda: receiving)
+    receiving.progress = ReceivedSoFar(received=1, total=2, carried=1, seconds=awaiting.SHOWN_SECONDS / 2)
+    notice.look()
+    receiving.progress, receiving.latest = None, receiving.progress
+    notice.look()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("quickly")

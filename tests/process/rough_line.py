@@ -1,11 +1,13 @@
-"""A line over TCP that delays each piece, loses some (and with them its connections, which clients open again), and is
-cut for a while. As a program it stands between two network namespaces: the port to listen at, the engine's address, the
-seconds of delay, the share that is lost, and the seconds for which a line of input cuts it."""
+"""A line over TCP that delays each piece, carries so many bytes a second, loses some pieces (and with them its
+connections, which clients open again), and is cut for a while. As a program it stands between two network namespaces:
+the port to listen at, the engine's address, the seconds of delay, the share that is lost, and the seconds for which a
+line of input cuts it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import sys
 from collections.abc import AsyncIterator
@@ -22,6 +24,7 @@ class RoughLine:
     engine: tuple[str, int]
     delay_seconds: float
     lost_share: float
+    bytes_per_second: float = math.inf
     host: str = "127.0.0.1"
     port: int = 0
     seed: int = 1
@@ -76,6 +79,7 @@ class RoughLine:
                     self.lost += 1
                     break
                 loop.call_later(self.delay_seconds, self._arrive, target, piece)
+                await asyncio.sleep(len(piece) / self.bytes_per_second)  # the line carries no other meanwhile
         for end in ends:
             loop.call_later(self.delay_seconds, end.transport.abort)
 

@@ -231,6 +231,8 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.Detach,
         ask.Note,
         ask.ReadPeople,
+        ask.ReadPiece,
+        ask.DropPieces,
         ask.AddModule,
         ask.Sweep,
         ask.AttributeEdges,

@@ -1,4 +1,5 @@
-"""Waiting for a reply in the caller's thread, who is told when the line to the engine goes down and when it is back."""
+"""Waiting for a reply in the caller's thread, who is told when the line to the engine goes down, when it is back, and
+how far a large reply is."""
 
 from __future__ import annotations
 
@@ -7,13 +8,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from djinn_jupyter.client.connection.arrival import ReceivedSoFar
 from djinn_jupyter.wire.replies import Reply
 
 Result = TypeVar("Result")
 LOOK_SECONDS: Final = 0.5
 TOLD_SECONDS: Final = 2.0  # a line that is back sooner is not worth a word
+SHOWN_SECONDS: Final = 1.0  # nor is a reply that has arrived by then
 
 
 class LineNotice:
@@ -53,15 +56,68 @@ def awaited(future: Future[Result], look: Callable[[], None]) -> Result:
         look()
 
 
-class AwaitedReply(Future[Reply]):
-    """The future of a reply. The thread that waits for it without a limit is told of a line that is down."""
+class Receiving(Protocol):
+    @property
+    def progress(self) -> ReceivedSoFar | None: ...
+    @property
+    def latest(self) -> ReceivedSoFar | None: ...
 
-    def __init__(self, notice: LineNotice) -> None:
+
+class Show(Protocol):
+    """Shows how far a large reply is; `over` once it has arrived, or was given up."""
+
+    def __call__(self, progress: ReceivedSoFar, *, over: bool) -> None: ...
+
+
+class ReceivingNotice:
+    """Has `show` called, in the thread that looks, for a large reply that takes a while."""
+
+    def __init__(self, receiving: Callable[[], Receiving]) -> None:
+        self._receiving = receiving
+        self.show: Show = OnStderr()
+        self._shows = False
+
+    def look(self) -> None:
+        receiving = self._receiving()
+        progress, latest = receiving.progress, receiving.latest
+        if progress is not None and progress.seconds >= SHOWN_SECONDS:
+            self._shows = True
+            self.show(progress, over=False)
+        elif progress is None and latest is not None and self._shows:
+            self._shows = False
+            self.show(latest, over=True)
+
+
+class AwaitedReply(Future[Reply]):
+    """The future of a reply. The thread that waits for it without a limit is told of a line that is down, and how far a
+    large reply is. `given_up` is called where an interrupt ends its waiting."""
+
+    def __init__(self, look: Callable[[], None], given_up: Callable[[], None]) -> None:
         super().__init__()
-        self._notice = notice
+        self.number: int | None = None  # once it is sent
+        self._look, self._given_up = look, given_up
 
     def result(self, timeout: float | None = None) -> Reply:
-        return awaited(self, self._notice.look) if timeout is None else super().result(timeout)
+        if timeout is not None:
+            return super().result(timeout)
+        try:
+            return awaited(self, self._look)
+        except KeyboardInterrupt:
+            self._given_up()
+            raise
+
+
+class OnStderr:
+    """Says once how large the reply is and how long it may take."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self, progress: ReceivedSoFar, *, over: bool) -> None:
+        if not over and not self._said:
+            said = str(progress)
+            _on_stderr(f"{said[0].upper()}{said[1:]}. An interrupt ends it, and the session stays as it is.")
+        self._said = not over
 
 
 def _on_stderr(line: str) -> None:

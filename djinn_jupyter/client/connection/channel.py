@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice
+from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice, ReceivingNotice, Show
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.transport import Connection
@@ -22,10 +22,11 @@ from djinn_jupyter.client.engines.attachments import note_attached
 from djinn_jupyter.errors import KeyRefused, WireError
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
-from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.requests import Request, Resume, Run, Step
 
 Expected = TypeVar("Expected")
 Item = TypeVar("Item")
+MOVES = Run | Resume | Step
 
 
 class Channel(Protocol):
@@ -43,6 +44,16 @@ class Channel(Protocol):
     @property
     def down_since(self) -> float | None:
         """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
+        ...
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """The rate of the line, as large replies have lately arrived on it; None on this machine, and before the
+        first."""
+        ...
+
+    def show_receiving(self, show: Show) -> None:
+        """Have this called with how far a large reply is, now and then in the thread that waits for it."""
         ...
 
     def ask(self, request: Request) -> Future[Reply]: ...
@@ -96,6 +107,7 @@ class SocketChannel:
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
         self._forget = note_attached(self._connection.entry)
         self._notice = LineNotice(entry.place, lambda: self.down_since)
+        self._receiving = ReceivingNotice(lambda: self._connection.arrivals)
 
     @property
     def entry(self) -> Entry:
@@ -122,28 +134,51 @@ class SocketChannel:
     def down_since(self) -> float | None:
         return self._connection.down_since
 
+    @property
+    def bytes_per_second(self) -> float | None:
+        return self._connection.arrivals.rate.bytes_per_second
+
+    def show_receiving(self, show: Show) -> None:
+        self._receiving.show = show
+
     def ask(self, request: Request) -> Future[Reply]:
-        future = self._awaited()
+        future = self._awaited(request)
         self._thread.call(lambda: self._post(request, future))
         return future
 
     def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
-        future, forgets = self._awaited(), list[Callable[[], None]]()
+        future, forgets = self._awaited(request), list[Callable[[], None]]()
 
         def send() -> None:
             forgets.append(self._connection.hear(session, heard, lambda outcome: None))  # the request fails as it does
             self._post(request, future)
 
-        self._thread.call(send)
-        return future, lambda: self._thread.call(lambda: forgets[0]())
+        def forget() -> None:
+            forgets[0]()
+            self._give_up(future)
 
-    def _awaited(self) -> Future[Reply]:
-        future = AwaitedReply(self._notice)
+        self._thread.call(send)
+        return future, lambda: self._thread.call(forget)
+
+    def _awaited(self, request: Request) -> AwaitedReply:
+        def given_up() -> None:
+            if not isinstance(request, MOVES):  # which is paused, and waited for once more
+                self._thread.call(lambda: self._give_up(future))
+
+        future = AwaitedReply(self._look, given_up)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
         return future
 
-    def _post(self, request: Request, future: Future[Reply]) -> None:
-        self._connection.post(request, lambda outcome: self._settle(future, outcome))
+    def _post(self, request: Request, future: AwaitedReply) -> None:
+        future.number = self._connection.post(request, lambda outcome: self._settle(future, outcome))
+
+    def _give_up(self, future: AwaitedReply) -> None:
+        if future.number is not None and not future.done():
+            self._connection.give_up(future.number)
+
+    def _look(self) -> None:
+        self._notice.look()
+        self._receiving.look()
 
     def _settle(self, future: Future[Reply], outcome: Reply | BaseException) -> None:
         self.unkept.heed(outcome)
@@ -158,7 +193,7 @@ class SocketChannel:
         while timeout is None:
             with suppress(Empty):
                 return feed.get(timeout=LOOK_SECONDS)
-            self._notice.look()
+            self._look()
         return feed.get(timeout=timeout)
 
     def close(self) -> None:

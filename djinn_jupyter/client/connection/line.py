@@ -18,6 +18,14 @@ AGAIN_MILLISECONDS: Final = 200
 CONNECT_MILLISECONDS: Final = 2000  # the system's own attempts come after 1, 3, 7, 15 s
 
 
+class Context(zmq.Context[zmq.Socket[bytes]]):
+    """A context terminated only by its connection. If that was not closed, zmq's own finalizer would make the garbage
+    collector wait for sockets that the same collection closes later."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class SocketLine:
     """`take` gets the frames of each message. `handshake.over` is set when the connection is closed or refused. A
     `patient` line goes on trying to connect where nothing listens."""

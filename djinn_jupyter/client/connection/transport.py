@@ -13,13 +13,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import zmq
 
-from djinn_jupyter.client.connection.line import SocketLine
+from djinn_jupyter.client.connection.arrivals import Answered, Arrivals, Sent
+from djinn_jupyter.client.connection.line import Context, SocketLine
 from djinn_jupyter.client.connection.road import Road, road_to
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
@@ -28,6 +28,7 @@ from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire.pieces import InPieces
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import EventsMissed, Failed, Listening, Reply, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, Unlisten
@@ -40,23 +41,6 @@ SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer 
 AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (process/lines.py)
 GREETING_SECONDS = 5.0  # until Hello is said on another line
 DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
-Answered = Callable[["Reply | DjinnError"], None]
-
-
-class _Context(zmq.Context[zmq.Socket[bytes]]):
-    """A context terminated only by its connection. If that was not closed, zmq's own finalizer would make the garbage
-    collector wait for sockets that the same collection closes later."""
-
-    def __del__(self) -> None:
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A request without its reply, and the frames to send again on the next line; a Hello is not sent again."""
-
-    frames: list[codec.WireFrame]
-    answered: Answered
 
 
 class Connection:
@@ -70,10 +54,11 @@ class Connection:
         self.wire_bytes = WireBytes()
         self.down_since: float | None = None
         self._hello = hello
-        self._context = _Context()
+        self._context = Context()
         self._line = SocketLine(self._context, road.entry, self._take, patient=False)
         self._subscriptions = Subscriptions()
-        self._pending: dict[int, _Sent] = {}
+        self._pending: dict[int, Sent] = {}
+        self.arrivals = Arrivals(self.post, self._arrived)
         self._number = 0
         self._latest_event = 0
         self._lost: str | None = None
@@ -137,20 +122,28 @@ class Connection:
         self.post(request, partial(_settle, answer))
         return await answer
 
-    def post(self, request: Request, answered: Answered) -> None:
-        """Send a request; `answered` is called exactly once, in the loop, with the reply or the error to raise."""
+    def post(self, request: Request, answered: Answered) -> int:
+        """Send a request; `answered` is called exactly once, in the loop, with the reply or the error to raise. Return
+        the request's number."""
+        self._number += 1
+        number = self._number
         if self._lost is not None:
             answered(EngineUnavailable(self._lost))
-            return
-        self._number += 1
+            return number
         try:
-            frames = codec.encode_checked(self._number, request)
+            frames = codec.encode_checked(number, request)
         except DjinnError as error:
             answered(error)
-            return
-        self._pending[self._number] = _Sent(frames, answered)
+            return number
+        self._pending[number] = Sent(frames, answered)
         if self.down_since is None:
-            self._send(self._number, frames)
+            self._send(number, frames)
+        return number
+
+    def give_up(self, number: int) -> None:
+        """Read no large reply to a request: no one waits for it any more, and the line is free for others."""
+        if not self.arrivals.give_up(number) and number in self._pending:
+            self._pending[number].given_up = True
 
     def _send(self, number: int, frames: list[codec.WireFrame]) -> None:
         self.wire_bytes = self.wire_bytes.with_sent(frames)
@@ -217,6 +210,7 @@ class Connection:
         pending, self._pending = self._pending, {}
         for sent in pending.values():
             sent.answered(EngineUnavailable(self._lost))
+        self.arrivals.lose(EngineUnavailable(self._lost))
 
     def _take(self, received: list[zmq.Frame]) -> None:
         self._heard = asyncio.get_running_loop().time()
@@ -245,10 +239,18 @@ class Connection:
         except WireError as error:
             number, outcome = codec.read_number(frames), error
         sent = self._pending.pop(number, None) if number is not None else None
-        if sent is None:
+        if sent is None or number is None:
             log.warning("A reply that no request waits for: %s", type(outcome).__name__)
             return
+        if isinstance(outcome, InPieces):
+            self.arrivals.begin(number, outcome, sent)
+            return
         sent.answered(from_code(outcome.code, outcome.message) if isinstance(outcome, Failed) else outcome)
+
+    def _arrived(self, number: int, sent: Sent, frames: list[codec.WireFrame]) -> None:
+        """Answer a request whose reply came in pieces."""
+        self._pending[number] = sent
+        self._answer(frames)
 
     @property
     def _outlives_lines(self) -> bool:
@@ -312,7 +314,7 @@ class Connection:
         self._number += 1
         answer: asyncio.Future[Reply | DjinnError] = asyncio.get_running_loop().create_future()
         hello = msgspec.structs.replace(self._hello, heard=self._latest_event, engine=self.welcome.engine)
-        self._pending[self._number] = _Sent([], answer.set_result)
+        self._pending[self._number] = Sent([], answer.set_result)
         self._send(self._number, codec.encode_checked(self._number, hello))
         return answer, self._number
 
@@ -332,12 +334,13 @@ class Connection:
         unanswered, self._pending = self._pending, {}
         for session in self._subscriptions.sessions:
             self.post(Listen(session=session), lambda outcome: None)
-        self._pending |= unanswered  # sent after these, and heard from the beginning
+        self._pending |= self.arrivals.asked_again() | unanswered  # sent after these, and heard from the beginning
         self._subscriptions.hand_out(EventsMissed(session=""))
 
     def _go_on(self) -> None:
         log.info("The line to %s is back", self.entry.commands)
         self.down_since, self._heard = None, asyncio.get_running_loop().time()
+        self.arrivals.line_is_back()
         for number, sent in tuple(self._pending.items()):
             self._send(number, sent.frames)
 
@@ -368,7 +371,12 @@ class Connection:
             if loop.time() - self._heard > SILENCE_SECONDS:
                 self._lose(f"{self._named} has said nothing for {SILENCE_SECONDS:.0f} s; {SEE_LOG}.")
                 return
-            self.post(Ping(answered=min(self._pending, default=self._number + 1) - 1), lambda outcome: None)
+            self._ping()
+
+    def _ping(self) -> None:
+        asked, rate = time.monotonic(), self.arrivals.rate
+        ping = Ping(answered=min(self._pending, default=self._number + 1) - 1)
+        self.post(ping, lambda outcome: rate.note_round_trip(time.monotonic() - asked))
 
 
 def _settle(answer: asyncio.Future[Reply], outcome: Reply | DjinnError) -> None:

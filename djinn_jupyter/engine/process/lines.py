@@ -23,6 +23,7 @@ from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import (
     Describe,
     Detokenize,
+    DropPieces,
     Inspect,
     Lens,
     ListAddedModules,
@@ -34,6 +35,7 @@ from djinn_jupyter.wire.requests import (
     ReadLogits,
     ReadMetrics,
     ReadPeople,
+    ReadPiece,
     ReadStatistics,
     ReadStop,
     ReadTree,
@@ -55,13 +57,14 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules
+    | ListAddedModules | ReadPiece | DropPieces
 )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _KeptClient:
     kept: KeptReplies
+    key: PublicKey
     peer: bytes
     heard_at: float
     digest: bytes
@@ -103,6 +106,7 @@ class Lines:
     def _new(self, name: bytes, peer: bytes, key: PublicKey, resent_before: int) -> _KeptClient:
         return _KeptClient(
             kept=self._kept.setdefault(key, KeptReplies()),
+            key=key,
             peer=peer,
             heard_at=self._clock(),
             digest=hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest(),
@@ -123,8 +127,17 @@ class Lines:
         client = self._clients.get(name)
         return name if client is None else client.peer
 
+    def key_of(self, name: bytes) -> PublicKey:
+        """Return the key of a client that outlives its line, also while that is down."""
+        return self._clients[name].key
+
     def outlives(self, name: bytes) -> bool:
         return name in self._clients
+
+    def hears(self, name: bytes) -> bool:
+        """Return whether a client outlives its line and was heard within KEPT_SECONDS."""
+        client = self._clients.get(name)
+        return client is not None and self._clock() - client.heard_at <= KEPT_SECONDS
 
     def take(self, name: bytes, number: int) -> bool:
         """Note that a request came. Return False where it had come before."""
@@ -179,7 +192,7 @@ class Lines:
         for name, client in tuple(self._clients.items()):
             if not known(name):
                 self.forget(name)
-            elif self._clock() - client.heard_at > KEPT_SECONDS:
+            elif not self.hears(name):
                 client.kept.forget(name)
 
 

@@ -16,8 +16,10 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outgoing
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
+from djinn_jupyter.engine.process.replies_in_pieces import RepliesInPieces, is_large
 from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.pieces import PieceRead
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Sender:
 
     def __init__(self, clients: ClientTable, admission: Admission, lines: Lines, queues: PeerQueues) -> None:
         self._clients, self._admission, self._lines, self._queues = clients, admission, lines, queues
+        self.in_pieces = RepliesInPieces()
         self.pending: set[tuple[bytes, int]] = set()
         self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
         self.replies = self.dropped = self.unroutable = self.events = 0
@@ -55,8 +58,13 @@ class Sender:
             self._publish(outgoing)
 
     def send_reply(self, client: bytes, number: int, reply: Reply) -> None:
+        """Send a reply; of a large one over a line its sizes, and the client reads it in pieces."""
         frames = codec.encode_reply(number, reply)
-        self._lines.remember(client, number, frames)
+        if not isinstance(reply, PieceRead) and self._lines.outlives(client):
+            if is_large(frames):
+                told = self.in_pieces.keep(client, number, frames, self._lines.key_of(client))
+                frames = codec.encode_reply(number, told)
+            self._lines.remember(client, number, frames)
         self.send_frames(client, number, frames)
 
     def send_frames(self, client: bytes, number: int, frames: list[codec.WireFrame]) -> None:
@@ -96,7 +104,7 @@ class Sender:
             for number in self._give_up(client):
                 self.send_reply(client, number, refusal)
             self._admission.forget(self._lines.peer_of(client))
-            self._lines.forget(client)
+            self._forget(client)
 
     def part(self, peer: bytes) -> None:
         """Send nothing more to the client that had this routing id: its connection is lost, and the id is another
@@ -127,7 +135,7 @@ class Sender:
         self.pending.discard(key)
         self.send_reply(outgoing.peer, outgoing.number, outgoing.reply)
         if not self._clients.knows(outgoing.peer):
-            self._lines.forget(outgoing.peer)  # it has said Goodbye
+            self._forget(outgoing.peer)  # it has said Goodbye
 
     def _publish(self, event: Event) -> None:
         self.dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
@@ -146,6 +154,10 @@ class Sender:
             self._queues.send_event(self._lines.peer_of(client), frames)
         except zmq.ZMQError:
             self._gone(client)
+
+    def _forget(self, client: bytes) -> None:
+        self._lines.forget(client)
+        self.in_pieces.forget(client)
 
     def _gone(self, client: bytes) -> None:
         """Forget the listening of a client that has gone, unless it may come back."""

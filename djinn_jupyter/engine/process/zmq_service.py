@@ -32,7 +32,7 @@ from djinn_jupyter.errors import EngineError, EngineUnavailable, KeyRefused, Usa
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Failed, Reply
-from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request, Unlisten
+from djinn_jupyter.wire.requests import DropPieces, Goodbye, Hello, Ping, ReadPiece, Request, Unlisten
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ POLL_MILLISECONDS = 1000
 BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to read: no event of a ROUTER tells of room
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
-SMALL = Hello | Goodbye | Ping | Unlisten
+SMALL = Hello | Goodbye | Ping | Unlisten | DropPieces
 """Requests that are taken all the same: their replies are small, and some make room."""
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
 
@@ -116,6 +116,7 @@ class Service:
         if self._thread.ident is not None:
             self._thread.join()
         self._sender.end(last)
+        self._sender.in_pieces.close()
         self._router.close(linger=1000)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -143,6 +144,7 @@ class Service:
                     self._admission.keep_only(self._knows)
                     self._queues.keep_only(self._knows)
                     self._lines.sweep(self._clients.knows)
+                    self._sender.in_pieces.keep_only(self._lines.hears)
         self._turn({})
 
     def _knows(self, peer: bytes) -> bool:
@@ -242,8 +244,10 @@ class Service:
             return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
         self._requests += 1
         self._sender.pending.add((client, envelope.id))
-        known_as = self._lines.known_as(client, envelope.id)
-        self._clients.receive(client, request, self._answer_to(client, envelope.id), person, known_as)
+        answer = self._answer_to(client, envelope.id)
+        if isinstance(request, ReadPiece | DropPieces):
+            return self._sender.in_pieces.answer(client, request, answer)
+        self._clients.receive(client, request, answer, person, self._lines.known_as(client, envelope.id))
         if isinstance(request, Ping):
             self._lines.confirm(client, request.answered)
         if isinstance(request, Hello) and request.heard is not None and request.engine == self._clients.engine:

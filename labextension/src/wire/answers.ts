@@ -5,6 +5,12 @@ import {
 } from './people';
 
 import {
+  Dropped,
+  InPieces,
+  PieceRead,
+} from './pieces';
+
+import {
   Swapped,
   WeightsMoved,
 } from './swapping';
@@ -143,7 +149,10 @@ export type WireReply =
   | Copies
   | CheckpointSaved
   | Checkpoints
-  | Noted;
+  | Noted
+  | InPieces
+  | PieceRead
+  | Dropped;
 
 /** What each request is answered with; `Failed` comes as an error. */
 export interface Answers {

@@ -5,6 +5,7 @@ export * from './edits';
 export * from './holdings';
 export * from './quotas';
 export * from './people';
+export * from './pieces';
 export * from './rules';
 export * from './progress';
 export * from './transfers';

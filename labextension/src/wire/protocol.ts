@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '7cae1e646e60924c';
+export const PROTOCOL = '38fcf4e1063a42bf';

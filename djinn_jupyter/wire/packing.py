@@ -1,0 +1,61 @@
+"""Bytes of numbers packed without loss: those of equal significance side by side, then deflated.
+
+Neighbouring numbers share their exponents and hardly their fractions. With every first byte, then every second, ...,
+what is alike lies together: of float32 activations zlib leaves 0.68 then, and 0.89 without (the demo model's
+residuals after each layer; of bfloat16 0.52 and 0.68). zstd leaves as much, 15 times as fast: a line of more than about
+30 MB/s would gain from it, and both sides would have one more dependency.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from djinn_jupyter.errors import MalformedMessage
+
+STRIDES: Final = (1, 2, 4, 8)  # bytes of a number; 1 is for texts
+SAMPLE_BYTES: Final = 16 * 2**10
+_LEVEL: Final = 1  # 6 packs to 0.98 of the size at 0.7 of the speed
+
+
+def pack(content: bytes | memoryview, stride: int) -> bytes:
+    """Return the bytes packed with a stride."""
+    return zlib.compress(_apart(bytes(content), stride), _LEVEL)
+
+
+def unpack(packed: bytes | memoryview, stride: int, size: int) -> bytes | bytearray:
+    """Return the bytes that were packed, which are `size` many. MalformedMessage where they are not."""
+    if stride not in STRIDES:
+        raise MalformedMessage(f"A piece is packed with a stride of {stride}, which is none of {STRIDES}.")
+    reader = zlib.decompressobj()
+    try:
+        apart = reader.decompress(packed, size + 1)  # one more shows that there are more
+    except zlib.error as error:
+        raise MalformedMessage(f"A piece cannot be unpacked: {error}.") from None
+    if len(apart) != size or not reader.eof:
+        raise MalformedMessage(f"A piece of {size} bytes is of another size when it is unpacked.")
+    return _together(apart, stride)
+
+
+def best_stride(content: bytes | memoryview, strides: Sequence[int] = STRIDES) -> int:
+    """Return the stride with which a sample from the middle packs best."""
+    middle = max(0, len(content) - SAMPLE_BYTES) // 2 // STRIDES[-1] * STRIDES[-1]
+    sample = bytes(content[middle : middle + SAMPLE_BYTES])
+    return min(strides, key=lambda stride: len(pack(sample, stride)))
+
+
+def _apart(content: bytes, stride: int) -> bytes:
+    """Return all first bytes of the numbers, then all second ones, ..."""
+    return content if stride == 1 else b"".join(content[place::stride] for place in range(stride))
+
+
+def _together(apart: bytes, stride: int) -> bytes | bytearray:
+    if stride == 1:
+        return apart
+    content, begin = bytearray(len(apart)), 0
+    for place in range(stride):
+        count = len(range(place, len(apart), stride))
+        content[place::stride] = apart[begin : begin + count]
+        begin += count
+    return content

@@ -1,0 +1,71 @@
+"""Over a slow line: a bar while a large reply arrives, and a card that fetches no more than it can wait for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.magics import redrawn
+from djinn_jupyter.magics.receiving import ReceivingBar
+from djinn_jupyter.magics.showing import value_for_card
+from djinn_jupyter.widgets.receiving import receiving_view
+
+
+class Screen:
+    """A screen that notes what is shown."""
+
+    is_static = False
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def show_live(self, view: Any) -> Any:
+        self.shown.append(view.plain)
+        return SimpleNamespace(update=lambda card: self.shown.append(card._repr_mimebundle_()["text/plain"]))
+
+    def show(self, view: Any) -> None:
+        raise AssertionError("It is shown in its place alone.")
+
+
+def at(received: int) -> ReceivedSoFar:
+    return ReceivedSoFar(received=received * 2**20, total=8 * 2**20, carried=received * 2**19, seconds=4.0)
+
+
+def test_a_bar_fills_in_one_place_and_ends_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrawn, "DRAWN_SECONDS", 0.0)
+    screen = Screen()
+    bar = ReceivingBar(screen)  # type: ignore[arg-type]
+    bar(at(2), over=False)
+    bar(at(8), over=True)
+    bar(at(1), over=False)
+    bar(at(1), over=True)
+    assert screen.shown == [
+        "receiving 2.00 MiB of 8.00 MiB, 256 KiB/s, about 12 s left; interrupt the kernel to end it",
+        "received 8.00 MiB in 4 s, 1.00 MiB/s over the line",
+        "receiving 1.00 MiB of 8.00 MiB, 128 KiB/s, about 28 s left; interrupt the kernel to end it",
+        "given up: 1.00 MiB of 8.00 MiB had come",
+    ]
+    assert "width:25%" in receiving_view(at(2)).html
+
+
+def test_where_outputs_are_static_nothing_is_shown() -> None:
+    screen = Screen()
+    screen.is_static = True
+    ReceivingBar(screen)(at(2), over=False)  # type: ignore[arg-type]
+    ReceivingBar(screen)(at(8), over=True)  # type: ignore[arg-type]
+    assert screen.shown == []
+
+
+@pytest.mark.parametrize(("rate", "rows"), [(None, 1000), (1e9, 1000), (160_000.0, 100), (10.0, 10)])
+def test_a_card_fetches_what_the_line_carries_in_a_second(rate: float | None, rows: int) -> None:
+    asked: list[Any] = []
+    session = SimpleNamespace(
+        channel=SimpleNamespace(bytes_per_second=rate),
+        inspect=lambda positions: asked.append(positions) or SimpleNamespace(value=None),
+    )
+    stop = SimpleNamespace(session=session, shape=(1000, 400), positions=tuple(range(1000)))
+    value_for_card(stop)  # type: ignore[arg-type]
+    assert (asked[0] or stop.positions) == stop.positions[-rows:]
