@@ -1,7 +1,9 @@
-"""The card of a stop on the page, which says so when its session has moved on or its value was edited."""
+"""The card of a stop on the page, which says so when its session has moved on or its value was edited, and while the
+line to the engine is down."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.wire.replies import Event
 
 MOVED, EDITED, CLOSED = "moved on since", "edited since", "closed since"
+LINE_DOWN = "the line to the engine is down"
 TOLD = {"SessionRunning": MOVED, "SessionClosed": CLOSED}
 
 
@@ -21,6 +24,7 @@ class StandingCard:
     def __init__(self, channel: Channel, handle: Any, view: View, stop: StopIdentity) -> None:
         self._handle, self._view, self._stop = handle, view, stop
         self.said: str | None = None
+        self._forget_line = channel.watch_line(self._heard_of_line)
         self._forget = channel.listen(stop.session, self._heard)
 
     def _heard(self, event: Event) -> None:
@@ -30,6 +34,16 @@ class StandingCard:
         self.said = words
         self._handle.update(self._view.since(f"{words}: %djinn_where"))
         self._forget()
+        self._forget_line()
+
+    def _heard_of_line(self, down_since: float | None) -> None:
+        if self.said is not None or self._view.since is None:
+            return
+        if down_since is None:
+            self._handle.update(self._view)
+        else:
+            at = time.strftime("%H:%M", time.localtime(down_since))
+            self._handle.update(self._view.since(f"{LINE_DOWN} since {at}, shown as it was then"))
 
     def _words(self, event: Event) -> str | None:
         """Return the words of an event on the stop; events from before that stop may still come."""

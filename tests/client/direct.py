@@ -15,6 +15,7 @@ from typing import TypeVar
 from djinn_jupyter.client.connection.awaiting import Show
 from djinn_jupyter.client.connection.channel import Unkept
 from djinn_jupyter.client.connection.io_thread import settled
+from djinn_jupyter.client.connection.line_watch import LineHeard
 from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.errors import DjinnError, from_code
@@ -52,6 +53,7 @@ class DirectChannel:
         self.requests: list[Request] = []
         self._send, self._pump = send, pump
         self._listeners: list[tuple[str, Heard]] = []
+        self.line_watchers: list[LineHeard] = []
 
     def ask(self, request: Request) -> Future[Reply]:
         future: Future[Reply] = _Pumped(self._pump) if self._pump is not None else Future()
@@ -67,6 +69,10 @@ class DirectChannel:
     bytes_per_second: float | None = None
 
     def show_receiving(self, show: Show) -> None: ...
+
+    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+        self.line_watchers.append(heard)
+        return lambda: self.line_watchers.remove(heard)
 
     def publish(self, event: Event) -> None:
         """Hand an event of the engine to the listeners of its session and of all sessions."""

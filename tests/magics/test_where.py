@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -82,6 +83,24 @@ def test_the_card_of_a_stop_says_when_it_is_past(channel: DirectChannel, event: 
     channel.publish(event)
     assert card.said == said
     assert [said in view.plain for view in handle.views if said] == [True] * bool(said)
+
+
+def test_the_card_of_a_stop_says_that_the_line_is_down_until_it_is_back(channel: DirectChannel) -> None:
+    handle, view = Handle(), views.stop_view(samples.paused())
+    card = StandingCard(channel, handle, view, STOP)
+    (heard,) = channel.line_watchers
+    heard(time.time())
+    down = f"the line to the engine is down since {time.strftime('%H:%M')}, shown as it was then"
+    assert down in handle.views[-1].plain
+    assert down in handle.views[-1].html
+    heard(None)
+    assert handle.views[-1] == view
+    heard(time.time())
+    channel.publish(replies.SessionRunning(session=STOP.session))  # caught up, before the line counts as back
+    heard(None)
+    assert card.said is not None
+    assert "moved on since" in handle.views[-1].plain
+    assert channel.line_watchers == []
 
 
 def test_a_run_that_fails_leaves_no_card_that_says_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.client.connection import awaiting, transport
+from djinn_jupyter.client.connection import awaiting, line_watch, transport
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.connection.line import SocketLine
@@ -79,6 +79,29 @@ async def test_who_waits_in_a_cell_is_told_that_the_line_is_down_and_that_it_is_
     down, back = said
     assert down.startswith(f"The line to {relay.entry.commands.removeprefix('tcp://')} has been down for ")
     assert back.endswith(" is back.")
+
+
+async def test_who_watches_the_line_is_told_of_a_loss_that_lasts_and_that_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with afar() as (_, relay, connection):
+        told_of: list[float | None] = []
+        connection.line_watch.add(told_of.append)
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        await relay.mend()
+        await until(lambda: connection.down_since is None)
+        assert told_of == []  # it was back at once
+        monkeypatch.setattr(line_watch, "DOWN_SECONDS", 0.0)
+        relay.cut()
+        await until(lambda: bool(told_of))
+        assert told_of == [connection.down_since]
+        later: list[float | None] = []
+        connection.line_watch.add(later.append)  # a card that is drawn meanwhile
+        assert later == told_of
+        await relay.mend()
+        await until(lambda: connection.down_since is None)
+        assert told_of[1:] == later[1:] == [None]
 
 
 async def test_who_is_interrupted_while_the_line_is_down_listens_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice, ReceivingNotice, Show
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
+from djinn_jupyter.client.connection.line_watch import LineHeard
 from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
@@ -58,6 +59,11 @@ class Channel(Protocol):
 
     def ask(self, request: Request) -> Future[Reply]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
+    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+        """Have `heard` called, in the thread that receives messages, when the line to the engine is down for a while
+        and when it is back, until the returned function is called."""
+        ...
+
     def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
         """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
         listening."""
@@ -188,6 +194,11 @@ class SocketChannel:
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         forget = self._thread.wait(self._connection.listen(session, heard), self._notice.look)
         return lambda: self._thread.call(forget)
+
+    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+        watch = self._connection.line_watch
+        self._thread.call(lambda: watch.add(heard))
+        return lambda: self._thread.call(lambda: watch.remove(heard))
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         while timeout is None:

@@ -20,6 +20,7 @@ import zmq
 
 from djinn_jupyter.client.connection.arrivals import Answered, Arrivals, Sent
 from djinn_jupyter.client.connection.line import Context, SocketLine
+from djinn_jupyter.client.connection.line_watch import LineWatch
 from djinn_jupyter.client.connection.road import Road, road_to
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
@@ -56,7 +57,7 @@ class Connection:
         self._hello = hello
         self._context = Context()
         self._line = SocketLine(self._context, road.entry, self._take, patient=False)
-        self._subscriptions = Subscriptions()
+        self._subscriptions, self.line_watch = Subscriptions(), LineWatch()
         self._pending: dict[int, Sent] = {}
         self.arrivals = Arrivals(self.post, self._arrived)
         self._number = 0
@@ -207,6 +208,7 @@ class Connection:
         if self._lost is None:
             self._lost = sentence
             self._gone.set()
+        self.line_watch.close()
         pending, self._pending = self._pending, {}
         for sent in pending.values():
             sent.answered(EngineUnavailable(self._lost))
@@ -271,6 +273,7 @@ class Connection:
     async def _come_back(self) -> None:
         """Say Hello on new lines until one is answered, then send what has no reply; else the connection is lost."""
         self.down_since = time.time()
+        self.line_watch.lost(self.down_since)
         log.info("The line to %s is down", self.entry.commands)
         try:
             async with asyncio.timeout(AWAY_SECONDS):
@@ -341,6 +344,7 @@ class Connection:
         log.info("The line to %s is back", self.entry.commands)
         self.down_since, self._heard = None, asyncio.get_running_loop().time()
         self.arrivals.line_is_back()
+        self.line_watch.back()
         for number, sent in tuple(self._pending.items()):
             self._send(number, sent.frames)
 
