@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.stops import Paused as Paused
     from djinn_jupyter.client.sweep_arguments import noise as noise
     from djinn_jupyter.client.sweeping import sweep as sweep
+    from djinn_jupyter.client.training.calls import steering_vector as steering_vector
+    from djinn_jupyter.client.training.calls import train_probe as train_probe
+    from djinn_jupyter.client.training.calls import train_sae as train_sae
+    from djinn_jupyter.client.training.trained import TrainedModule as TrainedModule
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
 
@@ -56,12 +60,16 @@ _HOMES = {
     "noise": "client.sweep_arguments",
     "reproduce": "client.reproducing",
     "collect": "client.engine",
+    "train_sae": "client.training.calls",
+    "train_probe": "client.training.calls",
+    "steering_vector": "client.training.calls",
     "Activations": "client.activations",
     "Grid": "client.grid",
     "Reproduction": "client.reproduction",
     "Losses": "client.scoring",
     "HeadScores": "client.heads",
     "HeadPatterns": "client.heads",
+    "TrainedModule": "client.training.trained",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",
     "Paused": "client.stops",

@@ -36,6 +36,7 @@ DjinnError
 │   ├── KeyRefused           an engine does not admit the key of this person, or has another key than the trusted one
 │   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
 │   └── VersionMismatch      client and engine speak different versions
+├── TrainingFailed           the process that trains a module ended by itself; its last line
 ├── WireError
 │   ├── MalformedMessage     bytes that are no message of ours
 │   ├── MessageTooLarge      more bytes than the limit
@@ -186,6 +187,9 @@ class EngineStartFailed(EngineError): ...
 
 
 class VersionMismatch(EngineError): ...
+
+
+class TrainingFailed(DjinnError): ...
 
 
 class WireError(DjinnError): ...

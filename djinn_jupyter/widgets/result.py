@@ -95,10 +95,15 @@ def progress_view(line: str, before: Sequence[str] = ()) -> View:
     return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running"))
 
 
+def _mean_size(size: float) -> str:
+    """Spell the mean relative size of a rule's changes; infinite where a changed value was zero."""
+    return f"mean relative size {figure(size)}" if math.isfinite(size) else "of a value that was zero"
+
+
 def rule_line(rule: RuleDescription) -> str:
     """Spell the changes made by a steering rule so far in one line, also for a rule that changed nothing."""
     kind = name_of(rule.edit)
-    size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
+    size = "" if rule.mean_relative_size is None else f", {_mean_size(rule.mean_relative_size)}"
     counts = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
     if rule.trouble is not None:
         counts += f"; {plural(rule.passes_refused, 'pass', 'passes')} could not have it: {rule.trouble}"

@@ -25,6 +25,7 @@ LATE = {
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
     "experiments/baselines/with_accelerate.py": ("it says that accelerate is missing without torch", {"experiments"}),
     "experiments/baselines/with_deepspeed.py": ("it says that DeepSpeed is missing without torch", {"experiments"}),
+    "training/__main__.py": ("it says that PyTorch is missing without it", {"training.running.run"}),
     "magics/__init__.py": ("importing the package registers and loads nothing", {"magics"}),
     "magics/cell_events.py": ("`%load_ext` must not wait for zmq", {"client.session"}),
     "magics/debugging.py": ("experimental; only its magic loads it", {"magics.native_panel"}),

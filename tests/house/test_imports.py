@@ -76,6 +76,7 @@ ENTRIES = {
     "djinn_jupyter.experiments.baselines.with_accelerate",
     "djinn_jupyter.experiments.baselines.with_deepspeed",
     "djinn_jupyter.server.extension",
+    "djinn_jupyter.training.__main__",
 }
 
 

@@ -143,7 +143,8 @@ def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path:
     session = demo.session("example", fresh=True)
     sae_folder = saes.saved(tmp_path / "sae", saes.drawn(demo.description.hidden_size))
     test = examples()[name]
-    test.globs = {"dj": dj, "engine": demo, "session": session, "folder": tmp_path / "folder", "sae_folder": sae_folder}
+    folders = {"folder": tmp_path / "folder", "new_folder": tmp_path / "new", "sae_folder": sae_folder}
+    test.globs = {"dj": dj, "engine": demo, "session": session, **folders}
     said: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
     assert "".join(said) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from typing import Literal
 from urllib.parse import unquote
@@ -140,6 +141,8 @@ def test_a_rule_says_how_often_and_how_much() -> None:
     assert CARDS["rules"].plain == "rule 1, add at resid_post.4: changed 3 of 3 passes, mean relative size 0.299"
     idle = views.rules_view([samples.rule(passes_changed=0, mean_relative_size=None)])
     assert idle.plain == "rule 1, add at resid_post.4: changed 0 of 3 passes"
+    from_zero = views.rules_view([samples.rule(mean_relative_size=math.inf)])
+    assert from_zero.plain == "rule 1, add at resid_post.4: changed 3 of 3 passes, of a value that was zero"
 
 
 def test_an_edit_that_changed_nothing_says_that_first() -> None:

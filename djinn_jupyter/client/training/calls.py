@@ -1,0 +1,171 @@
+"""`dj.train_sae` and its like: one call on a collection, one folder that `engine.add_module` takes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.arguments import checked_seed, shown, typed
+from djinn_jupyter.client.training.given import collection_of, folder_of, labels_given
+from djinn_jupyter.client.training.jobs import AnyJob, Method, ProbeJob, SaeJob, SteeringJob
+from djinn_jupyter.client.training.process import OnTrained, train
+from djinn_jupyter.client.training.trained import TrainedModule, module_in
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.writing import require_free
+
+MOST: Final = 2**20
+
+
+@typed
+def train_sae(
+    collection: Activations | str | Path,
+    *,
+    to: str | Path,
+    site: str | None = None,
+    features: int = 1024,
+    active: int = 16,
+    steps: int = 2000,
+    batch: int = 1024,
+    rate: float = 0.003,
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: OnTrained | None = None,
+) -> TrainedModule:
+    """Train an SAE of so many `features` on a site of a collection, `active` of which fire at a position in the mean,
+    and save it in the folder `to`. `site` is needed where the collection has several. It is trained with a
+    top-k over each batch (BatchTopK) and saved as a JumpReLU of SAELens, for `steps` of `batch` positions with
+    Adam at `rate`. The same call has the same bits on one machine, with as many `threads`. UsageError; StorageFailed;
+    WorkInterrupted.
+
+    >>> acts = engine.collect(["The capital of France is", "People in Italy speak"], "resid_post.4", to=folder)
+    >>> sae = dj.train_sae(acts, to=new_folder, features=32, active=4, steps=5)
+    >>> sae.kind, sorted(sae.figures), engine.add_module("tiny", sae.folder).site
+    ('sae', ['active', 'explained_variance', 'never_active'], 'tiny.4')
+    """
+    job = SaeJob(
+        **_common(collection_of(collection), site, to, seed, threads),
+        features=_count("features", features),
+        active=_count("active", active, most=features),
+        steps=_count("steps", steps),
+        batch=_count("batch", batch),
+        rate=_positive("rate", rate),
+    )
+    return _trained(job, "sae", on_progress)
+
+
+@typed
+def train_probe(
+    collection: Activations | str | Path,
+    labels: object,
+    *,
+    to: str | Path,
+    site: str | None = None,
+    penalty: float = 0.001,
+    held_out: float = 0.2,
+    seed: int = 0,
+    threads: int = 1,
+) -> TrainedModule:
+    """Train a linear probe on a site of a collection, and save it in the folder `to`. `labels` has one for each prompt,
+    or one for each position that was kept: texts, whole numbers, True or False are classes, told by logistic
+    regression; other numbers are told by ridge regression. Its values are the logit of the second of two classes, of
+    several one each, in the order of `provenance["training"]["classes"]`. A share of the prompts, `held_out`, is only
+    measured by. `penalty` is of the squared weights, of rows divided by the root of their mean square.
+    UsageError; StorageFailed; WorkInterrupted.
+
+    >>> prompts = ["The capital of France", "The capital of Italy", "People in Italy speak", "In Spain people speak"]
+    >>> acts = engine.collect(prompts, "resid_post.4", to=folder, positions=-1)
+    >>> probe = dj.train_probe(acts, ["capital", "capital", "language", "language"], to=new_folder, held_out=0)
+    >>> probe.figures, engine.add_module("told", probe.folder).site
+    ({'accuracy_trained': 1.0}, 'told.4')
+    """
+    given, chosen = collection_of(collection), labels_given(labels)
+    job = ProbeJob(
+        **_common(given, site, to, seed, threads),
+        labels=chosen.numbers,
+        classes=chosen.classes,
+        penalty=_at_least_0("penalty", penalty),
+        held_out=_share("held_out", held_out),
+    )
+    return _trained(job, "probe", None)
+
+
+@typed
+def steering_vector(
+    collection: Activations | str | Path,
+    positive: object,
+    *,
+    to: str | Path,
+    site: str | None = None,
+    method: Method = "mean_difference",
+    penalty: float = 0.001,
+    seed: int = 0,
+    threads: int = 1,
+) -> TrainedModule:
+    """Find the direction from the other rows of a site to the `positive` ones (True or False for each prompt, or for
+    each position that was kept), and save it in the folder `to`. `method`: the difference of the means, the first
+    principal component of all rows, or the weights of a logistic regression. Its `vector`, for `dj.add`, is
+    as long as the means are apart along it; as a module it reads 0 at the mean of the others and 1 at that of
+    the positive. UsageError; StorageFailed; WorkInterrupted.
+
+    >>> prompts = ["It was a sad day.", "It was a gloomy day.", "It was a happy day.", "It was a merry day."]
+    >>> acts = engine.collect(prompts, "resid_post.4", to=folder, positions=-1)
+    >>> sadness = dj.steering_vector(acts, [True, True, False, False], to=new_folder)
+    >>> sadness.vector.shape, engine.add_module("sadness", sadness.folder).site
+    ((128,), 'sadness.4')
+    """
+    given, chosen = collection_of(collection), labels_given(positive)
+    if chosen.classes != ("False", "True"):
+        raise UsageError("positive is True or False for each prompt, and both have to be there.")
+    job = SteeringJob(
+        **_common(given, site, to, seed, threads),
+        positive=tuple(map(bool, chosen.numbers)),
+        method=method,
+        penalty=_at_least_0("penalty", penalty),
+    )
+    return _trained(job, "steering vector", None)
+
+
+def _common(collection: Activations, site: str | None, to: str | Path, seed: int, threads: int) -> dict[str, Any]:
+    """Return what every job has."""
+    if site is None and len(collection.sites) > 1:
+        raise UsageError(f"The collection has several sites; name one, as in site={collection.sites[0]!r}.")
+    chosen = collection[collection.sites[0] if site is None else site].name
+    return {
+        "collection": str(collection.folder.absolute()),
+        "site": chosen,
+        "to": str(folder_of(to)),
+        "seed": checked_seed(seed),
+        "threads": _count("threads", threads),
+    }
+
+
+def _trained(job: AnyJob, kind: str, on_progress: OnTrained | None) -> TrainedModule:
+    require_free(Path(job.to))
+    train(job, on_progress or (lambda done, of, loss: None))
+    return module_in(Path(job.to), job.site, kind)
+
+
+def _count(name: str, value: int, most: int = MOST) -> int:
+    if not 1 <= value <= most:
+        raise UsageError(f"{name} is a whole number from 1 to {most:,}, not {shown(value)}.")
+    return value
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise UsageError(f"{name} is a number above 0, not {shown(value)}.")
+    return value
+
+
+def _at_least_0(name: str, value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{name} is a number, 0 or more, not {shown(value)}.")
+    return value
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise UsageError(f"{name} is a share of the prompts, from 0 to less than 1, not {shown(value)}.")
+    return value

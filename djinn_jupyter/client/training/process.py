@@ -1,0 +1,59 @@
+"""The process that trains: started with a job, followed to its end, and ended with the caller that waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable
+from typing import IO, Final
+
+import msgspec
+
+from djinn_jupyter.client.engines import interpreter
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.training.jobs import AnyJob, Line, TrainingEnded, TrainingProgressed, TrainingRefused
+from djinn_jupyter.errors import TrainingFailed, from_code
+
+RUN: Final = "from djinn_jupyter.training.__main__ import main; main()"
+OnTrained = Callable[[int, int, float], None]
+"""It is called with the steps done, of how many, and the loss of the last."""
+
+
+def train(job: AnyJob, on_progress: OnTrained) -> None:
+    """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise."""
+    with interruptible("The training", lambda: ("Nothing was written.", None)), tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            interpreter.command(RUN),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=interpreter.environment(),
+        )
+        try:
+            _follow(process, job, on_progress, errors)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTrained, errors: IO[bytes]) -> None:
+    assert process.stdin is not None and process.stdout is not None  # noqa: PT018  narrows both
+    try:
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended; that it says nothing tells so
+    for text in process.stdout:
+        line = msgspec.json.decode(text, type=Line)
+        if isinstance(line, TrainingProgressed):
+            on_progress(line.done, line.of, line.loss)
+        elif isinstance(line, TrainingRefused):
+            raise from_code(line.code, line.sentence)
+        elif isinstance(line, TrainingEnded):
+            return
+    raise TrainingFailed(f"The process that trained ended with status {process.wait()}: {_last_words(errors)}")
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    return errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing."

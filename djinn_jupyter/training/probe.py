@@ -1,0 +1,90 @@
+"""Linear probes: logistic regression to a class, ridge regression to a number. Both have one solution, which is
+computed to the end, in float64.
+
+Rows are centred and divided by one number, the root of their mean square, so that a penalty means the same at every
+site; weights are those of rows as they are. Shapes: N rows, D features of the point, C outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from djinn_jupyter.errors import UsageError
+
+MOST_STEPS: Final = 2000
+FLAT: Final = 1e-9  # the largest slope at which a loss is at its least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """`x @ weight_CD.T + bias_C`."""
+
+    weight_CD: Tensor
+    bias_C: Tensor
+
+    def read(self, x_ND: Tensor) -> Tensor:
+        return x_ND.double() @ self.weight_CD.T + self.bias_C
+
+
+def logistic(x_ND: Tensor, classes_N: Tensor, count: int, penalty: float) -> Fit:
+    """Return the fit of the least mean cross entropy plus penalty / 2 of the squared weights: one output for the second
+    of two classes, else one a class. Raises UsageError where it is not reached: the classes are separable, and the
+    penalty 0 or almost."""
+    z_ND, mean_D, scale = _standard(x_ND)
+    outputs = 1 if count == 2 else count
+    weight_CD = torch.zeros(outputs, z_ND.shape[1], dtype=torch.float64, requires_grad=True)
+    bias_C = torch.zeros(outputs, dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weight_CD, bias_C],
+        max_iter=MOST_STEPS,
+        tolerance_grad=FLAT,
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        logits = z_ND @ weight_CD.T + bias_C
+        if outputs == 1:
+            lost = binary_cross_entropy_with_logits(logits[:, 0], classes_N.double())
+        else:
+            lost = cross_entropy(logits, classes_N)
+        lost = lost + penalty / 2 * weight_CD.square().sum()
+        lost.backward()
+        return lost
+
+    solver.step(loss)
+    loss()
+    assert weight_CD.grad is not None
+    if not float(weight_CD.grad.abs().max()) < FLAT**0.5:
+        raise UsageError(f"The probe does not settle with penalty {penalty:g}: give it a larger one.")
+    return _of_rows(weight_CD.detach(), bias_C.detach(), mean_D, scale)
+
+
+def ridge(x_ND: Tensor, targets_N: Tensor, penalty: float) -> Fit:
+    """Return the fit of the least mean squared error plus penalty of the squared weights, in closed form."""
+    z_ND, mean_D, scale = _standard(x_ND)
+    targets = targets_N.double()
+    own = penalty * torch.eye(z_ND.shape[1], dtype=torch.float64)
+    gram_DD, with_targets = z_ND.T @ z_ND / len(z_ND), z_ND.T @ (targets - targets.mean()) / len(z_ND)
+    weight_D = torch.linalg.lstsq(gram_DD + own, with_targets[:, None], driver="gelsd").solution[:, 0]
+    return _of_rows(weight_D[None], targets.mean()[None], mean_D, scale)
+
+
+def _standard(x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    mean_D = x_ND.double().mean(0)
+    centred_ND = x_ND.double() - mean_D
+    scale = centred_ND.square().mean().sqrt()
+    if not scale > 0:
+        raise UsageError("All rows are the same, so nothing can be told apart by them.")
+    return centred_ND / scale, mean_D, scale
+
+
+def _of_rows(weight_CD: Tensor, bias_C: Tensor, mean_D: Tensor, scale: Tensor) -> Fit:
+    weight_CD = weight_CD / scale
+    return Fit(weight_CD=weight_CD, bias_C=bias_C - weight_CD @ mean_D)

@@ -1,0 +1,46 @@
+"""The recipe of a trained module, as JSON: the job, the collection and its model, the versions, and what came out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.training.jobs import AnyJob
+
+FILE: Final = "provenance.json"
+PLACES: Final = ("collection", "to")  # paths of this machine say nothing on another
+NAMED: Final = ("model", "positions", "dtype", "mode", "seed")
+MOST_TOKENS: Final = 4096  # the prompts of larger collections are known by their digest alone
+
+
+def provenance(job: AnyJob, collection: Activations, figures: Mapping[str, float]) -> bytes:
+    asked = {name: value for name, value in msgspec.to_builtins(job).items() if name not in PLACES}
+    note = collection.shards[0].note
+    said = {
+        "training": asked,
+        "collection": {name: note[name] for name in NAMED} | {"prompts": _prompts(collection)},
+        "versions": {"djinn": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "figures": dict(figures),
+    }
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in said.items())
+    return f"{{\n{lines}\n}}\n".encode()
+
+
+def _prompts(collection: Activations) -> dict[str, Any]:
+    prompts = [np.asarray(tokens, dtype="<i8") for tokens in collection.tokens]
+    digest = hashlib.blake2b(digest_size=16)
+    for tokens in prompts:
+        digest.update(len(tokens).to_bytes(8, "little") + tokens.tobytes())
+    count = sum(map(len, prompts))
+    found: dict[str, Any] = {"count": len(prompts), "tokens": count, "digest": digest.hexdigest()}
+    return found | ({"ids": [tokens.tolist() for tokens in prompts]} if count <= MOST_TOKENS else {})

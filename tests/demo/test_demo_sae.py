@@ -1,0 +1,130 @@
+"""The SAE that ships with the demo model: small, of this very model, and its features named as its file says."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from demo_training import grammar as g
+from demo_training import train_sae
+from demo_training.labels import labels_of
+from demo_training.name_features import LAYER, LEAST_F1, held_out_documents
+from djinn_jupyter.demo import DOCUMENTS_PATH, MODEL_PATH, NAMES_PATH, SAE_PATH
+from djinn_jupyter.engine.persistence.identity import identity_of
+from djinn_jupyter.module_files.folder import read_folder
+from tests.threads import one_thread
+
+PROVENANCE = json.loads((SAE_PATH / "provenance.json").read_text())
+NAMES = json.loads(NAMES_PATH.read_text())
+DOCUMENTS = json.loads(DOCUMENTS_PATH.read_text())
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(MODEL_PATH, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def fires(model: Any) -> Tensor:
+    """Which features fire at the tokens of the shipped documents, by plain hooks and the formula of a JumpReLU."""
+    sae = load_file(SAE_PATH / "sae_weights.safetensors")
+    with one_thread(), torch.inference_mode():
+        states = [model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states for ids in DOCUMENTS["ids"]]
+        x = torch.cat([each[LAYER + 1][0] for each in states])
+        return (x - sae["b_dec"]) @ sae["W_enc"] + sae["b_enc"] > sae["threshold"].clamp(min=0)
+
+
+def test_it_is_small_and_in_the_form_of_saelens() -> None:
+    files = [*SAE_PATH.iterdir(), NAMES_PATH, DOCUMENTS_PATH]
+    assert sum(path.stat().st_size for path in files) <= 2_000_000
+    found = read_folder(SAE_PATH)
+    assert (found.form.activation, found.form.trained_at) == ("jumprelu", train_sae.SITE)
+    assert found.tensors["W_enc"].shape == (128, NAMES["features"])
+
+
+def test_it_was_trained_on_this_model_by_the_script(model: Any) -> None:
+    identity = identity_of(model, torch.device("cpu"))
+    trained = PROVENANCE["collection"]["model"]
+    assert (trained["weights"], trained["configuration"]) == (identity.weights, identity.configuration)
+    assert PROVENANCE["training"]["site"] == train_sae.SITE
+    documents = islice(g.training_documents(train_sae.DOCUMENTS_SEED), PROVENANCE["collection"]["prompts"]["count"])
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+    tokens = sum(len(ids) for ids in tokenizer([one.text for one in documents])["input_ids"])
+    assert tokens == PROVENANCE["collection"]["prompts"]["tokens"]
+
+
+def test_names_fit_on_documents_that_nothing_was_chosen_by(fires: Tensor) -> None:
+    """Chosen on some documents, measured on others, and here on a third lot."""
+    scores = [_f1(fires[:, one["feature"]], DOCUMENTS["where"][one["name"]]) for one in NAMES["names"]]
+    assert sum(scores) / len(scores) == pytest.approx(NAMES["mean_f1"], abs=0.05)
+    assert sum(scores) / len(scores) > LEAST_F1
+    assert NAMES["named"] > 20 * max(1, NAMES["named_by_chance"])
+    one_further = [_f1(fires[:, one["feature"]], DOCUMENTS["where"][other["name"]]) for one, other in _neighbours()]
+    assert sum(one_further) / len(one_further) < 0.15
+
+
+def test_the_shipped_documents_are_held_out_and_labelled_by_the_grammar() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+    texts = [tokenizer.decode(ids) for ids in DOCUMENTS["ids"]]
+    from demo_training.name_features import SHIPPED, SHIPPED_SEED
+
+    documents = list(islice(held_out_documents(SHIPPED_SEED), SHIPPED))
+    assert texts == [document.text for document in documents]
+    assert all(any(map(g.held_out, one.keys)) for one in documents if one.kind != "words")
+    capital = {at for name, where in DOCUMENTS["where"].items() if name == "a capital comes next" for at in where}
+    flat = [token for ids in DOCUMENTS["ids"] for token in ids]
+    assert {tokenizer.decode([flat[at + 1]]).strip() for at in capital} <= {row.capital for row in g.lx.COUNTRIES}
+
+
+def test_labels_say_the_word_its_kind_what_follows_and_where_it_is() -> None:
+    document = g.Document(
+        text="It was a sad day in Rome.", kind="story", mood="sad", slots=(g.Slot(start=8, kind="feel", word="sad"),)
+    )
+    ends = [2, 6, 8, 12, 16, 19, 24, 25]
+    texts = ["It", " was", " a", " sad", " day", " in", " Rome", "."]
+    found = labels_of(document, ends, texts)
+    assert found[2] == {'the word " a"', "a feeling comes next"}
+    assert found[3] == {'the word " sad"', "a sad word", "a sad word (feel)", "in a sad story"}
+    assert found[6] == {'the word " Rome"', "a capital", "in a sad story"}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_it(tmp_path: Path) -> None:
+    """Not in `make test`: it builds the whole package."""
+    import subprocess
+    import sys
+
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=root, check=True, capture_output=True, env={"DJINN_SIDEBAR": "no"})
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        "sae/cfg.json",
+        "sae/sae_weights.safetensors",
+        "sae/provenance.json",
+        "sae_names.json",
+        "sae_documents.json",
+    }
+    assert {f"djinn_jupyter/demo/{name}" for name in wanted} <= inside
+
+
+def _f1(fires: Tensor, where: list[int]) -> float:
+    holds = torch.zeros(len(fires), dtype=torch.bool)
+    holds[where] = True
+    return float(2 * (fires & holds).sum() / (fires.sum() + holds.sum()).clamp(min=1))
+
+
+def _neighbours() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return features beside the name of another: a control."""
+    names = NAMES["names"]
+    return [(one, names[(place + 7) % len(names)]) for place, one in enumerate(names)]
