@@ -13,6 +13,7 @@ import msgspec
 from djinn_jupyter.server import answers, messages, protocol
 from djinn_jupyter.wire import (
     access,
+    adapters,
     added_modules,
     attribution,
     checkpoints,
@@ -106,6 +107,7 @@ def wire_ts() -> dict[str, str]:
         ],
         "edges": [*_interfaces(edges)],
         "module_form": [*_aliases(module_form), *_interfaces(module_form)],
+        "adapters": [*_interfaces(adapters)],
         "added_modules": [*_interfaces(added_modules)],
         "weights": [*_interfaces(weights)],
         "heads": [*_aliases(heads), *_interfaces(heads)],

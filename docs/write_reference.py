@@ -33,6 +33,7 @@ from djinn_jupyter.magics.groups import GROUPS
 from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import (
     access,
+    adapters,
     holdings,
     module_form,
     nouns,
@@ -68,6 +69,7 @@ NOUNS = (
     readings,
     registry,
     module_form,
+    adapters,
 )
 CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"

@@ -21,7 +21,7 @@ def add_module(
     channel: Channel, name: str, folder: str | Path, at: str | None, *, error_term: bool
 ) -> AddedModuleDescription:
     """Add the module in a folder, and return what it is."""
-    found = read_folder(_path(folder))
+    found = read_folder(folder_of(folder))
     if len(found.tensors) > MOST_TENSORS:
         raise UsageError(f"{found.path} has {len(found.tensors)} tensors; a module has at most {MOST_TENSORS}.")
     with temporary_session(channel, "module") as session:
@@ -47,7 +47,7 @@ def remove_module(channel: Channel, name: str) -> int:
     return ask_for(channel, request, Cleared).count
 
 
-def _path(folder: str | Path) -> Path:
+def folder_of(folder: str | Path) -> Path:
     """Return the folder by its full path. Raises UsageError for a text that names none."""
     try:
         if not str(folder).strip() or "\0" in str(folder):

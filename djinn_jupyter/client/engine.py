@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.client import added_modules, collecting, heads, scoring, weights
+from djinn_jupyter.client import adapters, added_modules, collecting, heads, scoring, weights
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
@@ -25,6 +25,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.adapters import AdapterDescription
 from djinn_jupyter.wire.collecting import StoredDtype
 from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.nouns import (
@@ -75,12 +76,14 @@ class RemoteEngine:
         fresh: bool = False,
         force: bool = False,
         attention: AttentionName | None = None,
+        adapter: str | None = None,
     ) -> RemoteSession:
         """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel
         holds (else SessionHeld); `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it
         belongs to another notebook, unless `force`. `attention` "eager" has its passes alone compute attention step by
         step, so that `pattern` and `attn_scores` can be stopped at and edited; IllegalMove where it holds something of
-        another attention, UsageError where the family cannot.
+        another attention, UsageError where the family cannot. `adapter` is the name of one that was added, with which
+        its passes alone compute.
 
         >>> session = engine.session("patterns", attention="eager")
         >>> session.breakpoint("pattern.3").site, session.run("The capital of France is").shape
@@ -91,6 +94,8 @@ class RemoteEngine:
         opened = RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
         if attention is not None:
             opened.attend(attention)
+        if adapter is not None:
+            opened.adapter = adapter
         return opened
 
     def reach(self, name: str) -> RemoteSession:
@@ -280,6 +285,28 @@ class RemoteEngine:
         """Remove added modules: all of a name, or one (`sae.4`). Return how many there were. UnknownSite; UsageError
         while a session has a breakpoint, a rule or a watch there."""
         return added_modules.remove_module(self.channel, name)
+
+    @typed
+    def add_adapter(self, name: str, folder: str | Path) -> AdapterDescription:
+        """Add the LoRA adapter in a folder as PEFT saves it (`adapter_config.json`, `adapter_model.safetensors`).
+        Sessions of yours then compute with it where they are told to (`session.adapter = name`), on the same weights;
+        all others compute the model alone. Files are read here; their tensors count in the engine's memory. UsageError
+        for a folder that is no adapter of this model; SlabFull.
+
+        >>> engine.add_adapter("sql", adapter_folder).targets
+        ('q_proj', 'v_proj')
+        >>> engine.session("tuned", fresh=True, adapter="sql").adapter
+        'sql'
+        """
+        return adapters.add_adapter(self.channel, name, folder)
+
+    def adapters(self) -> tuple[AdapterDescription, ...]:
+        """Return the adapters that you have added, with the sessions that compute with each."""
+        return ask_for(self.channel, ask.ListAdapters(), replies.Adapters).adapters
+
+    def remove_adapter(self, name: str) -> None:
+        """Remove an adapter. UsageError while a session computes with it, or where there is none."""
+        ask_for(self.channel, ask.RemoveAdapter(name=name), replies.Cleared)
 
     def ping(self) -> float:
         """Return the seconds of one round trip to the engine."""

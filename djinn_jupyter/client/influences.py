@@ -21,6 +21,7 @@ WHY_NOT = {
     "off": "off",
 }
 Edits = tuple[str, ...]
+ADAPTED = "computed with"
 EDITED, RULES, OFF = "edited here", "steering rules in force", "turned off"
 OVERRIDES, EARLIER = "put in place earlier in this pass", "in passes before this one"
 UNKNOWN = "a value put in place; what made it was not noted"
@@ -29,6 +30,7 @@ UNKNOWN = "a value put in place; what made it was not noted"
 def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> list[str]:
     """Return one line per influence. `edits` are the stop's own edits to list, `but` the edits listed elsewhere."""
     names = {EDITED: "edited", RULES: "in force", OFF: "off", OVERRIDES: "put in place", EARLIER: "before this pass"}
+    names[ADAPTED] = ADAPTED
     return [
         f"{names[name]}: {line} ({size})" if size else f"{names[name]}: {line}"
         for name, told_there in sections(told, edits, but).items()
@@ -39,6 +41,7 @@ def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> lis
 def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, list[tuple[str, str]]]:
     """Return the influences in display order: (what, size or reason) by section name, without empty sections."""
     found = {
+        ADAPTED: [] if told.adapter is None else [(f"the adapter {told.adapter}", "")],
         EDITED: list(_edited(told, edits)),
         RULES: [(f"rule {rule.number}: {rule.what}", rule_size(rule)) for rule in told.rules if rule.applies != "off"],
         OFF: list(_off(told)),

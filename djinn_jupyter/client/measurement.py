@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
+from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.client.measurement_files import KeptMeasurement
@@ -73,13 +74,17 @@ class Measurement(Tabular, ABC):
 
 @contextmanager
 def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None]:
-    """Yield the name of a session with the rules and the attention that held; None where none is needed."""
-    if not made.rules and made.attention is None:
+    """Yield the name of a session with the rules, the attention and the adapter that held; None where none is
+    needed."""
+    adapter = same_adapter(channel, made.adapter)
+    if not made.rules and made.attention is None and adapter is None:
         yield None
         return
     with temporary_session(channel, "rules") as name:
         if made.attention is not None:
             ask_for(channel, ask.SetAttention(session=name, attention=made.attention), Described)
+        if adapter is not None:
+            ask_for(channel, ask.SetAdapter(session=name, adapter=adapter), Described)
         for rule in made.rules:
             ask_for(channel, msgspec.structs.replace(rule, session=name), Steered)
         yield name

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from djinn_jupyter.client.adapters import AdaptedSession
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.attribution import Attribution
@@ -31,12 +32,7 @@ from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import (
-    AttentionName,
-    PassesMeant,
-    SessionDescription,
-    StopIdentity,
-)
+from djinn_jupyter.wire.nouns import AttentionName, PassesMeant, SessionDescription, StopIdentity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +40,9 @@ if TYPE_CHECKING:
 Expected = TypeVar("Expected")
 
 
-class RemoteSession(Runs, Breakpoints, Forks, TieredSession, ScoredSession, HeadsOfSession, WatchingSession):
+class RemoteSession(
+    Runs, Breakpoints, Forks, TieredSession, ScoredSession, HeadsOfSession, WatchingSession, AdaptedSession
+):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import expect
@@ -142,7 +143,8 @@ def swept_again(engine: RemoteEngine, made: Sequence[Recipe], before: Grid, on_p
     def sweep_of_a_pair(number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
         asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None)
-        return _Sweep(engine, asked, pair=request.pair, attention=attention)
+        adapter = same_adapter(engine.channel, made[number].adapter)
+        return _Sweep(engine, asked, pair=request.pair, attention=attention, adapter=adapter)
 
     lines = [(one.asked.corrupted, one.asked.clean) for one in made]
     return _swept_pairs(lines, sweep_of_a_pair) if before.paired else sweep_of_a_pair(0).of(*lines[0])
@@ -246,12 +248,14 @@ class _Asked:
 @dataclass(slots=True)
 class _Sweep:
     """One sweep, in a session of its own for as long as it runs; closing that session ends it. It is that of a `pair`,
-    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
+    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one, and likewise with
+    their `adapter`."""
 
     engine: RemoteEngine
     asked: _Asked
     pair: int = 0
     attention: AttentionName | None = None
+    adapter: str | None = None
     cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
     places: tuple[tuple[Any, ...], ...] = ()
     unedited: tuple[float, ...] = ()
@@ -267,6 +271,8 @@ class _Sweep:
             with temporary_session(self.engine.channel, "sweep") as session:
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
+                if self.adapter is not None:
+                    RemoteSession(self.engine.channel, session).adapter = self.adapter
                 request = msgspec.structs.replace(self.asked.request, session=session, pair=self.pair, **lines)
                 grid = self._run(session, self._continued(request))
         except KeyboardInterrupt:  # while the session closes: what is computed is there

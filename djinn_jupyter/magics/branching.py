@@ -96,6 +96,7 @@ class BranchingMagics(Group):
             choices=("eager", "sdpa"),
             help="eager: its passes alone compute attention so, and `pattern` can be stopped at and edited there",
         ),
+        option("--adapter", metavar="NAME", help="one that was added: its passes alone compute with it"),
         KEEP,
     )
     def djinn_use(self, args: Namespace) -> None:
@@ -105,6 +106,8 @@ class BranchingMagics(Group):
         session = self.state.session()
         if args.attention is not None:
             session.attend(args.attention)
+        if args.adapter is not None:
+            session.adapter = args.adapter
         self.state.keep(args.keep, session)
         self.state.screen.say(self._in_use())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from djinn_jupyter.magics.adapting import AdaptingMagics
 from djinn_jupyter.magics.adding import AddingMagics
 from djinn_jupyter.magics.attributing import AttributingMagics
 from djinn_jupyter.magics.branching import BranchingMagics
@@ -41,6 +42,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     ReproducingMagics,
     HeadsMagics,
     AddingMagics,
+    AdaptingMagics,
     CollectingMagics,
     DebuggingMagics,
 )

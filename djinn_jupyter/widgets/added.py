@@ -1,9 +1,11 @@
-"""An added module in a line."""
+"""An added module in a line, and an added adapter."""
 
 from __future__ import annotations
 
 from djinn_jupyter.widgets.spelling import amount, plural
+from djinn_jupyter.wire.adapters import AdapterDescription
 from djinn_jupyter.wire.module_form import AddedModuleDescription
+from djinn_jupyter.wire.names import label
 
 
 def added_line(module: AddedModuleDescription) -> str:
@@ -16,3 +18,12 @@ def added_line(module: AddedModuleDescription) -> str:
     return (
         f"{module.site}: {how} of {module.at}, {size}, from {module.folder}{ends}{''.join(f'; {one}' for one in said)}"
     )
+
+
+def adapter_line(adapter: AdapterDescription) -> str:
+    """Return what an adapter is, as `sql: 14 modules (q_proj, v_proj), 56 KiB, from folder; in tuned`."""
+    size = f"{plural(adapter.modules, 'module')} ({', '.join(adapter.targets)}), {amount(adapter.bytes_held)}"
+    users = f"; in {', '.join(map(label, adapter.sessions))}" if adapter.sessions else ""
+    if adapter.missing is not None:
+        return f"{adapter.name}: {adapter.missing}"
+    return f"{adapter.name}: {size}, from {adapter.folder}{users}"

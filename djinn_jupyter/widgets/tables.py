@@ -94,7 +94,12 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
         "\u25b8" if s.name == present else "",
         shown,
         ", ".join(
-            [s.doing, *([] if s.exactness == "exact" else [s.exactness]), *([s.attention] if s.attention else [])]
+            [
+                s.doing,
+                *([] if s.exactness == "exact" else [s.exactness]),
+                *([s.attention] if s.attention else []),
+                *([f"adapter {s.adapter}"] if s.adapter else []),
+            ]
         ),
         "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
         str(s.tokens),
@@ -203,6 +208,8 @@ def armed(session: SessionDescription) -> str:
         parts.append(f"swapped out to {session.residency}")
     if session.attention is not None:
         parts.append(f"{session.attention} attention")
+    if session.adapter is not None:
+        parts.append(f"the adapter {session.adapter}")
     if session.exactness == "fast":
         parts.append("computed in passes that it shared with others, so that last bits may differ (fast)")
     if session.exactness == "recomputed":

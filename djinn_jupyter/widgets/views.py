@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.widgets.added import added_line
+from djinn_jupyter.widgets.added import adapter_line, added_line
 from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
@@ -37,7 +37,7 @@ from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
     "ROWS", "DiffSide", "Look", "View",
-    "added_line", "armed", "attribution_view", "checkpoints_view", "collected_lines",
+    "adapter_line", "added_line", "armed", "attribution_view", "checkpoints_view", "collected_lines",
     "loss_lines", "progress_line_view",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",

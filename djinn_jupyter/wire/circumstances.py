@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.interventions import Steer
 from djinn_jupyter.wire.nouns import AttentionName
@@ -9,9 +10,10 @@ from djinn_jupyter.wire.provenance import Provenance
 
 
 class Circumstances(Frozen, frozen=True):
-    """The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, and the model
-    and machine that computed it."""
+    """The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
+    `adapter`, and the model and machine that computed it."""
 
     rules: tuple[Steer, ...]
     attention: AttentionName | None
     by: Provenance
+    adapter: AdapterIdentity | None = None

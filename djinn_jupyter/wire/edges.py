@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Spelling
@@ -29,11 +30,12 @@ class AttributeEdges(SessionRequest, frozen=True, tag="AttributeEdges"):
 
 class EdgeRecipe(Frozen, frozen=True):
     """All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
-    of the sessions named, None for the engine's own, and the origin."""
+    of the sessions named, None for the engine's own, their `adapter`, and the origin."""
 
     asked: AttributeEdges
     attention: AttentionName | None
     by: Provenance
+    adapter: AdapterIdentity | None = None
 
 
 class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):

@@ -202,11 +202,11 @@ class SessionDescription(Noun, frozen=True):
     while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
     `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
     user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
-    runs: a view of another stop or edition is read again. `kept` is false while the journal does
-    not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
-    the one that it works with, where it has said so. `attention` is how it computes attention, None where that is as
-    the model was loaded. `progress` is that of work in it which does not move it, such as a sweep. `shares` are those
-    persons besides its owner who may use it."""
+    runs: a view of another stop or edition is read again. `kept` is false while the journal does not have its latest
+    state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open, the one that it
+    works with, where it has said so. `attention` is how it computes attention, None where that is as the model was
+    loaded; `adapter` the adapter that it computes with. `progress` is that of work in it which does not move it, such
+    as a sweep. `shares` are those persons besides its owner who may use it."""
 
     name: OwnName
     owner: str
@@ -234,6 +234,7 @@ class SessionDescription(Noun, frozen=True):
     in_use: bool = False
     notebook: OwnName | None = None
     attention: str | None = None
+    adapter: str | None = None
     progress: Progress | None = None
     shares: tuple[SharedWith, ...] = ()
 

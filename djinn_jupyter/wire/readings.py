@@ -69,12 +69,14 @@ class EarlierPasses(Noun, frozen=True):
 
 
 class Influences(Noun, frozen=True):
-    """All that makes a stop differ from the unmodified model, and the edits and rules that are turned off."""
+    """All that makes a stop differ from the unmodified model, and the edits and rules that are turned off. `adapter` is
+    the one that the session computes with."""
 
     rules: tuple[RuleAtStop, ...] = ()
     overrides: tuple[Override, ...] = ()
     earlier: tuple[EarlierPasses, ...] = ()
     edits: tuple[EditAtStop, ...] = ()
+    adapter: str | None = None
 
 
 class Branch(Noun, frozen=True):

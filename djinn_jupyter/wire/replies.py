@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire import (
+    adapters,
     added_modules,
     attribution,
     checkpoints,
@@ -42,6 +43,8 @@ from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
 AddedModules = added_modules.AddedModules
+AdapterAdded = adapters.AdapterAdded
+Adapters = adapters.Adapters
 Attributed = attribution.Attributed
 CheckpointSaved = checkpoints.CheckpointSaved
 Checkpoints = checkpoints.Checkpoints
@@ -275,6 +278,8 @@ Reply = (
     | Modules
     | ModuleAdded
     | AddedModules
+    | AdapterAdded
+    | Adapters
     | WeightRead
     | Tokenized
     | Statistics

@@ -8,6 +8,8 @@
     ListModules / ReadWeight    Modules / WeightRead
     AddModule / RemoveModule    ModuleAdded / Cleared
     ListAddedModules            AddedModules
+    AddAdapter / RemoveAdapter  AdapterAdded / Cleared
+    ListAdapters / SetAdapter   Adapters / Described
     Tokenize / Detokenize       Tokenized
     ReadStatistics              Statistics
     ListSessions / ReadPeople   Sessions / People
@@ -60,6 +62,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire import (
+    adapters,
     added_modules,
     checkpoints,
     collecting,
@@ -94,6 +97,10 @@ from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
 from djinn_jupyter.wire.request_base import StopRequest as StopRequest
 
+AddAdapter = adapters.AddAdapter
+ListAdapters = adapters.ListAdapters
+RemoveAdapter = adapters.RemoveAdapter
+SetAdapter = adapters.SetAdapter
 AddModule = added_modules.AddModule
 ListAddedModules = added_modules.ListAddedModules
 RemoveModule = added_modules.RemoveModule
@@ -308,6 +315,10 @@ Request = (
     | AddModule
     | ListAddedModules
     | RemoveModule
+    | AddAdapter
+    | ListAdapters
+    | RemoveAdapter
+    | SetAdapter
     | ReadWeight
     | Tokenize
     | Detokenize

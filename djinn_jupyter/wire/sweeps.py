@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit, EditBase
 from djinn_jupyter.wire.event_base import EventBase
@@ -114,12 +115,13 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
 
 class Recipe(Frozen, frozen=True):
     """All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
-    to go on from, the `attention` of the sessions named, None for the engine's own, and the origin. `kept` cells were
-    computed before, in other passes."""
+    to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, and the origin.
+    `kept` cells were computed before, in other passes."""
 
     asked: Sweep
     attention: AttentionName | None
     by: Provenance
+    adapter: AdapterIdentity | None = None
     kept: int = 0
 
 

@@ -202,6 +202,7 @@ export function session(
     in_use: false,
     notebook: null,
     attention: null,
+    adapter: null,
     progress: null,
     ...more
   };

@@ -19,7 +19,7 @@ from djinn_jupyter import client, errors
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
-from tests import saes
+from tests import adapters, saes
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.threads import one_thread
@@ -127,6 +127,13 @@ def demo() -> Iterator[RemoteEngine]:
             yield engine
 
 
+@pytest.fixture(scope="module")
+def adapter_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of the demo model."""
+    model = load_model(EngineConfig(model="demo")).model
+    return adapters.saved(tmp_path_factory.mktemp("sql"), adapters.drawn(model, ("q_proj", "v_proj")))
+
+
 @pytest.fixture
 def engine(demo: RemoteEngine) -> RemoteEngine:
     return demo
@@ -139,11 +146,12 @@ def examples() -> dict[str, doctest.DocTest]:
 
 
 @pytest.mark.parametrize("name", sorted(examples()))
-def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path: Path) -> None:
+def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path: Path, adapter_folder: Path) -> None:
     session = demo.session("example", fresh=True)
     sae_folder = saes.saved(tmp_path / "sae", saes.drawn(demo.description.hidden_size))
     test = examples()[name]
-    folders = {"folder": tmp_path / "folder", "new_folder": tmp_path / "new", "sae_folder": sae_folder}
+    folders = {"folder": tmp_path / "folder", "new_folder": tmp_path / "new"}
+    folders |= {"sae_folder": sae_folder, "adapter_folder": adapter_folder}
     test.globs = {"dj": dj, "engine": demo, "session": session, **folders}
     said: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)

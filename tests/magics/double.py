@@ -29,6 +29,7 @@ from djinn_jupyter.errors import (
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
+from tests.magics.adapted import Adapted
 from tests.magics.added import Added
 from tests.magics.attributed import Attributing
 from tests.magics.collected import Collecting
@@ -42,7 +43,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Edged):
+class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Adapted, Edged):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:

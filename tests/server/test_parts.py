@@ -234,6 +234,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.ReadPiece,
         ask.DropPieces,
         ask.AddModule,
+        ask.AddAdapter,
         ask.Sweep,
         ask.AttributeEdges,
         ask.Collect,

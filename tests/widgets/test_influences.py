@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.readings import Change, Influences, Override
@@ -25,6 +27,14 @@ def test_stop_and_effect_tell_them_in_text_and_markup() -> None:
         for line in LINES:
             assert line in card.plain
             assert line.partition(": ")[2].partition(" (")[0] in card.html
+
+
+def test_the_adapter_that_a_stop_is_computed_with_is_told_first() -> None:
+    told = msgspec.structs.replace(samples.influences(), adapter="sql")
+    assert influence_lines(told) == ["computed with: the adapter sql", *LINES]
+    card = views.stop_view(samples.paused(influences=told))
+    assert "computed with: the adapter sql" in card.plain
+    assert "the adapter sql" in card.html
 
 
 def test_edits_of_the_stop_have_their_sizes() -> None:

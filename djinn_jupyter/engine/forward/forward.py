@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from djinn_jupyter.engine.interventions.site_value import Lens
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
 from djinn_jupyter.engine.memory.weights.residence import Weights
+from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.gates import Gates, Leave, RunLayer
@@ -41,6 +43,8 @@ from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
+
+Switch = Callable[[], AbstractContextManager[None]]
 
 
 class EpilogueHooks:
@@ -76,8 +80,10 @@ class Forward:
         self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
         self.graphs = graphs
         self.attention = str(model.config.get_text_config()._attn_implementation)
-        self._attending: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._attending: Switch = nullcontext
         self._others: dict[str, Forward] = {}
+        self.adapter: HeldAdapter | None = None
+        self._plain: Forward | None = None  # the same without its adapter
         self.device: torch.device = next(model.parameters()).device
         self.gates = Gates(anatomy.layers, anatomy.forms)
         self.layers = len(anatomy.layers)
@@ -92,6 +98,8 @@ class Forward:
         when it is first asked for, by some forward passes. Raises UsageError where the family cannot."""
         if attention == self.attention:
             return self
+        if self._plain is not None:
+            return self._plain.attending(attention).adapted(self.adapter)
         if attention not in self._others:
             self._others[attention] = self._made_to_attend(attention)
         return self._others[attention]
@@ -106,6 +114,17 @@ class Forward:
         other = copy(self)
         other.anatomy, other.attention, other._attending = anatomy, attention, switch.on
         other.graphs, other._others = None, {self.attention: self}
+        return other
+
+    def adapted(self, adapter: HeldAdapter | None) -> Forward:
+        """Return the entry into passes of the same model with an adapter, None for those of the model alone. It has the
+        same points; its layers run without graphs, whose modules are the model's own."""
+        plain = self._plain or self
+        if adapter is self.adapter or adapter is None:
+            return self if adapter is self.adapter else plain
+        other = copy(plain)
+        other.adapter, other._plain, other.graphs = adapter, plain, None
+        other._attending = partial(_both, plain._attending, adapter.on)
         return other
 
     def home_at(self, boundary: int) -> torch.device:
@@ -334,6 +353,12 @@ def device_memory_for(work: str, advice: str) -> Iterator[None]:
         if not out_of_memory(error):
             raise
         raise no_memory_for(work, error, advice) from None
+
+
+@contextmanager
+def _both(one: Switch, other: Switch) -> Iterator[None]:
+    with one(), other():
+        yield
 
 
 def _experts(model: PreTrainedModel) -> set[str | None]:

@@ -100,7 +100,7 @@ class EdgeAttributing:
         end = yield from self._counted(line.onward(meet))
         found = [line.arguments.entry_1SD.float()]
         for one in layers:
-            with recording(False):
+            with recording(False), self.runtime.forward.calling():
                 found.append(one.added(seen.pop(one.z.site), seen.pop(one.mlp_out.site)))
             yield
         with recording(False):

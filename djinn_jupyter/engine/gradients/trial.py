@@ -20,6 +20,7 @@ from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_batched
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.adapters import AdapterIdentity
 
 LENGTHS: Final = (4, 8, 12)
 OVER: Final = 1.1  # allocators round up
@@ -41,17 +42,19 @@ class GraphSize:
 
 
 class Trials:
-    """The findings about one model, made when the first attribution asks; other ways of attention have their own."""
+    """The findings about one model, made when the first attribution asks; other ways of attention, and adapters, have
+    their own."""
 
     def __init__(self) -> None:
-        self._found: dict[str, GraphSize | str] = {}
+        self._found: dict[tuple[str, AdapterIdentity | None], GraphSize | str] = {}
 
     def size(self, runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize]:
         """Return how large this model's graphs are. Raises UsageError where it cannot go backward."""
         forward = runtime.forward
-        if forward.attention not in self._found:
-            self._found[forward.attention] = _why_not(forward) or (yield from _tried(runtime, alone))
-        found = self._found[forward.attention]
+        way = (forward.attention, None if forward.adapter is None else forward.adapter.identity)
+        if way not in self._found:
+            self._found[way] = _why_not(forward) or (yield from _tried(runtime, alone))
+        found = self._found[way]
         if isinstance(found, str):
             raise UsageError(f"This model gives no gradients: {found}. Sweep instead.")
         return found

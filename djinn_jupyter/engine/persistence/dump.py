@@ -185,6 +185,7 @@ class _Dump:
             rows=rows,
             places=None,
             lost=session.needs_recompute,
+            adapter=None if session.adapter is None else session.adapter.identity,
             shares=session.shares.by_person,
             answered=tuple(map(AnsweredImage.of, session.answered)) if self.light else (),
             let_go=session.answered.let_go if self.light else {},

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.persistence.values import Kept
 from djinn_jupyter.wire.access import Access
+from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.module_form import ModuleIdentity
@@ -381,6 +382,7 @@ class SessionImage(ImagePart, frozen=True):
     forked_from: Origin | None = None
     edits_made: tuple[EditImage, ...] = ()  # empty in images of versions that recorded only `edits` in force
     attention: str | None = None
+    adapter: AdapterIdentity | None = None
     shares: dict[str, Access] = msgspec.field(
         default_factory=dict
     )  # by person, of a journal; a restored checkpoint has none, nor what follows

@@ -24,6 +24,7 @@ from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.model.discovery.model_map import check_selector
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence import image as kept
+from djinn_jupyter.engine.persistence.kept_adapters import adapter_of_kept
 from djinn_jupyter.engine.persistence.kept_modules import tap_of_kept
 from djinn_jupyter.engine.persistence.regrouped import OTHERWISE, rows_in_groups
 from djinn_jupyter.engine.persistence.values import (
@@ -57,7 +58,9 @@ def load_session(
     it does not fit this engine."""
     try:
         check(runtime, image)
-        return _Load(runtime.of_person(name).attending(image.attention), image, stops_kept).session(name, owner, holder)
+        runtime = runtime.of_person(name).attending(image.attention)
+        runtime = runtime.adapted(adapter_of_kept(runtime, image.adapter))
+        return _Load(runtime, image, stops_kept).session(name, owner, holder)
     except CheckpointRefused:
         raise
     except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
@@ -129,6 +132,7 @@ class _Load:
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
             rules={one.number: self._rule(one) for one in image.rules},
             watches={watch.key: watch for watch in map(self._watch, image.watches)},
+            adapter=self.runtime.forward.adapter,
             shares=Shares(),
             answered=AnsweredRequests(),
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),

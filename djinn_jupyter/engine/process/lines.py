@@ -26,6 +26,7 @@ from djinn_jupyter.wire.requests import (
     DropPieces,
     Inspect,
     Lens,
+    ListAdapters,
     ListAddedModules,
     ListCheckpoints,
     ListModules,
@@ -57,7 +58,7 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules | ReadPiece | DropPieces
+    | ListAddedModules | ListAdapters | ReadPiece | DropPieces
 )  # fmt: skip
 
 

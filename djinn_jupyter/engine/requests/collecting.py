@@ -164,8 +164,8 @@ class ScoreRequests:
         """Compute losses in shared passes, where nothing stands against that."""
         if request.what == "logits":
             raise UsageError("Logits of all positions are computed one prompt at a time; leave fast out.")
-        if rules or session.attention is not None:
-            shared.refuse("passes with steering rules, or of an attention of their own, are not shared")
+        if rules or not session.as_loaded:
+            shared.refuse("passes with steering rules, an adapter, or an attention of their own are not shared")
             return
         session.note_progress(Progress(doing="computing losses", done=request.first, total=None))
         with (

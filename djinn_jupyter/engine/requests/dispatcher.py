@@ -197,6 +197,8 @@ class Dispatcher:
         self._quotas.require(request, queued.holder, session)
         request = queued.take_tokens(self._stateless.with_tokens(queued))
         self._quotas.require_room(request, session, self._wanted(request))
+        if session is not None and needs.wakes_weights:
+            session.require_computable()
         if needs.wakes_weights:
             self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))

@@ -39,7 +39,7 @@ class EdgeRequests:
     @handles(ask.AttributeEdges, wakes_weights=True, changes=False)
     def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "attribution of edges", "dj.edges")
-        session.attend(self._lines.attention(request) or session.attention)
+        self._lines.compute_like(request, session)
         (corrupted, notes), (clean, more) = (self._lines.tokens(line) for line in (request.corrupted, request.clean))
         require_alike(clean, corrupted)
         [metric] = self._lines.metrics((request.metric,)).each
@@ -55,6 +55,7 @@ class EdgeRequests:
             asked=meant,
             attention=msgspec.convert(session.attention, AttentionName | None),
             by=origin(self._persistence.identity, self._runtime.description),
+            adapter=None if session.adapter is None else session.adapter.identity,
         )
 
     def _standing(self, line: LineSource) -> StopIdentity | None:

@@ -8,6 +8,7 @@ from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.adapters import AdapterRequests
 from djinn_jupyter.engine.requests.added_modules import AddedModuleRequests
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
@@ -52,6 +53,7 @@ HANDLED_BY: Final = (
     SwapRequests,
     WeightRequests,
     AddedModuleRequests,
+    AdapterRequests,
     CheckpointRequests,
 )
 
@@ -90,6 +92,7 @@ def request_handlers(
         SwapRequests(sessions, residency),
         WeightRequests(sessions, runtime),
         AddedModuleRequests(sessions, runtime),
+        AdapterRequests(sessions, runtime),
         CheckpointRequests(
             sessions,
             lifecycle,

@@ -27,7 +27,7 @@ class TwoLines(Protocol):
 
 
 class LineSources:
-    """Finds the tokens of lines, and the attention that is theirs."""
+    """Finds the tokens of lines, and how their sessions compute."""
 
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
@@ -49,16 +49,16 @@ class LineSources:
             require_known_tokens(self._runtime, metric.condition)
         return metrics
 
-    def attention(self, request: TwoLines) -> str | None:
-        """Return the attention of the sessions whose lines are asked about, None for the engine's. Raises
-        UsageError."""
-        named = (line for line in (request.corrupted, request.clean) if isinstance(line, str))
-        found = {self._sessions.find(name).attention for name in named}
-        if len(found) > 1:
-            raise UsageError(
-                "The sessions of the two lines compute attention in different ways; give one of them by its text."
-            )
-        return next(iter(found), None)
+    def compute_like(self, request: TwoLines, session: Session) -> None:
+        """Have the session of a request compute as the sessions do whose lines it is about. Raises UsageError where
+        these differ."""
+        named = [self._sessions.find(line) for line in (request.corrupted, request.clean) if isinstance(line, str)]
+        for way, differs in (("attention", "compute attention in different ways"), ("adapter", "have other adapters")):
+            if len({getattr(one, way) for one in named}) > 1:
+                raise UsageError(f"The sessions of the two lines {differs}; give one of them by its text.")
+        for one in named:
+            session.attend(one.attention or session.attention)
+            session.adapt(one.adapter or session.adapter)
 
     def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         require_fit(self._runtime.description, tokens, "A line")

@@ -45,11 +45,11 @@ def require_empty(session: Session, verb: str, opener: str) -> Session:
 
 
 def under_rules_of(ruling: Session | None, session: Session) -> tuple[Rule, ...]:
-    """Return the rules in force of the session `ruling`, whose attention `session` takes on; none where there is
-    none."""
+    """Return the rules in force of the session `ruling`, whose attention and adapter `session` takes on; none where
+    there is none."""
     if ruling is None:
         return ()
-    session.attend(ruling.attention)
+    session.compute_like(ruling)
     return ruling.rules_in_force
 
 

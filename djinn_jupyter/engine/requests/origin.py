@@ -49,6 +49,7 @@ def circumstances(
         rules=tuple(map(_asked_for, rules)),
         attention=msgspec.convert(session.attention, AttentionName | None),
         by=origin(identity, model),
+        adapter=None if session.adapter is None else session.adapter.identity,
     )
 
 

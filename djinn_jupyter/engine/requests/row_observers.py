@@ -94,6 +94,12 @@ def _neurons_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
     if normed or isinstance(tap, str) or tap.module is None:
         why = "a norm stands between the MLP and the residual" if normed else str(tap)
         raise UnknownSite(f"The neurons of layer {layer} add nothing of their own to the residual: {why}.")
+    adapter = runtime.forward.adapter
+    if adapter is not None and any(part.module is tap.module for part in adapter.present):
+        raise UnknownSite(
+            f"The neurons of layer {layer} write through a map that the adapter {adapter.name} changes: they are not "
+            "told apart; attribute to MLPs, without neurons."
+        )
     return tap
 
 
@@ -109,7 +115,7 @@ def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
     empty = tap.write(torch.zeros_like(raw), nothing)
 
     def mapped(given: Tensor) -> Tensor:
-        made: Tensor = type(module).forward(module, given)
+        made: Tensor = module.forward(given)  # with the adapter of the pass
         return made.reshape(-1, made.shape[-1])[row].detach().clone()
 
     bias = mapped(empty)
@@ -124,7 +130,7 @@ def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
 def _mapped(tap: Tap, value_F: Tensor) -> Tensor:
     """Return what the module that is given a value makes of it, [D]; bypasses the hooks that called this."""
     module: Any = tap.module
-    made: Tensor = type(module).forward(module, value_F[None, None])
+    made: Tensor = module.forward(value_F[None, None])
     return made[0, 0].detach().clone()
 
 

@@ -179,6 +179,7 @@ class SessionRequests:
             numbers_given=parent.numbers_given,
             runs=parent.runs,
             attention=parent.attention,
+            adapter=parent.adapter,
             forked_from=_origin(parent),
             rule_numbers_given=parent.rule_numbers_given,
         )

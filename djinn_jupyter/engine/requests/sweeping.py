@@ -53,7 +53,7 @@ class SweepRequests:
     @handles(ask.Sweep, wakes_weights=True, changes=False)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
-        session.attend(self._lines.attention(request) or session.attention)
+        self._lines.compute_like(request, session)
         runtime = self._runtime.of(session)
         asked = self._checked(request, runtime, session)
         if request.estimate is not None:
@@ -91,13 +91,15 @@ class SweepRequests:
         self._check_edit(request, places, len(line), None if source is None else len(source))
         receivers = _receivers(runtime, request, places)
         identity, attention = self._persistence.identity, session.attention
+        adapter = None if session.adapter is None else session.adapter.identity
         meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None, calls=())
-        recipe = recipe_of(meant, runtime.description, identity, attention)
+        recipe = recipe_of(meant, runtime.description, identity, attention, adapter)
         finished = finished_before(request.continued, recipe, places.shape, len(request.metrics))
         chosen = _chosen(request.chosen, places)
         made = Recipe(
             asked=meant,
             attention=msgspec.convert(attention, AttentionName | None),
+            adapter=adapter,
             by=origin(identity, runtime.description),
             kept=len(finished),
         )

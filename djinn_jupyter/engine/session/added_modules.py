@@ -16,6 +16,7 @@ from djinn_jupyter.engine.model.discovery.model_map import Anatomy, check_select
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout, HeldModule
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.adapters import AdapterTable
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.module_form import AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.sites import LAYER_POINTS, POINTS, Site, parse_site
@@ -155,9 +156,10 @@ class ModuleTable:
 
 @dataclass(frozen=True, slots=True)
 class SeenModules:
-    """The modules that a person's sessions see."""
+    """The modules that a person's sessions see, and the adapters that they may compute with."""
 
     table: ModuleTable
+    adapters: AdapterTable
     person: str | None = None
 
     def tap(self, site: Site, anatomy: Anatomy) -> Tap | None:

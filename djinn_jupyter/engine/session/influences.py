@@ -22,6 +22,7 @@ def influences(session: Session, frame: Frame) -> Influences:
         edits=tuple(edit.describe() for edit in session.edits),
         overrides=tuple(_override(override) for override in frame.overrides),
         earlier=tuple(_earlier(session)),
+        adapter=None if session.adapter is None else session.adapter.name,
     )
 
 

@@ -59,6 +59,7 @@ def describe(session: Session) -> SessionDescription:
         last_transfer=session.residence.last_transfer,
         in_use=session.holder is not None and session.used_by == session.holder,
         attention=session.attention,
+        adapter=None if session.adapter is None else session.adapter.name,
         progress=session.progress,
         shares=session.shares.describe(),
     )
@@ -138,8 +139,8 @@ def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | 
     """Return why passes of a fast run were not shared, where that is its attention's or its family's."""
     if generation.mode != "fast":
         return None
-    if session.attention is not None:
-        return f"Each pass was computed alone, for passes of {session.attention} attention are not shared here."
+    if not session.as_loaded:
+        return f"Each pass was computed alone, for {session.why_alone} are not shared here."
     sharing = runtime.sharing
     if sharing.why_no_more is not None:
         before = ". Those computed with others before may be wrong" if generation.shared else ""

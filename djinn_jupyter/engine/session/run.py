@@ -123,7 +123,7 @@ def _passed(
     """Run a pass: together with others where the run asked for that and nothing is to happen in it, else alone. None
     where the plan has changed while it waited for the others, or for room."""
     assert session.generation is not None
-    shares = session.generation.mode == "fast" and session.attention is None
+    shares = session.generation.mode == "fast" and session.as_loaded
     if shares and _may_be_shared(frame) and plan.empty and not _over_quota(runtime, session, frame):
         shared = yield from runtime.sharing.passed(seat)
         if shared is not None:

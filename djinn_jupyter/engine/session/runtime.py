@@ -12,6 +12,7 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Storage
+from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.session.added_modules import SeenModules
@@ -111,9 +112,13 @@ class Runtime:
         return self if attention is None else replace(self, forward=self.forward.attending(attention))
 
     def of(self, session: Session) -> Runtime:
-        """Return the runtime of the passes of a session: its attention may be another than the model's, and the added
-        modules are those of its person."""
-        return self.of_person(session.name).attending(session.attention)
+        """Return the runtime of the passes of a session: its attention may be another than the model's, it may have an
+        adapter, and the added modules are those of its person."""
+        return self.of_person(session.name).attending(session.attention).adapted(session.adapter)
+
+    def adapted(self, adapter: HeldAdapter | None) -> Runtime:
+        """Return the runtime of passes with an adapter, None for those of the model alone."""
+        return self if adapter is self.forward.adapter else replace(self, forward=self.forward.adapted(adapter))
 
     def of_person(self, session: str) -> Runtime:
         """Return the runtime of the person behind the name of a session."""

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.answered import AnsweredRequests
+from djinn_jupyter.engine.session.computing import Computing
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.pass_log import PassLog
@@ -31,7 +32,7 @@ from djinn_jupyter.wire.texts import in_quotes
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class Session(Computing):
     """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `needs_recompute`: its rows
     and states went with an earlier process, and are made again from the pass log before they are needed. `stop` numbers
     the place where it stands and `edition` the value there, None while it runs."""
@@ -44,7 +45,6 @@ class Session:
     state: SessionState = "idle"
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    attention: str | None = None  # None: as the model was loaded
     saved_states: SavedStates = field(default_factory=dict)
     pass_log: PassLog = field(default_factory=PassLog)
     exactness: Exactness = "exact"
@@ -327,10 +327,6 @@ class Session:
     def count_as(self, exactness: Exactness) -> None:
         """Say from now on how its rows came to be."""
         self.exactness = exactness
-
-    def attend(self, attention: str | None) -> None:
-        """Compute attention so from the first pass on."""
-        self.attention = attention
 
     def take_rows(self, cache: PagedCache) -> PagedCache:
         """Take the recomputed rows and states in place of the lost ones. Return the former cache."""

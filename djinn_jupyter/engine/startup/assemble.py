@@ -50,6 +50,7 @@ from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
 from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.adapters import AdapterTable
 from djinn_jupyter.engine.session.added_modules import ModuleTable, SeenModules
 from djinn_jupyter.engine.session.holdings import memory_of_persons
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -336,7 +337,7 @@ class _Assembly:
             counters=self.counters,
             giving_way=self.giving_way,
             publish=self.given.publish,
-            modules=SeenModules(ModuleTable(self.budget)),
+            modules=SeenModules(ModuleTable(self.budget), AdapterTable(self.budget)),
             sharing=SharedPasses(forward, self._new_cache, self.giving_way.asked, self.budget),
         )
 

@@ -13,6 +13,7 @@ from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.sweeps.metric import Values
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.sweeps import Continued
@@ -20,12 +21,19 @@ from djinn_jupyter.wire.sweeps import Continued
 ANY_SESSION = "sweep"
 
 
-def recipe_of(meant: ask.Sweep, model: ModelDescription, identity: ModelIdentity, attention: str | None) -> str:
+def recipe_of(
+    meant: ask.Sweep,
+    model: ModelDescription,
+    identity: ModelIdentity,
+    attention: str | None,
+    adapter: AdapterIdentity | None,
+) -> str:
     """Return the digest of a request that has the tokens of its lines, whichever session computes it. Weights in one
     folder may have been trained on meanwhile: that the name does not tell, and the model's identity does."""
     meant = msgspec.structs.replace(meant, session=ANY_SESSION)
     of = (model.name, model.revision, identity, model.device, attention or model.attention)
-    return hashlib.sha256(msgspec.msgpack.encode((meant, of), enc_hook=_bytes_of)).hexdigest()
+    tuned = () if adapter is None else (adapter.digest,)
+    return hashlib.sha256(msgspec.msgpack.encode((meant, (*of, *tuned)), enc_hook=_bytes_of)).hexdigest()
 
 
 def _bytes_of(value: object) -> tuple[str, tuple[int, ...], bytes]:

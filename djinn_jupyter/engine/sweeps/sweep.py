@@ -118,8 +118,8 @@ class Sweeping:
 
     def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
         """Return why cells cannot share passes; None where they can."""
-        if self.session.attention is not None:
-            return f"it shares passes of its own attention alone, and these are {self.session.attention}"
+        if not self.session.as_loaded:
+            return f"it shares passes of the model as it was loaded alone, and these are {self.session.why_alone}"
         return (yield from self.together.why_not(self.alone))
 
     def _reserved(

@@ -300,6 +300,7 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),
     ...(described.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
     ...(described.attention === null ? [] : [trans.__('%1 attention', described.attention)]),
+    ...(described.adapter === null ? [] : [trans.__('adapter %1', described.adapter)]),
     ...(kernel === null || kernel.state === 'idle' ? [] : [trans.__('kernel %1', kernel.state)])
   ];
 }

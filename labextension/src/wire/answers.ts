@@ -49,6 +49,11 @@ import {
 } from './edges';
 
 import {
+  AdapterAdded,
+  Adapters,
+} from './adapters';
+
+import {
   AddedModules,
   ModuleAdded,
 } from './added_modules';
@@ -111,6 +116,8 @@ export type WireReply =
   | Modules
   | ModuleAdded
   | AddedModules
+  | AdapterAdded
+  | Adapters
   | WeightRead
   | Tokenized
   | Statistics
@@ -160,6 +167,9 @@ export interface Answers {
   readonly ListModules: Modules;
   readonly ListAddedModules: AddedModules;
   readonly RemoveModule: Cleared;
+  readonly ListAdapters: Adapters;
+  readonly RemoveAdapter: Cleared;
+  readonly SetAdapter: Described;
   readonly Tokenize: Tokenized;
   readonly Detokenize: Tokenized;
   readonly ReadStatistics: Statistics;

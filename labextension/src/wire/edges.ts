@@ -13,6 +13,10 @@ import {
   Provenance,
 } from './provenance';
 
+import {
+  AdapterIdentity,
+} from './adapters';
+
 /**
  * Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
  * change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
@@ -29,12 +33,13 @@ export interface AttributeEdges {
 
 /**
  * All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
- * of the sessions named, None for the engine's own, and the origin.
+ * of the sessions named, None for the engine's own, their `adapter`, and the origin.
  */
 export interface EdgeRecipe {
   readonly asked: AttributeEdges;
   readonly attention: 'eager' | 'sdpa' | null;
   readonly by: Provenance;
+  readonly adapter: AdapterIdentity | null;
 }
 
 /**

@@ -25,6 +25,7 @@ export * from './provenance';
 export * from './sweeps';
 export * from './edges';
 export * from './module_form';
+export * from './adapters';
 export * from './added_modules';
 export * from './weights';
 export * from './heads';

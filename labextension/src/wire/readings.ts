@@ -73,12 +73,16 @@ export interface EarlierPasses {
   readonly changes: readonly string[];
 }
 
-/** All that makes a stop differ from the unmodified model, and the edits and rules that are turned off. */
+/**
+ * All that makes a stop differ from the unmodified model, and the edits and rules that are turned off. `adapter` is
+ * the one that the session computes with.
+ */
 export interface Influences {
   readonly rules: readonly RuleAtStop[];
   readonly overrides: readonly Override[];
   readonly earlier: readonly EarlierPasses[];
   readonly edits: readonly EditAtStop[];
+  readonly adapter: string | null;
 }
 
 /**

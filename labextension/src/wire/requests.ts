@@ -49,6 +49,12 @@ import {
 } from './checkpoints';
 
 import {
+  ListAdapters,
+  RemoveAdapter,
+  SetAdapter,
+} from './adapters';
+
+import {
   ListAddedModules,
   RemoveModule,
 } from './added_modules';
@@ -247,6 +253,9 @@ export type WireRequest =
   | ListModules
   | ListAddedModules
   | RemoveModule
+  | ListAdapters
+  | RemoveAdapter
+  | SetAdapter
   | Tokenize
   | Detokenize
   | ReadStatistics

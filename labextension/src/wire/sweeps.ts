@@ -22,6 +22,10 @@ import {
   Provenance,
 } from './provenance';
 
+import {
+  AdapterIdentity,
+} from './adapters';
+
 export type Correction = 'attention' | 'cancellation';
 
 export type Axis = 'point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef';
@@ -110,13 +114,14 @@ export interface Sweep {
 
 /**
  * All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
- * to go on from, the `attention` of the sessions named, None for the engine's own, and the origin. `kept` cells were
- * computed before, in other passes.
+ * to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, and the origin.
+ * `kept` cells were computed before, in other passes.
  */
 export interface Recipe {
   readonly asked: Sweep;
   readonly attention: 'eager' | 'sdpa' | null;
   readonly by: Provenance;
+  readonly adapter: AdapterIdentity | null;
   readonly kept: number;
 }
 

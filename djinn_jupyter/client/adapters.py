@@ -1,0 +1,63 @@
+"""Add an adapter to an engine's model: its folder is read here, and its matrices are sent. And a session's adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from djinn_jupyter.client.added_modules import folder_of
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.peft import read_adapter
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.adapters import AdapterDescription, AdapterIdentity
+
+
+def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:
+    """Add the adapter in a folder, and return what it is."""
+    found = read_adapter(folder_of(folder))
+    with temporary_session(channel, "adapter") as session:
+        request = ask.AddAdapter(
+            session=session, name=name, modules=found.modules, folder=str(found.path), digest=found.digest
+        )
+        return ask_for(channel, request, replies.AdapterAdded).adapter
+
+
+def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
+    """Return the name of the adapter here that is of the same files as one that a result was computed with; None where
+    it was computed with none. Raises UsageError where it is not there."""
+    if kept is None:
+        return None
+    there = ask_for(channel, ask.ListAdapters(), replies.Adapters).adapters
+    name = next((one.name for one in there if one.digest == kept.digest), None)
+    if name is None:
+        raise UsageError(
+            f"It was computed with the adapter {kept.name} of {kept.folder}, which is not added here as it was; add it "
+            f"first (%djinn_add_adapter {kept.name} {kept.folder})."
+        )
+    return name
+
+
+class AdaptedSession:
+    """The adapter of a session's handle."""
+
+    name: str
+    _channel: Channel
+
+    @property
+    def adapter(self) -> str | None:
+        """The name of the adapter that the session computes with, None for the model alone. It is chosen before the
+        first prompt: IllegalMove where the session has a line, UsageError where there is no such adapter.
+
+        >>> added = engine.add_adapter("sql", adapter_folder)
+        >>> tuned = engine.session("tuned", fresh=True)
+        >>> tuned.adapter = "sql"
+        >>> tuned.run("The capital of France is", max_new_tokens=1).reason
+        'length'
+        """
+        return ask_for(self._channel, ask.Describe(session=self.name), replies.Described).session.adapter
+
+    @adapter.setter
+    def adapter(self, name: str | None) -> None:
+        ask_for(self._channel, ask.SetAdapter(session=self.name, adapter=name), replies.Described)
