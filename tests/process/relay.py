@@ -10,6 +10,7 @@ from djinn_jupyter.wire.registry import Entry
 from tests.ports import free_port
 
 PIECE = 1 << 16
+GREETING_BYTES = 64  # of ZMTP
 
 
 class Relay:
@@ -78,3 +79,22 @@ class Relay:
         except OSError:
             pass
         target.transport.abort()
+
+
+class Breaking(Relay):
+    """A line that breaks off the connections on which a CURVE handshake is begun, so many of them: before the engine's
+    greeting arrives, or `behind` it. A look at the engine's greeting alone breaks off likewise before it."""
+
+    def __init__(self, entry: Entry, broken: int, *, behind: bool = False) -> None:
+        super().__init__(entry)
+        self.broken, self._behind = broken, behind
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, requests: bool) -> None:
+        if not requests and self.broken:
+            self.broken -= 1
+            if self._behind:
+                target.write(await source.readexactly(GREETING_BYTES))
+                await source.read(1)  # of the handshake, or the end of a look
+            target.transport.abort()
+            return
+        await super()._pass(source, target, requests=requests)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 PIECE = 1 << 14
-SPARED = 20  # pieces: the first handshake, which is not tried again by itself
+SPARED = 20  # pieces: the first handshake, which is tried three times and no more
 
 
 @dataclass(kw_only=True)

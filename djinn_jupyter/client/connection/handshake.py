@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from djinn_jupyter.client.connection.greeting import look_at
 from djinn_jupyter.client.engines.afar import read_address
 from djinn_jupyter.client.engines.keys import key_folder
-from djinn_jupyter.errors import EngineUnavailable, KeyRefused
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
 from djinn_jupyter.wire.keys import spell_public
 from djinn_jupyter.wire.registry import Entry
 
+Met = TypeVar("Met")
 REACH_SECONDS: Final = 5.0
 HANDSHAKE_MILLISECONDS = 10_000  # after which who has said nothing is taken for no engine; zmq waits for 30 s
+ATTEMPTS: Final = 3  # to meet an engine afar: one line in a hundred breaks off, and a wrong key does every time
 WATCHED: Final = (
     zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
@@ -67,6 +70,26 @@ def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
     dealer.setsockopt(zmq.IPV6, 1)
 
 
+class Unmet(Exception):
+    """An engine was not met. `breach`: for a reason that may be the line's: another attempt may fare better. Never
+    told to a caller."""
+
+    def __init__(self, breach: DjinnError | None, why: DjinnError) -> None:
+        super().__init__(str(why))
+        self.breach, self.why = breach, why
+
+
+async def met(attempt: Callable[[], Awaitable[Met]]) -> Met:
+    """Return what an attempt to meet an engine returns, at most ATTEMPTS of them."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return await attempt()
+        except Unmet as unmet:
+            if not left or unmet.breach is None:
+                raise unmet.breach or unmet.why from None
+    raise AssertionError  # the last attempt has returned or raised
+
+
 class Handshake:
     """The course of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed; a
     `patient` socket that was not yet connected goes on trying."""
@@ -83,14 +106,31 @@ class Handshake:
         if event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED if self._patient else None):
             self.over.set()
 
-    def failure(self) -> KeyRefused | None:
-        """Return the error for which the connection did not come about; None where keys were not the reason."""
-        if self._succeeded or not self._entry.has_keys:
+    def refusal(self) -> KeyRefused | None:
+        """Return the error where the engine does not admit this user's key, else None."""
+        if not self.refused or not self._entry.has_keys:
             return None
-        if self.refused:
-            own = spell_public(key_folder().own(self._entry.key).public)
-            return KeyRefused(f"{self._entry.named} does not admit your key: there, `djinn key allow {own} --as NAME`.")
+        own = spell_public(key_folder().own(self._entry.key).public)
+        return KeyRefused(f"{self._entry.named} does not admit your key: there, `djinn key allow {own} --as NAME`.")
+
+    async def breach(self) -> DjinnError | None:
+        """Return the error where the connection was closed before both sides knew each other's keys, by what is found
+        at the address now. None where it held for longer, and where there are no keys. Raises EngineUnavailable where
+        there is no engine."""
+        if self._succeeded or self.refused or not self._entry.has_keys:
+            return None
+        match await look_at(read_address(self._entry.commands)):
+            case "other":
+                raise EngineUnavailable(
+                    f"What listens at {self._entry.place} is no engine of Djinn that others reach: mind the port, and "
+                    "see `djinn list` there."
+                )
+            case "lost":
+                return EngineUnavailable(
+                    f"The line to {self._entry.place} broke off before either side knew the other, {ATTEMPTS} times: "
+                    "try again, over a better line."
+                )
         return KeyRefused(
-            f"{self._entry.named} has not the key that is trusted for it, or is no engine of Djinn: compare "
-            "`djinn key list` there and here."
+            f"{self._entry.named} has not the key that is trusted for it, or the line broke off each of {ATTEMPTS} "
+            "handshakes: compare `djinn key list` there and here."
         )

@@ -19,6 +19,7 @@ import msgspec
 import zmq
 
 from djinn_jupyter.client.connection.arrivals import Answered, Arrivals, Sent
+from djinn_jupyter.client.connection.handshake import Unmet, met
 from djinn_jupyter.client.connection.line import Context, SocketLine
 from djinn_jupyter.client.connection.line_watch import LineWatch
 from djinn_jupyter.client.connection.road import Road, road_to
@@ -85,26 +86,31 @@ class Connection:
         await road.open()
         token = secrets.token_urlsafe(24) if entry.is_afar else ""
         hello = protocol.hello(holder=holder, user=user, notebook=notebook, observer=observer, token=token)
-        connection = cls(entry, road, hello)
+        return await met(lambda: cls(entry, road, hello)._say_hello(timeout))
+
+    async def _say_hello(self, timeout: float) -> Connection:
+        """Say Hello, and return this connection when it is welcome. Unmet where another attempt may fare better."""
         try:
-            welcome = await asyncio.wait_for(connection.ask(hello), timeout)
+            welcome = await asyncio.wait_for(self.ask(self._hello), timeout)
         except TimeoutError:
-            await connection.close()
-            raise EngineUnavailable(f"{connection._named} does not answer; {SEE_LOG}.") from None
+            await self.close()
+            raise EngineUnavailable(f"{self._named} does not answer; {SEE_LOG}.") from None
         except EngineUnavailable as error:
-            refused = EngineUnavailable(road.refusal) if road.refusal else connection._line.handshake.failure()
-            await connection.close()
-            raise refused or error from None
+            refused = EngineUnavailable(self._road.refusal) if self._road.refusal else self._line.handshake.refusal()
+            await self.close()
+            if refused is not None:
+                raise refused from None
+            raise Unmet(await self._line.handshake.breach(), error) from None
         except BaseException:
-            await connection.close()
+            await self.close()
             raise
         if not isinstance(welcome, Welcome):
-            await connection.close()
+            await self.close()
             raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
-        connection.welcome = welcome
-        connection.entry = as_told(entry, welcome.model)
-        connection._latest_event = welcome.events
-        return connection
+        self.welcome = welcome
+        self.entry = as_told(self.entry, welcome.model)
+        self._latest_event = welcome.events
+        return self
 
     @property
     def closed(self) -> bool:
@@ -305,7 +311,7 @@ class Connection:
             lost.cancel()
         self._pending.pop(number, None)
         if self._line.handshake.refused:
-            raise self._line.handshake.failure() or EngineUnavailable(f"{self._named} closed the connection.")
+            raise self._line.handshake.refusal() or EngineUnavailable(f"{self._named} closed the connection.")
         if not answer.done() and self._road.refusal:
             raise EngineUnavailable(self._road.refusal)
         if not answer.done():
