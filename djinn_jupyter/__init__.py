@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.reproduction import Reproduction as Reproduction
     from djinn_jupyter.client.scoring import Losses as Losses
     from djinn_jupyter.client.session import RemoteSession as RemoteSession
+    from djinn_jupyter.client.splicing import Splice as Splice
+    from djinn_jupyter.client.splicing import splice as splice
     from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
     from djinn_jupyter.client.stops import Finished as Finished
     from djinn_jupyter.client.stops import Interrupted as Interrupted
@@ -60,6 +62,7 @@ _HOMES = {
     "noise": "client.sweep_arguments",
     "reproduce": "client.reproducing",
     "collect": "client.engine",
+    "splice": "client.splicing",
     "train_sae": "client.training.calls",
     "train_probe": "client.training.calls",
     "steering_vector": "client.training.calls",
@@ -69,6 +72,7 @@ _HOMES = {
     "Losses": "client.scoring",
     "HeadScores": "client.heads",
     "HeadPatterns": "client.heads",
+    "Splice": "client.splicing",
     "TrainedModule": "client.training.trained",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",

@@ -6,7 +6,9 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.collecting import PROMPTS, prompts_of
+from djinn_jupyter.magics.lazily import splicing, views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
 
 
@@ -28,6 +30,16 @@ class AddingMagics(Group):
         module = self.state.engine.add_module(args.name, args.folder, args.at, error_term=not args.no_error_term)
         self.state.keep(args.keep, module)
         self.state.screen.say(views.added_line(module))
+
+    @verb(option("module", help="an SAE, such as sae.8"), PROMPTS, KEEP)
+    def djinn_splice(self, args: Namespace) -> None:
+        """Measure the loss of prompts with the reconstruction of an SAE in place of the point that it reads, beside the
+        loss of the model, and with the point at zero."""
+        if args.prompts is None:
+            raise UsageError("Name the prompts to measure by: --prompts FILE, or a variable with a list.")
+        found = splicing.splice(self.state.engine, args.module, prompts_of(self, args.prompts))
+        self.state.keep(args.keep, found)
+        self.state.screen.say(repr(found))
 
     @verb(option("name", help="such as sae, for every layer, or sae.8"))
     def djinn_remove_module(self, args: Namespace) -> None:

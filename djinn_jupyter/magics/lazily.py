@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         edges,
         paths,
         reproducing,
+        splicing,
         stops,
         sweep_arguments,
         sweeping,
@@ -40,6 +41,7 @@ else:
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
     paths = _Lazy("djinn_jupyter.client.paths")
     reproducing = _Lazy("djinn_jupyter.client.reproducing")
+    splicing = _Lazy("djinn_jupyter.client.splicing")
     stops = _Lazy("djinn_jupyter.client.stops")
     sweep_arguments = _Lazy("djinn_jupyter.client.sweep_arguments")
     sweeping = _Lazy("djinn_jupyter.client.sweeping")
@@ -61,6 +63,7 @@ __all__ = [
     "reproducing",
     "requests",
     "spelling",
+    "splicing",
     "stops",
     "sweep_arguments",
     "sweeping",

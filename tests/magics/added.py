@@ -25,7 +25,7 @@ class Added:
             activation=request.form.activation,
             inputs=widths[0],
             features=widths[1],
-            folder="sae",
+            folder=request.folder,
             digest=request.digest,
             bytes_held=sum(one.values.nbytes for one in request.tensors),
             error_term=request.error_term,

@@ -27,6 +27,17 @@ def test_a_module_is_added_shown_completed_and_removed(notebook: Notebook, tmp_p
     assert "There is no added module" in notebook.fails("%djinn_remove_module sae")
 
 
+def test_a_splice_is_measured_beside_model_and_zeros(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.cell(f"%djinn_add_module sae {saes.saved(tmp_path, saes.drawn(8))} --at resid_post.4")
+    notebook.shell.user_ns["prompts"] = [[1, 2, 3], [4, 5]]
+    said = notebook.cell("%djinn_splice sae.4 --prompts prompts -o found")
+    assert "sae.4 in place of resid_post.4: loss 0.5000, of the model 0.5000, with resid_post.4 at zero 0.5000" in said
+    assert last(notebook, requests.RemoveModule).name == "spliced"
+    assert notebook.shell.user_ns["found"].module == "sae.4"
+    assert "Name the prompts" in notebook.fails("%djinn_splice sae.4")
+    assert "There is no added module sae.5; there are: sae.4" in notebook.fails("%djinn_splice sae.5 --prompts prompts")
+
+
 def test_the_point_is_that_of_the_files(notebook: Notebook, tmp_path: Path) -> None:
     saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "blocks.3.hook_resid_post"})
     assert "leave out the error term" in notebook.cell(f"%djinn_add_module sae {tmp_path} --no-error-term")

@@ -16,7 +16,7 @@ from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
 back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute direct weight heads collect
-loss add_module remove_module reproduce checkpoint restore accept vram debugger""".split()
+loss add_module splice remove_module reproduce checkpoint restore accept vram debugger""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 

@@ -18,7 +18,17 @@ from djinn_jupyter.engine.model.added.normalizing import normalized
 from djinn_jupyter.wire.module_form import ModuleForm
 
 Units = tuple[int, ...] | None
+Chosen = slice | list[int]
 FEW: Final = 4  # where less than a quarter of the features changed, the rows of these alone are multiplied
+
+
+def rows_of(units: Units) -> Chosen:
+    """Return units as an index. Of one unit, or several in a row, it is a slice, which copies nothing: an index of
+    numbers takes as long as the row's product itself."""
+    if units is None:
+        return slice(None)
+    in_a_row = len(units) > 0 and units == tuple(range(units[0], units[-1] + 1))
+    return slice(units[0], units[-1] + 1) if in_a_row else list(units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,12 +49,12 @@ class Dictionary:
         """Return the features [T, F], or those of `units`. The row of a unit alone is computed, except of a topk."""
         if units is not None and self.form.activation == "topk":
             return self.read(x_TD)[:, list(units)]
-        chosen = slice(None) if units is None else list(units)
+        chosen = rows_of(units)
         normed, _, _ = normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)
         given = normed - self.decoder_bias_O if self.form.subtracts_decoder_bias else normed
         return self._active(given, chosen)
 
-    def _active(self, given_TD: Tensor, chosen: slice | list[int]) -> Tensor:
+    def _active(self, given_TD: Tensor, chosen: Chosen) -> Tensor:
         rows, bias = self.encoder_FD[chosen], self.bias_F[chosen]
         if self.gate is not None:
             scale, magnitude_bias = self.gate[0][chosen], self.gate[1][chosen]
@@ -98,7 +108,7 @@ class Linear:
 
     def read(self, x_TD: Tensor, units: Units = None) -> Tensor:
         """Return [T, F], or the columns of `units`."""
-        chosen = slice(None) if units is None else list(units)
+        chosen = rows_of(units)
         given = x_TD.to(self.weight_FD.dtype)
         made = linear(given, self.weight_FD[chosen], self.bias_F[chosen])
         return given[:, chosen] + made if self.adds else made

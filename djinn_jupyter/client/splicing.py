@@ -1,0 +1,108 @@
+"""`dj.splice`: the loss of a model where an SAE's reconstruction takes the place of a point, beside the ablation's.
+
+It asks for three losses, in sessions of its own: the model's; under a rule of the module that leaves features as they
+are and the error term out; and under one that sets the point to zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from djinn_jupyter.client import scoring
+from djinn_jupyter.client.added_modules import add_module, remove_module
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.edits import scale, zero
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.prompts import given_prompts
+from djinn_jupyter.client.scoring import Losses
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.module_form import AddedModuleDescription
+from djinn_jupyter.wire.replies import AddedModules
+
+WITHOUT_ERROR: Final = "spliced"  # the name of the module while it is measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splice:
+    """The losses of some prompts: of the `model`, with the reconstruction of `module` in place of its point, and with
+    the point set to zero."""
+
+    module: str
+    at: str
+    model: Losses
+    spliced: Losses
+    zeroed: Losses
+
+    @property
+    def recovered(self) -> float:
+        """The share of what ablation loses that the reconstruction keeps: 1 where it is as good as the point's own
+        value; NaN where ablation loses nothing."""
+        lost = self.zeroed.loss - self.model.loss
+        return (self.zeroed.loss - self.spliced.loss) / lost if lost else float("nan")
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.module} in place of {self.at}: loss {self.spliced.loss:.4f}, of the model {self.model.loss:.4f}, "
+            f"with {self.at} at zero {self.zeroed.loss:.4f}; {100 * self.recovered:.1f} % recovered"
+        )
+
+
+@typed
+def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
+    """Measure the loss with the reconstruction of an added SAE in place of the point that it reads, error term left
+    out, beside the loss of the model and the one with the point at zero. `module` is where it is read, such as
+    "sae.4"; prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module that
+    writes nothing back; MeasurementEnded; WorkInterrupted.
+
+    >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
+    'sae.4'
+    >>> found = dj.splice(engine, "sae.4", ["The capital of France is Paris.", "People in Italy speak Italian."])
+    >>> found.model.loss < found.spliced.loss, found.recovered < 1  # an SAE of random numbers
+    (True, True)
+    """
+    told = _added(engine.channel, module)
+    listed = tuple(given_prompts(prompts))
+    with interruptible("The measurement", lambda: ("", None)):
+        model = engine.loss(listed)
+        zeroed = _under(engine.channel, told.at, zero(), listed)
+        return Splice(
+            module=told.site, at=told.at, model=model, spliced=_spliced(engine.channel, told, listed), zeroed=zeroed
+        )
+
+
+def _added(channel: Channel, module: str) -> AddedModuleDescription:
+    there = ask_for(channel, ask.ListAddedModules(), AddedModules).modules
+    found = next((one for one in there if one.site == module), None)
+    if found is None:
+        known = ", ".join(one.site for one in there) or "none"
+        raise UnknownSite(f"There is no added module {module}; there are: {known}.")
+    if found.why_not_edited is not None:
+        raise UsageError(f"{module} cannot be spliced: {found.why_not_edited}")
+    return found
+
+
+def _spliced(channel: Channel, told: AddedModuleDescription, prompts: object) -> Losses:
+    """Return the losses with the reconstruction: of the module itself where it leaves the error term out, else of one
+    that does and is there meanwhile."""
+    if not told.error_term:
+        return _under(channel, told.site, scale(1.0), prompts)
+    again = add_module(channel, WITHOUT_ERROR, told.folder, told.at, error_term=False)
+    try:
+        if again.digest != told.digest:
+            raise UsageError(f"{told.folder} has other files now than {told.site} was added from: add it again.")
+        return _under(channel, again.site, scale(1.0), prompts)
+    finally:
+        remove_module(channel, again.site)
+
+
+def _under(channel: Channel, site: str, edit: object, prompts: object) -> Losses:
+    """Return the losses of prompts under one rule."""
+    with temporary_session(channel, "splice") as name:
+        RemoteSession(channel, name).steer(site, edit)
+        return scoring.loss_of(channel, prompts, name)
