@@ -33,8 +33,8 @@ class AddingMagics(Group):
 
     @verb(option("module", help="an SAE, such as sae.8"), PROMPTS, KEEP)
     def djinn_splice(self, args: Namespace) -> None:
-        """Measure the loss of prompts with the reconstruction of an SAE in place of the point that it reads, beside the
-        loss of the model, and with the point at zero."""
+        """Measure the loss of prompts with an SAE's reconstruction in place of its point.
+        Beside it are the loss of the model, and the one with the point at zero."""
         if args.prompts is None:
             raise UsageError("Name the prompts to measure by: --prompts FILE, or a variable with a list.")
         found = splicing.splice(self.state.engine, args.module, prompts_of(self, args.prompts))

@@ -31,8 +31,8 @@ class EdgeMagics(Group):
         literal=True,
     )
     def djinn_edges(self, args: Namespace) -> None:
-        """Score every edge from a writer of the residual to a reader by gradients, and draw the strongest as a
-        graph, in which a click stops there."""
+        """Score every edge from a writer of the residual to a reader by gradients.
+        The strongest are drawn as a graph, in which a click stops there."""
         if not args.metric:
             raise UsageError("Edges need a metric: --metric \"logit(' Mary') - logit(' John')\".")
         clean, corrupted = self._lines(args)
