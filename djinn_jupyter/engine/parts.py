@@ -22,6 +22,7 @@ from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
 from djinn_jupyter.engine.scheduling.waiting import Waiting
@@ -66,6 +67,7 @@ class Parts:
     # jobs
     scheduler: Scheduler
     giving_way: GivingWay
+    running_time: RunningTime
     turns: Turns
 
     # beside requests

@@ -19,6 +19,8 @@ from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
+from djinn_jupyter.engine.persistence.running_times import RunningTimesFile
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.wire.host import host_name
@@ -38,6 +40,7 @@ class Persistence:
         self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, device)
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
+        self._times: RunningTimesFile | None = None
         self.forgets = False
         self._shared = config.shared_journal is not None
         self._journals = Path(config.shared_journal) if config.shared_journal else folder / JOURNALS
@@ -64,9 +67,11 @@ class Persistence:
         if self.journal is not None:
             self.journal.require_claim()
 
-    def write_to(self, journal: Journal) -> None:
-        """Write every session to this journal from now on."""
+    def write_to(self, journal: Journal, running_time: RunningTime) -> None:
+        """Write every session to this journal from now on, and the running time of persons beside it, which goes on
+        from where an earlier engine left it."""
         self.journal = journal
+        self._times = RunningTimesFile(journal.folder, running_time)
 
     @property
     def trouble(self) -> str | None:
@@ -99,10 +104,15 @@ class Persistence:
         """Write what is due, after each slice of work."""
         if self.journal is not None:
             self.journal.attend(sessions, idle=idle)
+        if self._times is not None:
+            self._times.attend()
 
     def close(self, sessions: Mapping[str, Session]) -> None:
         """Return when all files are in their final state."""
         self.file_worker.close()
+        if self._times is not None:
+            self._times.write()
+            self._times = None
         if self.journal is not None:
             self.journal.close(sessions, forget=self.forgets)
             self.journal = None
@@ -110,6 +120,7 @@ class Persistence:
     def abandon(self) -> None:
         """Close as `close` does, but write nothing more."""
         self.file_worker.close()
+        self._times = None
         if self.journal is not None:
             self.journal.abandon()
             self.journal = None

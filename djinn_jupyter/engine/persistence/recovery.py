@@ -19,6 +19,7 @@ from djinn_jupyter.engine.persistence.load import load_session
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk
+from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.answered import AnsweredRequest
 from djinn_jupyter.engine.session.ownership import named_notebook
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -41,10 +42,12 @@ class Recovery:
         sessions: SessionTable,
         tiers: Tiers,
         storage_table: StorageTable,
+        running_time: RunningTime,
         wake: Callable[[], None],
     ) -> None:
         self._config, self._runtime, self._persistence, self._sessions = config, runtime, persistence, sessions
         self._tiers, self._storage_table, self._wake = tiers, storage_table, wake
+        self._running_time = running_time
 
     @torch.inference_mode()
     def open_journal(self) -> tuple[str, ...]:
@@ -61,7 +64,7 @@ class Recovery:
         brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
         if pages is not None:
             self._adopt(pages, brought_back)
-        self._persistence.write_to(journal)
+        self._persistence.write_to(journal, self._running_time)
         recomputed = sum(session.needs_recompute for session, _ in brought_back)
         self._runtime.counters.note_recovered(exact=len(brought_back) - recomputed, recomputed=recomputed)
         return tuple(self._sessions)

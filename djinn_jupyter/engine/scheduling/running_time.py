@@ -1,27 +1,30 @@
-"""The time that the engine has worked for each person within the last day. Knows no quota."""
+"""The time that the engine has worked for each person within the last day. Knows no quota and no file."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 DAY_SECONDS: Final = 24 * 3600.0
 STEP_SECONDS: Final = 600.0  # the time of so long is kept as one number, and forgotten together
+Steps = list[tuple[int, float]]
 
 
 class RunningTime:
-    """Seconds of the engine's thread by person, None being the engine's own user; `clock` is monotonic."""
+    """Seconds of the engine's thread by person, None being the engine's own user. `clock` is monotonic; `now` is the
+    time of day, with which the next engine goes on. `counted_seconds` are all that were counted or taken over here."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._steps: dict[str | None, deque[tuple[int, float]]] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
+        self._clock, self._now = clock, now
+        self._steps: defaultdict[str | None, dict[int, float]] = defaultdict(dict)
+        self.counted_seconds = 0.0
 
     @property
     def persons(self) -> tuple[str | None, ...]:
-        """Those for whom it has worked since it began."""
+        """Those for whom the engine has worked."""
         return tuple(self._steps)
 
     @contextmanager
@@ -34,20 +37,33 @@ class RunningTime:
             self.add(person, self._clock() - begun)
 
     def add(self, person: str | None, seconds: float) -> None:
-        steps = self._steps.setdefault(person, deque())
-        step, last = self._step(), steps.pop() if steps else None
-        if last is not None and last[0] == step:
-            seconds += last[1]
-        elif last is not None:
-            steps.append(last)
-        steps.append((step, seconds))
+        self._count(person, self._step(), seconds)
 
     def seconds(self, person: str | None) -> float:
         """Return the seconds within the last day."""
-        steps = self._steps.get(person, deque())
-        while steps and steps[0][0] <= self._step() - DAY_SECONDS / STEP_SECONDS:
-            steps.popleft()
-        return sum(seconds for _, seconds in steps)
+        steps = self._steps.get(person, {})
+        for old in [step for step in steps if step <= self._oldest()]:
+            del steps[old]
+        return sum(steps.values())
+
+    def steps(self) -> Mapping[str | None, Steps]:
+        """Return the seconds of each person within the last day, by step."""
+        return {person: sorted(self._steps[person].items()) for person in self._steps if self.seconds(person)}
+
+    def take_over(self, person: str | None, steps: Iterable[tuple[int, float]]) -> None:
+        """Count what an earlier engine has worked for a person, as far as it is of the last day."""
+        for step, seconds in steps:
+            if self._oldest() < step <= self._step() and seconds > 0:
+                self._count(person, step, seconds)
+
+    def _count(self, person: str | None, step: int, seconds: float) -> None:
+        steps = self._steps[person]
+        steps[step] = steps.get(step, 0.0) + seconds
+        self.counted_seconds += seconds
+
+    def _oldest(self) -> float:
+        """Return the step that is a day ago by now."""
+        return self._step() - DAY_SECONDS / STEP_SECONDS
 
     def _step(self) -> int:
-        return int(self._clock() // STEP_SECONDS)
+        return int(self._now() // STEP_SECONDS)

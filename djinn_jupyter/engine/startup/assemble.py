@@ -112,6 +112,7 @@ def assemble(given: Foundation) -> Engine:
         state_publisher=tied.state_publisher,
         scheduler=tied.scheduler,
         giving_way=tied.giving_way,
+        running_time=tied.running_time,
         turns=tied.turns,
         lifecycle=tied.lifecycle,
         upkeep=tied.upkeep,

@@ -87,6 +87,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         sessions=engine.sessions,
         tiers=engine.tiers,
         storage_table=engine.storage_table,
+        running_time=engine.parts.running_time,
         wake=engine.mailbox.wake,
     )
     brought_back = recovery.open_journal()

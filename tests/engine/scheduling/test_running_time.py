@@ -22,7 +22,7 @@ SLICES = st.lists(st.tuples(st.sampled_from(["anna", "bert", None]), st.integers
 @given(SLICES)
 def test_it_is_what_was_counted_within_a_day_give_or_take_a_step(slices: list[tuple[str | None, int, int]]) -> None:
     clock = Clock()
-    time = RunningTime(clock)
+    time = RunningTime(clock, clock)
     done: list[tuple[str | None, float, float]] = []
     for person, seconds, pause in slices:
         with time.counted(person):
@@ -38,7 +38,7 @@ def test_it_is_what_was_counted_within_a_day_give_or_take_a_step(slices: list[tu
 
 def test_what_breaks_off_has_taken_its_time() -> None:
     clock = Clock()
-    time = RunningTime(clock)
+    time = RunningTime(clock, clock)
     try:
         with time.counted("anna"):
             clock.now += 3
