@@ -27,7 +27,7 @@ TIMES: Final = "times"
 WRITTEN_SECONDS: Final = 10.0
 
 
-class _Kept(msgspec.Struct, forbid_unknown_fields=True):
+class _KeptTimes(msgspec.Struct, forbid_unknown_fields=True):
     """Seconds by step of each person; those of the engine's own user have no name."""
 
     step_seconds: float
@@ -57,7 +57,7 @@ class RunningTimesFile:
         try:
             make_folder(self._path.parent)
             with written_aside(self._path) as (file, aside):
-                file.write(msgspec.json.encode(_Kept(step_seconds=STEP_SECONDS, persons=persons)))
+                file.write(msgspec.json.encode(_KeptTimes(step_seconds=STEP_SECONDS, persons=persons)))
                 file.flush()
                 aside.rename(self._path)
         except OSError as error:
@@ -83,9 +83,9 @@ class RunningTimesFile:
                 yield path
 
 
-def _read(path: Path) -> _Kept | None:
+def _read(path: Path) -> _KeptTimes | None:
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        kept = msgspec.json.decode(path.read_bytes(), type=_KeptTimes)
         if kept.step_seconds == STEP_SECONDS:
             return kept
         raise ValueError(f"its steps are of {kept.step_seconds} s")

@@ -57,7 +57,9 @@ class AdapterRequests:
         return AdapterAdded(adapter=self._described(adapter))
 
     def _draw(self, session: Session, size: int) -> Pieces:
-        """Draw bytes from the budget; others are evicted for them. Raises SlabFull."""
+        """Draw bytes from the budget; the person's own sessions leave for them, and where that is not enough others.
+        Raises OverQuota and SlabFull."""
+        yield from self._runtime.space.within_quota(session, size)
         yield from self._runtime.space.set_aside(session, size)
         self._runtime.space.put_back()
         self._adapters.draw(size)

@@ -40,7 +40,7 @@ class PeopleRequests:
     def _describe(self, person: str | None, held: Holdings, saved: int) -> PersonDescription:
         own = [session for session in self._sessions.values() if person_of(session.name) == person]
         return PersonDescription(
-            memory=memory(person, held),
+            memory=memory(person, held, self._residency.quotas.added(person)),
             sessions=len(own),
             running=sum(session.state == "running" for session in own),
             checkpoint_bytes=saved,

@@ -37,16 +37,24 @@ def none_saved(person: str) -> int:
     return 0
 
 
+def none_added(person: str | None) -> int:
+    """Return 0: no modules and adapters were added."""
+    return 0
+
+
 class MemoryQuotas:
-    """`saved` has the bytes of a person's checkpoints, which count for the disk."""
+    """`saved` has the bytes of a person's checkpoints, which count for the disk, and `added` those of the modules and
+    adapters that the person added, which count for the device."""
 
     def __init__(
         self,
         sessions: Mapping[str, Session],
         storage_table: StorageTable,
         saved: Callable[[str], int] = none_saved,
+        added: Callable[[str | None], int] = none_added,
     ) -> None:
-        self._sessions, self._storage_table, self._saved = sessions, storage_table, saved
+        self._sessions, self._storage_table = sessions, storage_table
+        self._saved, self.added = saved, added
         self._quota_of: QuotaOf | None = None
 
     def heed(self, quota_of: QuotaOf) -> None:
@@ -68,6 +76,7 @@ class MemoryQuotas:
         most = self.of(person).device
         if most is None or person is None or not need:
             return 0
+        most -= self.added(person)
         held = self._held(person, lambda held: held.device + need <= most, session if instead else None)
         return max(0, held.device + need - most)
 
@@ -76,10 +85,12 @@ class MemoryQuotas:
         person = person_of(session.name)
         assert person is not None
         most, held = self.of(person).device, self._held(person, lambda held: False)
+        added = self.added(person)
+        remove = ", remove an added module or adapter" if added else ""
         return OverQuota(
-            f"{person}'s quota of device memory is {spell_bytes(most or 0)}: {spell_bytes(held.device)} are held and "
-            f"{spell_bytes(need)} more are needed, with no other session that can leave. Close a session, run fewer "
-            f"tokens, or {ask_for_more(person)}."
+            f"{person}'s quota of device memory is {spell_bytes(most or 0)}: {spell_bytes(held.device + added)} are "
+            f"held and {spell_bytes(need)} more are needed, with no other session that can leave. Close a session, run "
+            f"fewer tokens{remove}, or {ask_for_more(person)}."
         )
 
     def takes(self, session: Session, tier: Tier) -> bool:

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
 from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.residency.pass_room import StopRoom
-from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_saved
+from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_added, none_saved
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
@@ -50,11 +50,12 @@ class Residency:
         swapped: Callable[[Session, Transfer | None], None],
         new_cache: Callable[[], PagedCache],
         saved: Callable[[str], int] = none_saved,
+        added: Callable[[str | None], int] = none_added,
         order: EvictionOrder = in_order,
         prefetches: bool = True,
     ) -> None:
         self._storage_table, self._faults, self._told, self._new_cache = storage_table, faults, swapped, new_cache
-        self.quotas = MemoryQuotas(sessions, storage_table, saved)
+        self.quotas = MemoryQuotas(sessions, storage_table, saved, added)
         self.swapping = Swapping(
             sessions,
             slabs,

@@ -39,6 +39,10 @@ class AdapterTable:
         """Return a person's adapters by name."""
         return sorted((one for key, one in self._adapters.items() if key[0] == person), key=lambda one: one.name)
 
+    def bytes_of(self, person: str | None) -> int:
+        """Return the bytes of the tensors of a person's adapters."""
+        return sum(one.bytes_held for one in self.of(person))
+
     def get(self, person: str | None, name: str) -> HeldAdapter | None:
         return self._adapters.get((person, name))
 

@@ -130,6 +130,10 @@ class ModuleTable:
         found = [(key, one) for key, one in self._modules.items() if key[0] == person]
         return [one for _, one in sorted(found, key=lambda pair: pair[0][1:])]
 
+    def bytes_of(self, person: str | None) -> int:
+        """Return the bytes of the tensors of a person's modules."""
+        return sum(one.identity.bytes_held for one in self.of(person) if one.held.arithmetic is not None)
+
     def new(self, person: str | None, identity: ModuleIdentity) -> AddedModule:
         """Return a module to be added. One that was removed, and that stops still refer to, is there for them again."""
         held = self._let_go.get((person, _of_files(identity)))

@@ -7,7 +7,7 @@ for more than their own sessions have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
@@ -55,14 +55,17 @@ def by_person(sessions: Iterable[Session], storage_table: StorageTable) -> dict[
     return found
 
 
-def memory_of_persons(sessions: Iterable[Session], storage_table: StorageTable) -> tuple[PersonMemory, ...]:
-    """Return the memory of each, the engine's own user first; nothing where all sessions are that user's."""
+def memory_of_persons(
+    sessions: Iterable[Session], storage_table: StorageTable, added: Callable[[str | None], int] = lambda person: 0
+) -> tuple[PersonMemory, ...]:
+    """Return the memory of each, with the modules and adapters that each has `added`, the engine's own user first;
+    nothing where all sessions are that user's."""
     sessions = tuple(sessions)
     if all(person_of(session.name) is None for session in sessions):
         return ()
     held = {None: Holdings(), **by_person(sessions, storage_table)}
-    return tuple(memory(person, held[person]) for person in sorted(held, key=lambda one: one or ""))
+    return tuple(memory(person, held[person], added(person)) for person in sorted(held, key=lambda one: one or ""))
 
 
-def memory(person: str | None, held: Holdings) -> PersonMemory:
-    return PersonMemory(person=person, device_bytes=held.device, host_bytes=held.host, disk_bytes=held.disk)
+def memory(person: str | None, held: Holdings, added: int) -> PersonMemory:
+    return PersonMemory(person=person, device_bytes=held.device + added, host_bytes=held.host, disk_bytes=held.disk)

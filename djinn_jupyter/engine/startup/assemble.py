@@ -179,6 +179,7 @@ class _Assembly:
             swapped=ended.ended,
             new_cache=self._new_cache,
             saved=lambda person: self.persistence.checkpoints.bytes_by_person().get(person, 0),
+            added=self._added,
             order=by_rest if self.config.evict_by_last_use else in_order,
             prefetches=not self.config.no_prefetch,
         )
@@ -297,7 +298,7 @@ class _Assembly:
             self.budget,
             self.counters,
             self.given.footprint,
-            lambda: memory_of_persons(self.sessions.values(), self.storage_table),
+            lambda: memory_of_persons(self.sessions.values(), self.storage_table, self._added),
         )
 
     @cached_property
@@ -328,6 +329,18 @@ class _Assembly:
         return PagedCache.create(forward.model.config, forward.geometry, self.slabs)
 
     @cached_property
+    def modules(self) -> ModuleTable:
+        return ModuleTable(self.budget)
+
+    @cached_property
+    def adapters(self) -> AdapterTable:
+        return AdapterTable(self.budget)
+
+    def _added(self, person: str | None) -> int:
+        """Return the bytes that a person has added to the model."""
+        return self.modules.bytes_of(person) + self.adapters.bytes_of(person)
+
+    @cached_property
     def runtime(self) -> Runtime:
         forward = self.given.forward
         return Runtime(
@@ -338,7 +351,7 @@ class _Assembly:
             counters=self.counters,
             giving_way=self.giving_way,
             publish=self.given.publish,
-            modules=SeenModules(ModuleTable(self.budget), AdapterTable(self.budget)),
+            modules=SeenModules(self.modules, self.adapters),
             sharing=SharedPasses(forward, self._new_cache, self.giving_way.asked, self.budget),
         )
 

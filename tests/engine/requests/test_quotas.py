@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,6 +15,9 @@ from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
 from djinn_jupyter.wire.replies import CheckpointSaved, Failed, Finished, Opened, Paused, Scored, Swapped
+from tests import adapters, saes
+from tests.engine.adapters import adapting
+from tests.engine.added import adding
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.requests.house import House
 from tests.families import build
@@ -251,6 +255,36 @@ def test_other_work_that_uses_up_the_time_ends_with_the_sentence(quoted: Quoted)
     assert isinstance(quoted.run("bert", "a", SHORT), Finished)
     quoted.told.own.clear()
     assert isinstance(quoted.ask("anna", asked), Scored)
+
+
+@pytest.mark.parametrize("kind", ["module", "adapter"])
+def test_what_a_person_adds_to_the_model_counts_for_the_device(quoted: Quoted, tmp_path: Path, kind: str) -> None:
+    desk = quoted.desk
+    if kind == "module":
+        folder = saes.saved(tmp_path, saes.drawn(desk.engine.anatomy.hidden_size))
+        asked: Any = adding.request(folder, "resid_post.4", session="a")
+        gone: Any = ask.RemoveModule(name="sae")
+    else:
+        asked = adapting.request(adapters.saved(tmp_path, adapting.drawn(desk)), session="a")
+        gone = ask.RemoveAdapter(name="sql")
+    quoted.ask("anna", ask.Open(session="a"))
+    quoted.told.own["anna"] = Quota(device=1)
+    refused(quoted.ask("anna", asked), "quota of device memory is 1 B", "more are needed")
+    quoted.told.own.clear()
+    assert not isinstance(quoted.ask("anna", asked), Failed)
+    size = desk.engine.budget.held()[f"{kind}s"]
+    listed = {one.person: one.memory.device_bytes for one in quoted.ask(None, ask.ReadPeople()).people}
+    assert listed["anna"] == quoted.device("anna") + size
+    assert isinstance(quoted.run("bert", "a"), Finished)
+    pages = quoted.device("bert")
+    quoted.told.own["anna"] = Quota(device=size + pages // 2)
+    refused(quoted.run("anna", "b"), "quota of device memory", "remove an added module or adapter")
+    quoted.told.own["anna"] = Quota(device=size + pages)
+    assert isinstance(quoted.run("anna", "b"), Finished)
+    quoted.ask("anna", gone)
+    quoted.told.own["anna"] = Quota(device=pages)  # what is gone counts no more
+    quoted.ask("anna", ask.Close(session="b"))
+    assert isinstance(quoted.run("anna", "c"), Finished)
 
 
 def test_the_engines_own_user_has_no_quota(quoted: Quoted) -> None:
