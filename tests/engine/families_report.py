@@ -61,14 +61,17 @@ not tried). A sweep tests that on the model itself. These go one by one, exactly
 - recurrent states: mamba2, jamba, bamba, zamba2, falcon_h1, lfm2, qwen3_next, mamba, falcon_mamba, granitemoehybrid,
   nemotron_h, zamba, qwen3_5_text, qwen3_5_moe_text, kimi_linear, bailing_hybrid, olmo_hybrid, lfm2_moe, lfm3,
   inkling_text, zaya, qwen4_exp_text, deepseek_v4, deepseek_v4:sliding, minimax_m3_vl_text:sparse
-- indexed caches: deepseek_v32, axk2, dots3_note_text, glm_moe_dsa, glm_moe_dsa:shared, hy_v4
+- indexed caches: deepseek_v32, axk2, dots3_note_text, glm_moe_dsa, glm_moe_dsa:shared, hy_v4. Their layers choose the
+  positions that they attend to by keys of an indexer, a second cache beside the keys and values, of which a shared pass
+  would have to keep each line's own too
 
 In these the test of lines packed together fails, and only lines that begin at the same position share a call: falcon,
 falcon:new, falcon:alibi, bloom, deepseek_v3, gptj, codegen, gpt_neo, mpt, diffllama, xglm, deepseek_v2,
 gpt_neox_japanese, jetmoe, glm4_moe_lite, doge, afmoe, minicpm3, youtu, axk1, megatron-bert, roformer, big_bird,
 trocr, mvp, rembert, longcat_flash.
 
-Paths go one by one where layers read the keys of others: gemma3n_text, gemma3n_text:five, gemma4_text:shared.
+Paths go one by one where layers read the keys of others (gemma3n_text, gemma3n_text:five, gemma4_text:shared): between
+sender and receivers layers run with their blocks left out, and such a layer then hands no keys on.
 """
 TOWERS = """Served is what the model computes of a text alone, bit for bit as the class with its tower does. The towers
 are not loaded to the device; what joins them to the text is small and stays. What transformers can also build as a

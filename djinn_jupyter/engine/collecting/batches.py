@@ -28,7 +28,7 @@ from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.system.to_home import to_home
-from djinn_jupyter.engine.wavefront.filling import filled
+from djinn_jupyter.engine.wavefront.filling import batches_of, filled
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_batched
@@ -99,6 +99,10 @@ class Batches:
             self._why_not = why_not_batched(self.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
+
+    def of(self, prompts: Prompts) -> Iterator[list[int]]:
+        """Yield the numbers of prompts that run together."""
+        return batches_of([len(tokens) for tokens in prompts], self.sections.tokens(), self.forward.frequencies)
 
     def held_bytes(self, rows: int) -> int:
         """Return the bytes that a pass of so many rows takes, at most: those of the step that runs, and what a layer's

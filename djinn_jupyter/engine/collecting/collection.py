@@ -24,7 +24,6 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
-from djinn_jupyter.engine.wavefront.filling import batches_of
 from djinn_jupyter.engine.wavefront.rounding import difference
 from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
 from djinn_jupyter.wire.nouns import Mode, Progress
@@ -136,7 +135,7 @@ class Collecting:
     def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
         """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
         asked, shard, done = self.asked, self._empty(), 0
-        for batch in batches_of([len(tokens) for tokens in asked.prompts], self.batches.sections.tokens()):
+        for batch in self.batches.of(asked.prompts):
             held = self.batches.held_bytes(max(len(asked.prompts[n]) for n in batch) * len(batch))
             yield from room.take(held)
             prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]

@@ -20,7 +20,6 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.workspace import Reservation
-from djinn_jupyter.engine.wavefront.filling import batches_of
 from djinn_jupyter.engine.wavefront.rounding import difference, rounding_of
 
 RECHECKED: Final = 4  # prompts that are computed again alone
@@ -52,7 +51,7 @@ class SharedLosses:
         if self.why_not is not None:
             return
         logits = LOSS_ROWS * self.runtime.description.vocab_size * torch.float32.itemsize
-        for batch in batches_of([len(tokens) for tokens in prompts], self.batches.sections.tokens()):
+        for batch in self.batches.of(prompts):
             together = [prompts[number] for number in batch]
             yield from room.take(self.batches.held_bytes(len(batch) * max(map(len, together))) + 2 * logits)
             try:

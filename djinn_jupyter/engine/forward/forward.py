@@ -39,7 +39,7 @@ from djinn_jupyter.engine.model.hooks.head_columns import head_columns
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
+from djinn_jupyter.engine.model.loading.rotary import Frequencies, RotaryBuffers, switches_at
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
@@ -90,6 +90,7 @@ class Forward:
         self._homes = [next((weight.device for weight in layer.parameters()), self.device) for layer in anatomy.layers]
         self._rotary = RotaryBuffers(model)
         self.switches_at = switches_at(model)
+        self.frequencies = Frequencies(model)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
         self._takes_positions = takes_positions(model)
 

@@ -52,7 +52,8 @@ class SharedPrompts:
         most = self._sections.tokens()
         now = _first(seats, PASSES * most)
         lengths = [len(seat.session.tokens) for seat in now]
-        batches = [[now[n] for n in batch] for batch in batches_of(lengths, _even(lengths, most))]
+        numbers = batches_of(lengths, _even(lengths, most), self._forward.frequencies)
+        batches = [[now[n] for n in batch] for batch in numbers]
         together = [seat for batch in batches if len(batch) > 1 for seat in batch]
         first = self._drawn(together)
         for batch in sorted(batches, key=lambda batch: first not in batch):

@@ -160,7 +160,7 @@ class SharedPasses:
         return (yield from self._prompts.run([seat for seat in seats if seat.begins]))
 
     def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
-        seats = [seat for seat in seats if seat.open and seat.allocate()]
+        seats = self._alike([seat for seat in seats if seat.open and seat.allocate()])
         if len(seats) < 2 or not self._join(seats):
             return
         columns = self._columns
@@ -172,6 +172,12 @@ class SharedPasses:
             self._answer(columns, seats, logits_BV)
         if any(seat.outcome is None for seat in seats):
             self._drop()  # that line runs this position again, by its new plan
+
+    def _alike(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Return the seats whose lines have the same rotary frequencies, as most have; the others run alone."""
+        each = [self._forward.frequencies(len(seat.session.tokens)) for seat in seats]
+        most = max(each, key=each.count, default=None)
+        return [seat for seat, frequencies in zip(seats, each, strict=True) if frequencies == most]
 
     def _recheck(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> Pieces:
         """Run a drawn line's position alone, where that is due, and put the rows that it made into the columns."""

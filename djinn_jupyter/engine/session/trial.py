@@ -17,7 +17,6 @@ from djinn_jupyter.engine.forward.pass_controller import Completed, Yielded
 from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.model.loading.rotary import depend_on_length
 from djinn_jupyter.engine.session.seats import driven
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
@@ -53,8 +52,6 @@ class Trial:
         """Return the reasons against sharing, after two dozen passes over a few tokens; gives way between their layers.
         Raises SlabFull, OutOfDeviceMemory and torch.OutOfMemoryError where memory is short, and has freed its pages."""
         reason = why_not_batched(self._forward)
-        if depend_on_length(self._forward.model):
-            reason = "its rotary frequencies depend on a line's length"
         found = WhyNot(prompts=reason, next_positions=reason)
         for lengths in LENGTHS if reason is None else ():
             with self._pages_for((*lengths, *lengths)) as caches:

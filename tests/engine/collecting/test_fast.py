@@ -179,11 +179,19 @@ def test_the_same_request_gives_the_same_bytes(desk: Desk, tmp_path: Path) -> No
     assert Path(one.path).read_bytes() == Path(other.path).read_bytes()
 
 
+def together(length: int) -> int:
+    return 0
+
+
+def test_lengths_that_are_not_alike_run_apart() -> None:
+    assert list(batches_of([3, 9, 1, 9, 4], 99, lambda length: length > 3)) == [[1, 3, 4], [0, 2]]
+
+
 def test_batches_are_sorted_by_length_and_bounded_with_what_fills_them_up() -> None:
     lengths = [3, 9, 1, 9, 4]
-    assert list(batches_of(lengths, 18)) == [[1, 3], [4, 0, 2]]
-    assert list(batches_of(lengths, 1)) == [[1], [3], [4], [0], [2]]
-    assert sorted(n for batch in batches_of(lengths, 10) for n in batch) == [0, 1, 2, 3, 4]
+    assert list(batches_of(lengths, 18, together)) == [[1, 3], [4, 0, 2]]
+    assert list(batches_of(lengths, 1, together)) == [[1], [3], [4], [0], [2]]
+    assert sorted(n for batch in batches_of(lengths, 10, together) for n in batch) == [0, 1, 2, 3, 4]
 
 
 def test_wanted_rows_count_prompts_and_positions() -> None:

@@ -15,6 +15,7 @@ from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import ME, Desk, build_desk, desk_of, tokens
+from tests.engine.variants import dynamic_rope, two_ropes
 from tests.families import build
 
 LENGTHS, NEW = (3, 14, 8), 30
@@ -341,3 +342,44 @@ def test_a_trial_without_memory_lets_more_and_more_rounds_go_by(
     rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(6)])
     assert [row.shared for row in rows] == [0, 0]
     assert 1 <= len(tried) <= 5  # of 30 rounds
+
+
+@pytest.mark.parametrize(
+    ("made", "lengths", "shared"),
+    [
+        (two_ropes, (24, 21, 9, 22), [4, 4, 0, 4]),  # beyond 20 positions, and short of that
+        (two_ropes, (9, 5, 12), [4, 4, 4]),
+        (dynamic_rope, (12, 5, 9), [4, 4, 4]),  # which end at 16 positions
+        (dynamic_rope, (24, 21, 9, 5), [0, 0, 4, 4]),  # beyond 16 each length has its own frequencies
+    ],
+)
+def test_lines_share_passes_where_their_lengths_have_the_same_rotary_frequencies(
+    made: Any, lengths: tuple[int, ...], shared: list[int]
+) -> None:
+    desk = build_desk(made())
+    prompts = [tokens(length, seed=length) for length in lengths]
+    rows = run_at_once(desk, mode="fast", prompts=prompts, new=4)
+    logits = [desk.logits(row.session) for row in rows]
+    assert [(row.shared, row.note) for row in rows] == [(passes, None) for passes in shared]
+    for prompt, row, last in zip(prompts, rows, logits, strict=True):
+        desk.open("alone")
+        alone = desk.outcome(desk.run(prompt, 4, "alone"), "alone")
+        assert row.tokens == alone.tokens
+        assert torch.allclose(last, alone.logits, rtol=0, atol=1e-4)
+    desk.close_all()
+
+
+def test_a_family_is_tried_by_the_first_that_share_a_pass_and_by_none_after() -> None:
+    model, calls = build("llama"), list[int]()
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda *given: calls.append(1))
+    desk = build_desk(model)
+    passes = []
+    for _ in range(3):
+        before, desk.engine.runtime.sharing._unchecked = len(calls), 0
+        desk.engine.runtime.sharing._prompts._unchecked = -100
+        run_at_once(desk, mode="fast", prompts=[tokens(5), tokens(9)], new=2)
+        passes.append((len(calls) - before) / len(model.model.layers))
+        desk.close_all()
+    assert passes[1] == passes[2], passes
+    assert 20 < passes[0] - passes[1] < 100  # a load proves the model in 75

@@ -7,11 +7,14 @@ values gives every session the bits it would have alone. Where they change once 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
+
+ORIGINAL: Final = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +33,33 @@ def _is_dynamic(module: nn.Module) -> bool:
     return any(isinstance(kind, str) and "dynamic" in kind for kind in _kinds(module))
 
 
-def depend_on_length(model: PreTrainedModel) -> bool:
-    """Return whether a line's length changes its rotary frequencies, which lines of a pass would share."""
-    return any(
-        isinstance(kind, str) and (kind == "longrope" or "dynamic" in kind)
-        for module in model.modules()
-        for kind in _kinds(module)
-    )
+class Frequencies:
+    """Called with a line's length: what its rotary frequencies are known by. Lines of one pass have the same, for the
+    longest decides. All lengths are one to most models."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        dynamic = [module for module in model.modules() if _is_dynamic(module)]
+        self._switches = sorted({length for module in model.modules() for length in _switches(module)})
+        self._stretch_beyond = min((_trained_on(module) for module in dynamic), default=None)
+
+    def __call__(self, length: int) -> tuple[int, int]:
+        stretched = self._stretch_beyond is not None and length > self._stretch_beyond
+        return bisect_left(self._switches, length), length if stretched else 0
+
+
+def _switches(module: Any) -> list[int]:
+    """Return the lengths beyond which a module takes its other frequencies."""
+    kinds = getattr(module, "rope_type", None)
+    if not isinstance(kinds, dict):
+        return [module.config.rope_parameters[ORIGINAL]] if kinds == "longrope" else []
+    of_each = module.config.rope_parameters
+    return [of_each[layers][ORIGINAL] for layers, kind in kinds.items() if kind == "longrope"]
+
+
+def _trained_on(module: Any) -> int:
+    """Return the length beyond which a dynamic rotary module stretches its frequencies, a little for each position."""
+    length: int = module.original_max_seq_len
+    return length
 
 
 def switches_at(model: PreTrainedModel) -> int | None:
@@ -46,7 +69,7 @@ def switches_at(model: PreTrainedModel) -> int | None:
         return None
     if not any(getattr(module, "rope_type", None) == "longrope" for module in model.modules()):
         return None
-    found = getattr(model.config, "original_max_position_embeddings", None)
+    found = getattr(model.config, ORIGINAL, None)
     return found if isinstance(found, int) else None
 
 
