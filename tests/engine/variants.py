@@ -69,9 +69,9 @@ def nondeterministic(model: Any) -> Any:
     return model
 
 
-def two_ropes() -> Any:
+def two_ropes(layers: int = 8, dtype: torch.dtype = torch.float32, attention: str | None = None) -> Any:
     """A Phi-3 with short frequencies up to 20 positions, and long ones beyond."""
-    config = configuration("phi3")
+    config = configuration("phi3", layers)
     config.original_max_position_embeddings = 20
     config.rope_parameters = {
         "rope_type": "longrope",
@@ -81,6 +81,7 @@ def two_ropes() -> Any:
         "original_max_position_embeddings": 20,
     }
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    options = {} if attention is None else {"attn_implementation": attention}
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, **options)
     randomise(model, 0)
     return model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Sweeps against plain hooks on the plain model, in families of thirteen kinds, in float32 and bfloat16."""
+"""Sweeps against plain hooks on the plain model, in kinds of families beside those of `tests/engine/methods`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,6 @@ from tests.families import build
 LAYERS = 2
 POSITIONS = (3, 7, 11)
 KINDS = (
-    "llama",
-    "gpt2",  # learned positions
-    "mistral",  # windows everywhere
-    "gemma3_text",  # windows beside full attention, two rotaries
-    "gemma2",  # norms behind the blocks too, soft caps
-    "olmo2",  # norms behind the blocks alone
-    "bloom",  # distances as a bias
-    "gpt_bigcode",  # one key for all heads
-    "mixtral",  # experts
-    "gpt_neox",  # attention and MLP side by side
     "deepseek_v3",  # keys and values of different widths, experts
     "longcat_flash",  # two caches a layer
     "mamba2",  # states
