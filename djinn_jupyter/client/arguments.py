@@ -22,8 +22,9 @@ WORDS: Final[dict[Any, str]] = {str: "a text", int: "a whole number", float: "a 
 
 
 def typed(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Have a function raise UsageError for an argument that its annotation does not admit, and be handed the others as
-    the annotation says: a numpy integer as int, an array of numbers as a tuple."""
+    """Have a function raise UsageError for an argument that it does not have, that is missing, or that its annotation
+    does not admit, and be handed the others as the annotation says: a numpy integer as int, an array of numbers as a
+    tuple."""
     signature = inspect.signature(function)
     hints: dict[str, Any] = {}
 
@@ -31,7 +32,7 @@ def typed(function: Callable[P, Result]) -> Callable[P, Result]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> Result:
         if not hints:
             hints.update(get_type_hints(function))
-        given = signature.bind(*args, **kwargs)
+        given = _bound(function.__name__, signature, args, kwargs)
         for name, value in given.arguments.items():
             parameter = signature.parameters[name]
             if name in hints and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -39,6 +40,19 @@ def typed(function: Callable[P, Result]) -> Callable[P, Result]:
         return function(*given.args, **given.kwargs)
 
     return checked
+
+
+def _bound(
+    name: str, signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]
+) -> inspect.BoundArguments:
+    """Return the arguments by name. Raises UsageError, with the names that there are, where these do not fit."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = [name for name in signature.parameters if name != "self"]
+        strange = [given for given in kwargs if given not in known]
+        said = f"takes no argument {strange[0]!r}" if strange else f"cannot be called so ({error})"
+        raise UsageError(f"{name} {said}; its arguments are {', '.join(known)}.") from None
 
 
 def shown(value: object) -> str:

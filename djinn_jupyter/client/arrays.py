@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
 
 
 def token_ids(prompt: object) -> tuple[int, ...]:
-    """Return token ids from a list, array or tensor of integers with one axis; InvalidEdit for another shape."""
+    """Return token ids from a list, array or tensor of integers with one axis. Raises InvalidEdit for another shape,
+    UsageError for a negative id."""
     import numpy as np
 
     values = _as_numpy(prompt)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
         raise InvalidEdit(f"A prompt is text or one list of token ids, not {values.dtype} of shape {values.shape}.")
+    if values.size and values.min() < 0:
+        raise UsageError(f"A token id is 0 or more; {int(values.min())}, at position {int(values.argmin())}, is none.")
     return tuple(int(token) for token in values)
 
 

@@ -101,23 +101,26 @@ class BranchingMagics(Group):
     )
     def djinn_use(self, args: Namespace) -> None:
         """Go on with another session. `-o NAME` gives the session itself, for Python."""
-        if args.name is not None:
-            self.state.use(self._chosen(args.name, new=args.new, join=args.join))
+        made = args.name is not None and self._enter(args.name, new=args.new, join=args.join)
         session = self.state.session()
         if args.attention is not None:
             session.attend(args.attention)
         if args.adapter is not None:
             session.adapter = args.adapter
         self.state.keep(args.keep, session)
-        self.state.screen.say(self._in_use())
+        there = f"; it was there already ({session.describe().state})" if args.new and not made else ""
+        self.state.screen.say(f"{self._in_use()}{there}")
 
-    def _chosen(self, name: str, *, new: bool, join: bool) -> RemoteSession:
+    def _enter(self, name: str, *, new: bool, join: bool) -> bool:
+        """Have the session of this name in use; return whether it had to be made."""
         try:
-            return self.state.find(name, join=join)
+            self.state.use(self.state.find(name, join=join))
         except UnknownSession as unknown:
-            if new:
-                return self.state.hold(self.state.engine.session(name))
-            raise UnknownSession(f"{unknown} To make it: %djinn_use {name} --new") from None
+            if not new:
+                raise UnknownSession(f"{unknown} To make it: %djinn_use {name} --new") from None
+            self.state.use(self.state.hold(self.state.engine.session(name)))
+            return True
+        return False
 
     def _in_use(self) -> str:
         present = self.state.present

@@ -4,7 +4,6 @@ table of the figures."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +48,7 @@ class _Pictured:
     values: NDArray[np.float64]
     rows: list[str]
     names: list[tuple[str, str]]
+    across: str
     judged: list[list[str]]
     confirmed: list[list[str]]
     notes: list[str]
@@ -57,8 +57,8 @@ class _Pictured:
         base, judged = float(np.mean(self.grid.unedited)), self.judged
         named = (lambda said: joined([mono(self.grid.metric), " ", said])) if titled else (lambda said: said)
         return [
-            part(_picture(self.values, base, self.rows, self.names), name=named(_legend(self.grid, base))),
-            part(folded(_figures(self.values, self.rows, self.names))),
+            part(_picture(self, base), name=named(_legend(self.grid, base, _most(self.values, base)))),
+            part(folded(_figures(self))),
             *([part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST)] if judged else []),
             *([self._confirmed(named(_agreement(self.grid)))] if self.confirmed else []),
         ]
@@ -69,7 +69,7 @@ class _Pictured:
 
     def plain(self, *, titled: bool) -> str:
         some = ends(len(self.names), PLAIN_COLUMNS)
-        head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in (self.names[n] for n in some))]
+        head = [self.across, *(f"{at} {text!r}" if text else str(at) for at, text in (self.names[n] for n in some))]
         lines = [[name, *(_told(v) for v in line[some])] for name, line in zip(self.rows, self.values, strict=True)]
         told = [STRONGEST, columns(self.judged[1:], self.judged[0])] if self.judged else []
         if self.confirmed:
@@ -79,22 +79,23 @@ class _Pictured:
 
 
 def _pictured(grid: Grid) -> _Pictured:
-    values, rows, names = _matrix(grid)
+    values, rows, names, across = _matrix(grid)
     some_rows, some_columns = ends(len(rows), ROWS), ends(len(names), COLUMNS)
     return _Pictured(
         grid=grid,
         values=values[np.ix_(some_rows, some_columns)],
         rows=[rows[at] for at in some_rows],
         names=[names[at] for at in some_columns],
+        across=across,
         judged=_judged(grid),
         confirmed=_confirmed(grid),
         notes=[*ends_note("rows", some_rows, len(rows)), *ends_note("columns", some_columns, len(names))],
     )
 
 
-def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str, str]]]:
-    """Return the values as a matrix (the mean over pairs), the names of its rows, and of its columns with a token
-    each."""
+def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str, str]], str]:
+    """Return the values as a matrix (the mean over pairs), the names of its rows, those of its columns with a token
+    each, and what the columns are."""
     values = grid.values.mean(axis=0) if grid.paired else grid.values
     over, places = (grid.over[1:], grid.places()[1:]) if grid.paired else (grid.over, grid.places())
     split = len(over) // 2 if grid.in_pairs else len(over) - 1
@@ -105,18 +106,18 @@ def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str,
     ]
     rows = [", ".join(f"{axis} {at}" for axis, at in zip(over, place, strict=False)) for place in
             itertools.product(*places[:split])]  # fmt: skip
-    return values.reshape(len(rows), len(names)), rows, names
+    return values.reshape(len(rows), len(names)), rows, names, ", ".join(over[split:])
 
 
-def _picture(values: NDArray[Any], base: float, rows: Sequence[str], names: Sequence[tuple[str, str]]) -> Html:
-    most = _most(values, base)
+def _picture(of: _Pictured, base: float) -> Html:
+    most = _most(of.values, base) or 1.0
     titles = (
         element("th", element("span", marked(text) if text else at, class_="dj-mono"), scope="col", class_="dj-key")
-        for at, text in names
+        for at, text in of.names
     )
-    heads = [element("td", name, style="white-space:nowrap") for name in rows]  # many columns would break the name
-    made = [[head, *(_cell(value, base, most) for value in line)] for head, line in zip(heads, values, strict=False)]
-    return table(["", *titles], made)
+    heads = [element("td", name, style="white-space:nowrap") for name in of.rows]  # many columns would break the name
+    made = [[head, *(_cell(value, base, most) for value in line)] for head, line in zip(heads, of.values, strict=False)]
+    return table([of.across, *titles], made)
 
 
 def _cell(value: float, base: float, most: float) -> Html:
@@ -132,24 +133,26 @@ def _told(value: float) -> str:
     return "" if np.isnan(value) else figure(float(value))
 
 
-def _most(values: NDArray[Any], base: float) -> float:
+def _most(values: NDArray[Any], base: float) -> float | None:
+    """Return the largest change; None where nothing changes."""
     known = values[~np.isnan(values)]
     changed = known[known != base]
-    return float(np.abs(changed - base).max()) if changed.size else 1.0
+    return float(np.abs(changed - base).max()) if changed.size else None
 
 
-def _legend(grid: Grid, base: float) -> Html:
+def _legend(grid: Grid, base: float, most: float | None) -> Html:
     of = "the mean over pairs, " if grid.paired else ""
+    full = "nothing changes it" if most is None else f"full colour at a change of {figure(most)}"
     if grid.are_sizes:
-        return joined([f"{of}orange by how much the metric would change, either way; full colour at the largest"])
+        return joined([f"{of}orange by how much the metric would change, either way; {full}"])
     if grid.steps is not None:
-        return joined([f"{of}orange where the metric would rise, blue where it would fall; full colour at the largest"])
-    return joined([f"{of}orange above {figure(base)}, the {grid.into} line's, blue below; full colour at the largest"])
+        return joined([f"{of}orange where the metric would rise, blue where it would fall; {full}"])
+    return joined([f"{of}orange above {figure(base)}, the {grid.into} line's, blue below; {full}"])
 
 
-def _figures(values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[str, str]]) -> Html:
-    head = ["", *(joined([f"{at} ", cell_token(text)]) if text else str(at) for at, text in names)]
-    lines = [[name, *(_told(v) for v in line)] for name, line in zip(rows, values, strict=False)]
+def _figures(of: _Pictured) -> Html:
+    head = [of.across, *(joined([f"{at} ", cell_token(text)]) if text else str(at) for at, text in of.names)]
+    lines = [[name, *(_told(v) for v in line)] for name, line in zip(of.rows, of.values, strict=False)]
     return table(head, lines, numeric=tuple(range(1, len(head))))
 
 
@@ -230,7 +233,7 @@ def _hovering(grid: Grid) -> Any:
         from djinn_jupyter.widgets import figures
 
         each = [grid.of(number) for number in range(len(grid.metrics))]
-        _, rows, names = _matrix(each[0])
+        _, rows, names, _ = _matrix(each[0])
         labels = [f"{at} {marked(text)}" if text else str(at) for at, text in names]
         return figures.changes({f"change of {one.metric}": _change(one) for one in each}, rows, labels)
 

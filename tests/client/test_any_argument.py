@@ -90,6 +90,12 @@ def test_a_refusal_names_the_argument_and_what_it_takes(engine: RemoteEngine, tm
         engine.collect([LINE], None, to=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"needs the folder to write to, as to='acts'; '' names none\.$"):
         engine.collect([LINE], "z.0", to="")
+    with pytest.raises(UsageError, match=r"^path takes no argument 'window'; its arguments are engine, path, clean, "):
+        dj.path(engine, "z -> logits", clean=LINE, edit=dj.zero(), metric="logit(1)", window=3)  # type: ignore[call-arg]
+    with pytest.raises(
+        UsageError, match=r"^collect cannot be called so \(missing .*'sites'\); its arguments are prompts"
+    ):
+        engine.collect([LINE], to=tmp_path)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match=r"^Prompt 1 \(counted from 0\): A prompt is text or one list of token ids"):
         engine.loss([LINE, 1.5])
     with pytest.raises(UsageError, match=r"^Prompt 1 \(counted from 0\): tokens: expected array of length <= 1048576"):

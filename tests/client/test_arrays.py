@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from djinn_jupyter.client import edits
 from djinn_jupyter.client.arrays import from_any, from_numpy, to_numpy, token_ids
-from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from tests.wire.strategies import arrays
 
@@ -82,6 +82,8 @@ def test_prompts_of_token_ids() -> None:
     for prompt in ([1.5], [[1]], "text"):
         with pytest.raises(InvalidEdit):
             token_ids(prompt)
+    with pytest.raises(UsageError, match=r"^A token id is 0 or more; -3, at position 1, is none\.$"):
+        token_ids([5, -3, 7])
 
 
 def test_edits_say_what_they_are() -> None:

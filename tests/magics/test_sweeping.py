@@ -26,7 +26,7 @@ def test_a_sweep_of_the_present_line_is_drawn_and_kept(notebook: Notebook) -> No
     assert asked.metrics == ("logit(' Rome') - logit(' Paris')",)
     grid = notebook.shell.user_ns["grid"]
     assert np.array_equal(grid.values.reshape(-1), np.arange(40) / 4 - 3)
-    assert "layer 0  -3.00" in said, said
+    assert "position  0 'The'" in said, said
     assert "largest difference: 2.1e-06 from 4 cells computed alone, seed 3" in said
     assert "dj-cell" in notebook.html()
     assert list(notebook.engine.sessions) == ["work/paris.ipynb"]

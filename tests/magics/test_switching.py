@@ -45,6 +45,13 @@ def test_a_session_is_shared_with_a_person_and_the_list_shows_it(notebook: Noteb
     assert "Say one of --read, --write and --none." in notebook.fails("%djinn_share --with bert --read --none")
 
 
+def test_a_session_of_that_name_that_is_there_is_not_made_again_and_the_line_says_so(notebook: Notebook) -> None:
+    assert notebook.cell("%djinn_use maps --new") == "maps is in use\n"
+    notebook.cell("%djinn_run The capital of France is")
+    assert notebook.cell("%djinn_use maps --new") == "maps is in use; it was there already (idle)\n"
+    assert notebook.cell("%djinn_use maps") == "maps is in use\n"
+
+
 def test_a_session_chooses_its_attention_and_the_list_shows_it(notebook: Notebook) -> None:
     assert notebook.cell("%djinn_use maps --new --attention eager") == "maps is in use\n"
     assert last(notebook, requests.SetAttention) == requests.SetAttention(session="maps", attention="eager")

@@ -24,6 +24,14 @@ def test_every_cell_is_drawn_and_told() -> None:
         assert said in view.plain
 
 
+def test_the_legend_has_the_change_of_full_colour_and_the_columns_have_their_axis() -> None:
+    heads = grid_view(Grid([msgspec.structs.replace(swept(), over=("layer", "head"), texts=())]))
+    assert "full colour at a change of 9.75" in heads.html
+    assert heads.html.count('<th scope="col">head</th>') == 2  # of the picture and of the table
+    assert re.search(r"^ *head +0 +1", heads.plain, re.MULTILINE)
+    assert "blue below; nothing changes it" in grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))])).html
+
+
 def test_pairs_are_drawn_as_their_mean() -> None:
     one = swept()
     other = with_values(one, np.full((8, 5), 5.0), corrupted=-1.0)

@@ -90,8 +90,8 @@ def _size_of_same(path: Path, file: BinaryIO, tensors: Mapping[str, Tensor], not
         raise StorageFailed(f"{path} has {size} bytes and should have {end}; delete it and collect again.")
     if different is not None:
         raise UsageError(
-            f"{path} is of another collection: its {different} is {_short(found.get(different))}, and here it is "
-            f"{_short(note[different])}. {ANOTHER}"
+            f"{path} is of another collection ({different}: {_short(found.get(different))} there, "
+            f"{_short(note[different])} here). {ANOTHER}"
         )
     if not same:
         raise UsageError(f"{path} has other prompts than these. {ANOTHER}")

@@ -147,7 +147,7 @@ def test_a_prompt_put_in_twice_and_one_left_out_are_found() -> None:
 def test_a_shard_written_in_the_place_of_another_is_found(desk: Desk, tmp_path: Path) -> None:
     written = Path(collected(desk, tmp_path, last=False).path)
     written.with_name("shard-00001.safetensors").write_bytes(written.read_bytes())
-    with pytest.raises(UsageError, match="its shard is 0, and here it is 1"):
+    with pytest.raises(UsageError, match="shard: 0 there, 1 here"):
         collected(desk, tmp_path, shard=1, first=4)
 
 
@@ -155,10 +155,10 @@ def test_a_shard_written_in_the_place_of_another_is_found(desk: Desk, tmp_path: 
     ("fields", "said"),
     [
         ({"prompts": (*PROMPTS[:3], tokens(7, seed=8))}, "has other prompts than these"),
-        ({"sites": ("resid_post.2",)}, r'its sites is \["resid_post.1"\], and here it is \["resid_post.2"\]'),
-        ({"positions": None}, "its positions is"),
-        ({"dtype": "float16"}, "its dtype is null"),
-        ({"last": False}, "its last is true"),
+        ({"sites": ("resid_post.2",)}, r'\(sites: \["resid_post.1"\] there, \["resid_post.2"\] here\)'),
+        ({"positions": None}, "positions: .* there, null here"),
+        ({"dtype": "float16"}, "dtype: null there"),
+        ({"last": False}, "last: true there"),
     ],
 )
 def test_a_folder_of_another_collection_is_left_as_it_is(
