@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 import torch
 
-from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.collecting.batches import Batches
 from djinn_jupyter.engine.collecting.collection import CheckedCollection, Collecting, UntilDone
 from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of
@@ -18,6 +17,7 @@ from djinn_jupyter.engine.collecting.shared_losses import SharedLosses
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.answer_sizes import require_answerable
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import prompt_of, require_empty, require_prompt, under_rules_of
 from djinn_jupyter.engine.requests.origin import circumstances
@@ -35,7 +35,6 @@ from djinn_jupyter.wire.progress import Doing, Progress
 from djinn_jupyter.wire.replies import Scored
 
 FORMAT: Final = 1
-ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -116,7 +115,7 @@ class ScoreRequests:
         model, lines = self._runtime.description, enumerate(request.prompts, request.first)
         prompts = [prompt_of(self._sessions, model, line, number) for number, line in lines]
         if request.what == "logits":
-            _require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
+            require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
         ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
         rules = under_rules_of(ruling, session)
         made = circumstances(self._persistence.identity, model, session, rules)
@@ -173,14 +172,3 @@ class ScoreRequests:
             self._workspace.opened(self._runtime.space, session) as room,
         ):
             yield from shared.compute(room, prompts, request.seed)
-
-
-def _require_answerable(positions: int, vocabulary: int) -> None:
-    """Raise UsageError for more logits than one answer may have: it lies whole in main memory, here and there."""
-    row = vocabulary * torch.float32.itemsize
-    if positions * row > ANSWERED_LOGITS:
-        raise UsageError(
-            f"The logits of all {positions:,} positions are {spell_bytes(positions * row)}, more than the "
-            f"{spell_bytes(ANSWERED_LOGITS)} of one answer: ask for those of at most {ANSWERED_LOGITS // row:,} "
-            "positions, or for the loss, which is a number for each."
-        )

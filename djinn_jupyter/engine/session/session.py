@@ -255,6 +255,7 @@ class Session(Computing):
     def begin_anew(self) -> None:
         """Drop the line before for another prompt; rules and watches count from here."""
         self.history.clear()
+        self.edits.clear()
         self.pass_log.cut(0)
         self.exactness, self.needs_recompute = "exact", False
         self.texts.clear()

@@ -10,12 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from djinn_jupyter.engine.collecting import scoring
 from djinn_jupyter.engine.collecting.scoring import loss_of
-from djinn_jupyter.engine.requests import collecting
+from djinn_jupyter.engine.requests import answer_sizes
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.edits import Scale, Zero
 from tests.device import DEVICE
 from tests.engine.collecting.test_collections import LAYERS, PROMPTS
 from tests.engine.desk import Desk, desk_of
@@ -110,7 +110,7 @@ def test_logits_of_more_bytes_than_an_answer_has_are_refused_before_a_pass(monke
     desk = desk_of("llama", layers=LAYERS)
     desk.open("long")
     desk.run(PROMPTS[0], 0, name="long")
-    monkeypatch.setattr(collecting, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
+    monkeypatch.setattr(answer_sizes, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
     assert scored(desk, prompts=("long",), what="logits").shape == (len(PROMPTS[0]), 128)
     passes = desk.engine.counters.layers_run
     with pytest.raises(
@@ -119,6 +119,20 @@ def test_logits_of_more_bytes_than_an_answer_has_are_refused_before_a_pass(monke
         scored(desk, prompts=PROMPTS, what="logits")
     assert desk.engine.counters.layers_run == passes
     assert scored(desk, prompts=PROMPTS).shape == (sum(map(len, PROMPTS)) - len(PROMPTS),)
+    desk.close_all()
+
+
+def test_a_prompt_that_is_run_after_a_stop_with_an_edit_has_no_edits() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    desk.run(PROMPTS[0], 0)
+    expected = scored(desk, prompts=("a",), what="logits")
+    desk.stop_at("resid_post.1")
+    desk.run(PROMPTS[1], 0)
+    desk.edit(Zero())
+    desk.ask(ask.ClearBreakpoints(session="a"))
+    desk.run(PROMPTS[0], 0)
+    assert torch.equal(scored(desk, prompts=("a",), what="logits"), expected)
     desk.close_all()
 
 

@@ -1,0 +1,40 @@
+"""The size that one answer may have: it lies whole in main memory, here and there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.errors import UsageError
+
+ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
+ANSWERED_VALUES: Final = 4 * 2**30  # bytes as computed
+
+
+class Room:
+    """The bytes that the values of one answer may still take."""
+
+    def __init__(self) -> None:
+        self._left = ANSWERED_VALUES
+
+    def take(self, size: int) -> None:
+        """Take so many bytes. Raises UsageError where they are not left."""
+        self._left -= size
+        if self._left < 0:
+            raise UsageError(
+                f"The values at these sites are more than the {spell_bytes(ANSWERED_VALUES)} of one answer: ask for "
+                "those of fewer sites at a time."
+            )
+
+
+def require_answerable(positions: int, vocabulary: int) -> None:
+    """Raise UsageError for more logits than one answer may have."""
+    row = vocabulary * torch.float32.itemsize
+    if positions * row > ANSWERED_LOGITS:
+        raise UsageError(
+            f"The logits of all {positions:,} positions are {spell_bytes(positions * row)}, more than the "
+            f"{spell_bytes(ANSWERED_LOGITS)} of one answer: ask for those of at most {ANSWERED_LOGITS // row:,} "
+            "positions, or for the loss, which is a number for each."
+        )
