@@ -43,6 +43,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.RevertEdits: replies.Paused,
     ask.EnableEdit: replies.Paused,
     ask.MeasureEffect: replies.Effect,
+    ask.ReadPass: replies.PassRead,
     ask.Steer: replies.Steered,
     ask.Unsteer: replies.Cleared,
     ask.EnableRule: replies.Steered,

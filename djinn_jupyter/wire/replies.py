@@ -12,6 +12,7 @@ from djinn_jupyter.wire import (
     greeting,
     heads,
     listening,
+    passes,
     people,
     pieces,
     scoring,
@@ -58,6 +59,7 @@ Listening = listening.Listening
 EventsMissed = listening.EventsMissed
 ModuleAdded = added_modules.ModuleAdded
 MetricsRead = sweeps.MetricsRead
+PassRead = passes.PassRead
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
 Swept = sweeps.Swept
@@ -299,6 +301,7 @@ Reply = (
     | Effect
     | Steered
     | Inspected
+    | PassRead
     | LensRead
     | Attributed
     | Swept

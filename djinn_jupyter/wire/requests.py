@@ -27,7 +27,7 @@
     Steer / Unsteer             Steered / Cleared
     EnableRule                  Steered
     EnableEdit                  Paused
-    Inspect                     Inspected
+    Inspect / ReadPass          Inspected / PassRead
     Lens                        LensRead
     Attribute                   Attributed
     AttributeEdges              EdgesAttributed
@@ -72,6 +72,7 @@ from djinn_jupyter.wire import (
     interventions,
     listening,
     opening,
+    passes,
     people,
     pieces,
     scoring,
@@ -128,6 +129,7 @@ Fork = opening.Fork
 ReadPeople = people.ReadPeople
 ReadPiece = pieces.ReadPiece
 DropPieces = pieces.DropPieces
+ReadPass = passes.ReadPass
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
@@ -349,6 +351,7 @@ Request = (
     | Unsteer
     | EnableRule
     | Inspect
+    | ReadPass
     | Lens
     | Attribute
     | Sweep

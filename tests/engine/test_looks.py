@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.requests import answer_sizes
+from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, PatchFrom, Scale, Zero
@@ -125,6 +127,75 @@ def test_an_edit_within_a_layer_is_seen_at_its_site_and_ahead(desk: Desk) -> Non
     assert desk.outcome(desk.resume()) == plain(desk)
 
 
+def logits_ahead(desk: Desk) -> Tensor:
+    logits = desk.ask(ask.ReadPass(session="a", logits=True)).logits
+    assert logits is not None
+    return to_tensor(logits)
+
+
+@pytest.mark.parametrize("stop", ["resid_post.4", "mlp_out.5", "ln_final"])
+def test_logits_ahead_are_those_of_all_positions_of_a_pass_that_has_the_edit(desk: Desk, stop: str) -> None:
+    def scored() -> Tensor:
+        desk.open("score")
+        values = desk.ask(ask.Score(session="score", prompts=(PROMPT,), what="logits", rules_of="ruled")).values
+        desk.close("score")
+        return to_tensor(values)
+
+    desk.open("ruled")
+    desk.stop_at(stop, "step == 0")
+    desk.run(PROMPT, NEW)
+    assert torch.equal(logits_ahead(desk), scored())
+    desk.steer(stop, Scale(factor=3.0), "ruled")
+    assert not torch.equal(logits_ahead(desk), scored())
+    desk.edit(Scale(factor=3.0))
+    assert torch.equal(logits_ahead(desk), scored())
+    desk.ask(ask.RevertEdits(session="a"))
+    assert desk.outcome(desk.resume()) == plain(desk)
+
+
+@pytest.mark.parametrize("stop", ["resid_post.4", "mlp_in.5", "resid_pre.0", "ln_final"])
+def test_a_pass_is_read_at_many_sites_at_once(desk: Desk, stop: str) -> None:
+    """An edit at layer 2, a rule at layer 6, and a stop: what is read is what a run has there."""
+    sites = (*SITES, "ln_final")
+    desk.steer("resid_post.6", Scale(factor=0.5))
+    values = really(desk, sites, 0)
+    desk.stop_at(stop, "step == 0")
+    desk.run(PROMPT, NEW)
+    below = desk.ask(ask.ReadPass(session="a", sites=sites))
+    read = desk.ask(ask.ReadPass(session="a", sites=sites, ahead=True))
+    assert read.sites == sites
+    assert (below.logits, read.logits) == (None, None)
+    assert set(below.sites) == {site for site in sites if look_or_none(desk, site)}
+    for reply in (below, read):
+        for site, value in zip(reply.sites, reply.values, strict=True):
+            assert torch.equal(to_tensor(value), values[site]), site
+    desk.edit(Zero())
+    edited = desk.ask(ask.ReadPass(session="a", sites=(stop, "ln_final"), ahead=True)).values
+    assert not to_tensor(edited[0]).any()
+    assert torch.equal(to_tensor(edited[-1]), desk.value("ln_final", ahead=True))
+    with pytest.raises(UnknownSite):
+        desk.ask(ask.ReadPass(session="a", sites=("resid_post.99",)))
+
+
+def test_values_of_more_bytes_than_an_answer_has_are_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.stop_at("resid_post.4", "step == 0")
+    desk.run(PROMPT, NEW)
+    monkeypatch.setattr(answer_sizes, "ANSWERED_VALUES", len(PROMPT) * 32 * 4)
+    assert desk.ask(ask.ReadPass(session="a", sites=("resid_post.2",))).sites == ("resid_post.2",)
+    with pytest.raises(UsageError, match="of fewer sites at a time"):
+        desk.ask(ask.ReadPass(session="a", sites=("resid_post.2", "resid_post.3")))
+    monkeypatch.undo()
+    assert desk.outcome(desk.resume()) == plain(desk)
+
+
+def look_or_none(desk: Desk, site: str) -> Snapshot | None:
+    """Return the value at a site; None where it lies ahead of the stop."""
+    try:
+        return look(desk, site)
+    except UnknownSite:
+        return None
+
+
 def test_looks_in_plenty_leave_no_trace(desk: Desk) -> None:
     for step in (0, 2):
         desk.stop_at("mlp_in.5", f"step == {step}")
@@ -134,6 +205,7 @@ def test_looks_in_plenty_leave_no_trace(desk: Desk) -> None:
             look(desk, site, ahead=True)
         desk.ask(ask.Lens(session="a", site="resid_post.2"))
         desk.ask(ask.MeasureEffect(session="a"))
+        logits_ahead(desk)
         desk.settle()
         reply = desk.resume()
     assert desk.outcome(reply) == plain(desk)

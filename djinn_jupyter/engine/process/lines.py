@@ -35,6 +35,7 @@ from djinn_jupyter.wire.requests import (
     ReadHistory,
     ReadLogits,
     ReadMetrics,
+    ReadPass,
     ReadPeople,
     ReadPiece,
     ReadStatistics,
@@ -58,7 +59,7 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules | ListAdapters | ReadPiece | DropPieces
+    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | ReadPass
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.owners import Owners
+from djinn_jupyter.engine.requests.passes import PassRequests
 from djinn_jupyter.engine.requests.people import PeopleRequests
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.swap import SwapRequests
@@ -42,6 +43,7 @@ HANDLED_BY: Final = (
     RuleRequests,
     SwitchingRequests,
     InspectionRequests,
+    PassRequests,
     AttributionRequests,
     SweepRequests,
     EdgeRequests,
@@ -81,6 +83,7 @@ def request_handlers(
         RuleRequests(sessions, runtime),
         SwitchingRequests(sessions, runtime, residency),
         InspectionRequests(sessions, runtime),
+        PassRequests(sessions, runtime),
         AttributionRequests(sessions, runtime),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
         EdgeRequests(sessions, runtime, Workspace(budget, "edges"), persistence),

@@ -23,6 +23,7 @@ READING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
         ask.Attribute,
         ask.Evaluate,
         ask.MeasureEffect,
+        ask.ReadPass,
         ask.ReadStop,
         ask.ReadLogits,
         ask.ReadMetrics,

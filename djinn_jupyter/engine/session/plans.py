@@ -26,8 +26,11 @@ def side_plan_of(
     *,
     ruled: bool,
     observers: Iterable[Observer] = (),
+    all_logits: bool = False,
 ) -> Plan:
     """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass is
     run again: there the frame's overrides hold what the rules made)."""
     rules = session.rules_in_force if ruled else ()
-    return make_plan(rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields)
+    return make_plan(
+        rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields, all_logits=all_logits
+    )

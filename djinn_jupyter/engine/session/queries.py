@@ -142,6 +142,28 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Provenance) -> Obtai
     )
 
 
+def as_it_went(
+    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[Observer]
+) -> Generator[Blocked | None, None, None]:
+    """Run the pass again from its start to the stop, with observers."""
+    assert frame.tap is not None
+    target = Target(tap=frame.tap, step=frame.step)
+    with isolated(session):
+        yield from replay(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
+
+
+def as_it_would_go_on(
+    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[Observer]
+) -> Generator[Blocked | None, None, Tensor]:
+    """Finish the pass on the side, with observers. Return the logits [T, V] of all its positions."""
+    asked = runtime.giving_way.asked
+    plan = side_plan_of(session, (), asked, ruled=True, observers=observers, all_logits=True)
+    with isolated(session):
+        outcome = yield from passed(runtime, session, frame, plan)
+    assert isinstance(outcome, Completed)
+    return outcome.logits_1TV[0]
+
+
 def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
     """Return the logits [V] of the pass's last position if it went on from `frame`."""
     with isolated(session):

@@ -137,6 +137,7 @@ export type WireReply =
   | Effect
   | Steered
   | Inspected
+  | PassRead
   | LensRead
   | Attributed
   | Swept
@@ -191,6 +192,7 @@ export interface Answers {
   readonly RevertEdits: Paused;
   readonly EnableEdit: Paused;
   readonly MeasureEffect: Effect;
+  readonly ReadPass: PassRead;
   readonly Steer: Steered;
   readonly Unsteer: Cleared;
   readonly EnableRule: Steered;

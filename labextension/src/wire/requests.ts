@@ -281,6 +281,7 @@ export type WireRequest =
   | Unsteer
   | EnableRule
   | Inspect
+  | ReadPass
   | Lens
   | Attribute
   | Evaluate

@@ -1,0 +1,34 @@
+"""The request that reads a stopped pass at many sites at once, and its reply."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.limits import Spelling
+from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+
+MOST_SITES: Final = 65536
+
+
+class ReadPass(SessionRequest, frozen=True, tag="ReadPass"):
+    """Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
+    from there with the edits made so far, and with `logits` those of all its positions."""
+
+    sites: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] = ()
+    ahead: bool = False
+    logits: bool = False
+
+
+class PassRead(ReplyBase, frozen=True, tag="PassRead"):
+    """The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
+    the pass, vocabulary]."""
+
+    stop: StopIdentity
+    sites: tuple[str, ...]
+    values: tuple[Array, ...]
+    logits: Array | None = None
