@@ -8,6 +8,7 @@
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
+#   make peers    set up TransformerLens, nnsight and interp-engine beside it, and try docs/coming_from.md
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
@@ -16,7 +17,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test cluster-test gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test cluster-test peers gpu \
   wheels pictures clean
 
 PYTHON ?= python3
@@ -31,7 +32,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,14s/^# *//p' Makefile
+	@sed -n '3,15s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -146,6 +147,20 @@ cluster-test: setup
 	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(CLUSTER)/bin/python -m pip install --quiet --constraint constraints.txt ray
 	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py -m slow
+
+# Likewise with each tool that is compared with Djinn, in an environment of its own. One that cannot be installed is said, and
+# its tests are not run.
+PEERS := .venv/peers
+peers: setup
+	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2; do \
+	  peer=$(PEERS)/$${tool%%==*}; \
+	  test -x $$peer/bin/python || $(BIN)/python -m venv $$peer; \
+	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$($$peer/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth; \
+	  $$peer/bin/python -m pip install --quiet --constraint constraints.txt $$tool \
+	    || echo "not_run: pip could not install $$tool beside Djinn"; \
+	  $$peer/bin/python -m pytest -rs tests/integrations -m slow; \
+	done
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.

@@ -17,7 +17,7 @@ from djinn_jupyter.wire.replies import Closed, Opened, Sessions
 def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
     """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that is free and that no other client
     takes meanwhile."""
-    name = _opened(channel, kind)
+    name = open_temporarily(channel, kind)
     try:
         yield name
     finally:
@@ -25,7 +25,8 @@ def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
             ask_for(channel, ask.Close(session=name), Closed)
 
 
-def _opened(channel: Channel, kind: str) -> str:
+def open_temporarily(channel: Channel, kind: str) -> str:
+    """Open a session under the first free name of that kind, which ends with this client at the latest."""
     taken = {label(one.name) for one in ask_for(channel, ask.ListSessions(), Sessions).sessions}
     while True:
         name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)

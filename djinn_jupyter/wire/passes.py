@@ -1,4 +1,4 @@
-"""The request that reads a stopped pass at many sites at once, and its reply."""
+"""Values of a stopped pass: the reply for one site, and the request for many at once with its reply."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.limits import Spelling
-from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_SITES: Final = 65536
+
+
+class Inspected(ReplyBase, frozen=True, tag="Inspected"):
+    snapshot: Snapshot
 
 
 class ReadPass(SessionRequest, frozen=True, tag="ReadPass"):

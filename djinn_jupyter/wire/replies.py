@@ -34,7 +34,6 @@ from djinn_jupyter.wire.nouns import (
     PauseReason,
     RuleDescription,
     SessionDescription,
-    Snapshot,
     StopDescription,
     StopIdentity,
     TopToken,
@@ -60,6 +59,7 @@ EventsMissed = listening.EventsMissed
 ModuleAdded = added_modules.ModuleAdded
 MetricsRead = sweeps.MetricsRead
 PassRead = passes.PassRead
+Inspected = passes.Inspected
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
 Swept = sweeps.Swept
@@ -228,10 +228,6 @@ class Effect(ReplyBase, frozen=True, tag="Effect"):
 class Steered(ReplyBase, frozen=True, tag="Steered"):
     rule: RuleDescription
     existed: bool
-
-
-class Inspected(ReplyBase, frozen=True, tag="Inspected"):
-    snapshot: Snapshot
 
 
 class LensRead(ReplyBase, frozen=True, tag="LensRead"):

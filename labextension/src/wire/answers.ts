@@ -87,7 +87,6 @@ import {
   Failed,
   Finished,
   HistoryRead,
-  Inspected,
   LensRead,
   Logits,
   Modules,

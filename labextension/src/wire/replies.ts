@@ -15,7 +15,6 @@ import {
   LensRow,
   ModuleDescription,
   SessionDescription,
-  Snapshot,
   StopDescription,
   StopIdentity,
   TopToken,
@@ -222,12 +221,6 @@ export interface Steered {
   readonly reply: 'Steered';
   readonly rule: RuleDescription;
   readonly existed: boolean;
-  readonly not_kept: string | null;
-}
-
-export interface Inspected {
-  readonly reply: 'Inspected';
-  readonly snapshot: Snapshot;
   readonly not_kept: string | null;
 }
 

@@ -1,0 +1,1 @@
+"""Code of other tools on a Djinn engine. Each is imported when asked for, and needs its tool beside."""

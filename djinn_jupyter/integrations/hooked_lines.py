@@ -1,0 +1,223 @@
+"""Lines of one length that run side by side, each in a session of its own, in one pass that stops wherever a Python
+function of the caller's is to see or change a value. Knows sites and numpy arrays, and no other tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, expect
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.sites import Site, parse_site
+
+Values = np.ndarray[Any, Any]
+Asked = Callable[[str, tuple[int, ...]], ask.Request]  # what to ask of a line, by its session and tokens
+Change = Callable[[Values], Values]
+"""Is given the values at a site of all lines, [lines, positions, ...], and returns those to go on with."""
+FIRST: Final = "resid_pre.0"  # a pass of which nothing is changed stops here, and is read from here on
+LOGITS: Final = "logits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """The `values` at the sites that were asked for, [lines, positions, ...], after all changes, and the `logits`, fp32
+    [lines, positions, vocabulary], of one pass over all lines; None where they were not asked for."""
+
+    values: Mapping[str, Values]
+    logits: Values | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The lines of a pass and its halts. It ends at the last halt, `until` where that is given."""
+
+    lines: tuple[tuple[int, ...], ...]
+    halts: tuple[str, ...]
+    until: str | None
+
+    @classmethod
+    def of(cls, lines: Sequence[Sequence[int]], changes: Iterable[str], until: str | None) -> Order:
+        given = tuple(tuple(line) for line in lines)
+        if not given or len({len(line) for line in given}) != 1 or not given[0]:
+            raise UsageError("Lines run side by side where all have the same number of tokens, one at least.")
+        halts = tuple(dict.fromkeys((*changes, *([until] if until else ()))))
+        return cls(lines=given, halts=halts or (FIRST,), until=until)
+
+
+class HookedLines:
+    """The sessions in which lines run. `opened` opens that of line n and returns its name."""
+
+    def __init__(self, channel: Channel, opened: Callable[[int], str]) -> None:
+        self._channel, self._opened = channel, opened
+        self._names: list[str] = []
+        self._armed: tuple[int, tuple[str, ...]] = (0, ())
+        self._first: tuple[Order, str, Values] | None = None  # the stop at which all lines stand, and what is there
+        self._edited = False
+
+    def run(
+        self,
+        lines: Sequence[Sequence[int]],
+        *,
+        changes: Mapping[str, Sequence[Change]],
+        read: Iterable[str] = (),
+        logits: bool = True,
+        until: str | None = None,
+    ) -> Passed:
+        """Run these lines in one pass that stops at the sites of `changes`, calls these in order, and goes on with what
+        they return; the values at `read` come back, those that it met. It ends at the site `until`, without logits.
+        UsageError for lines of different lengths; UnknownSite."""
+        wanted = {site: place_of(site) for site in read}
+        calls: dict[str, list[Change]] = {}
+        for site, there in changes.items():
+            calls.setdefault(place_of(site), []).extend(there)
+        of_logits = calls.pop(LOGITS, [])
+        order = Order.of(lines, calls, None if until is None else place_of(until))
+        whole = until is None and (logits or bool(of_logits) or LOGITS in wanted.values())
+        try:
+            values = self._pass(order, calls)
+            values |= self._read(order, set(wanted.values()) - {*values, LOGITS}, whole)
+        except BaseException:
+            self._first = None  # where the lines stand is not known: the next pass begins anew
+            raise
+        for call in of_logits:
+            values[LOGITS] = call(values[LOGITS])
+        met = {site: values[place] for site, place in wanted.items() if place in values}
+        return Passed(values=met, logits=values.get(LOGITS))
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for name in self._names:
+            with suppress(DjinnError):  # another client closed it, or the engine is gone
+                ask_for(self._channel, ask.Close(session=name), replies.Closed)
+        self._names, self._first, self._armed = [], None, (0, ())
+
+    # --- the pass ---------------------------------------------------------------------------------------------------
+
+    def _pass(self, order: Order, calls: Mapping[str, Sequence[Change]]) -> dict[str, Values]:
+        """Bring all lines to their last stop. Return the values at all stops as they were left."""
+        values: dict[str, Values] = {}
+        place, here = self._begin(order)
+        while True:
+            values[place] = self._change(order, here, calls.get(place, ()))
+            if place == order.until or len(values) == len(order.halts):
+                return values
+            self._first = None
+            place, here = self._stopped(order, lambda name, line: ask.Resume(session=name))
+
+    def _begin(self, order: Order) -> tuple[str, Values]:
+        """Bring all lines to the first stop of their pass. Where they stand there since the last one, no layer below is
+        computed again."""
+        if self._first is not None and self._first[0] == order:
+            if self._edited:
+                self._each(order, lambda name, line: ask.RevertEdits(session=name), replies.Paused)
+                self._edited = False
+            return self._first[1], self._first[2]
+        self._first, self._edited = None, False
+        self._arm(order)
+        self._first = (
+            order,
+            *self._stopped(order, lambda name, line: ask.Run(session=name, tokens=line, max_new_tokens=0)),
+        )
+        return self._first[1], self._first[2]
+
+    def _arm(self, order: Order) -> None:
+        """Have the sessions halt where this order says."""
+        while len(self._names) < len(order.lines):
+            self._names.append(self._opened(len(self._names)))
+        if self._armed == (len(order.lines), order.halts):
+            return
+        self._each(order, lambda name, line: ask.ClearBreakpoints(session=name), replies.Cleared)
+        for place in order.halts:
+            self._each(order, partial(_breakpoint, place), replies.BreakpointSet)
+        self._armed = (len(order.lines), order.halts)
+
+    def _stopped(self, order: Order, request: Asked) -> tuple[str, Values]:
+        """Move all lines on to their next stop. Return its place and the values there."""
+        stops = [_halted(reply, order) for reply in self._each(order, request, replies.ReplyBase)]
+        here = self._each(order, lambda name, line: ask.Inspect(session=name), replies.Inspected)
+        return place_of(stops[0].site), _stacked([reply.snapshot.value for reply in here])
+
+    def _change(self, order: Order, here: Values, calls: Sequence[Change]) -> Values:
+        """Call the functions of a stop, and edit the positions that they changed."""
+        changed = here
+        for call in calls:
+            changed = call(changed.copy())
+        if changed.shape != here.shape:
+            raise UsageError(f"A value of shape {here.shape} was replaced by one of shape {changed.shape}.")
+        changed = changed.astype(here.dtype, copy=False)
+        edits = [_edit_of(*pair) for pair in zip(here, changed, strict=True)]
+        asked = [
+            self._channel.ask(ask.ApplyEdit(session=name, edit=edit[0], positions=edit[1]))
+            for name, edit in zip(self._of(order), edits, strict=True)
+            if edit is not None
+        ]
+        self._edited = self._edited or bool(asked)
+        for reply in asked:
+            expect(reply.result(), replies.Edited)
+        return changed
+
+    def _read(self, order: Order, places: set[str], whole: bool) -> dict[str, Values]:
+        """Read the pass in which all lines stand: what it had and, unless it ends here, what it would have."""
+        if not places and not whole:
+            return {}
+        sites, ahead = tuple(sorted(places)), order.until is None
+        read = self._each(
+            order,
+            lambda name, line: ask.ReadPass(session=name, sites=sites, ahead=ahead, logits=whole),
+            replies.PassRead,
+        )
+        found = {site: _stacked([one.values[n] for one in read]) for n, site in enumerate(read[0].sites)}
+        return found | ({LOGITS: _stacked([one.logits for one in read])} if whole else {})
+
+    def _of(self, order: Order) -> list[str]:
+        return self._names[: len(order.lines)]
+
+    def _each(self, order: Order, request: Asked, kind: type[Expected]) -> list[Expected]:
+        """Send a request for every line at once, and return the replies."""
+        pairs = zip(self._of(order), order.lines, strict=True)
+        asked = [self._channel.ask(request(name, line)) for name, line in pairs]
+        return [expect(reply.result(), kind) for reply in asked]
+
+
+def _breakpoint(place: str, name: str, line: tuple[int, ...]) -> ask.SetBreakpoint:
+    return ask.SetBreakpoint(session=name, site=place)
+
+
+def place_of(site: str) -> str:
+    """Spell a site so that two names of one tensor between layers are the same."""
+    parsed = parse_site(site)
+    if parsed.point == "resid_pre" and parsed.layer:
+        parsed = Site(point="resid_post", layer=parsed.layer - 1)
+    return str(parsed.whole())
+
+
+def _halted(reply: object, order: Order) -> replies.Paused:
+    stop = expect(reply, replies.Paused)
+    if len(stop.positions) != len(order.lines[0]):
+        raise UsageError(
+            f"A pass at {stop.site} has {len(stop.positions)} of {len(order.lines[0])} positions; run shorter lines."
+        )
+    return stop
+
+
+def _edit_of(here: Values, changed: Values) -> tuple[Set, tuple[int, ...] | None] | None:
+    """Return the edit of the positions whose bits differ; None where none do."""
+    bits = [np.ascontiguousarray(value).view(np.uint8).reshape(len(value), -1) for value in (here, changed)]
+    rows = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
+    if not rows.size:
+        return None
+    value = Set(value=from_numpy(np.ascontiguousarray(changed[rows])))
+    return value, None if rows.size == len(here) else tuple(rows.tolist())
+
+
+def _stacked(arrays: Sequence[Any]) -> Values:
+    return np.stack([to_numpy(array) for array in arrays])

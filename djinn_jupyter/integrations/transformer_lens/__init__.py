@@ -1,0 +1,11 @@
+"""TransformerLens 4 on a Djinn engine: its hooks, caches, patching and analysis, over passes of the engine.
+
+    from djinn_jupyter.integrations.transformer_lens import boot_djinn
+    bridge = boot_djinn(dj.load("demo"))
+    logits, cache = bridge.run_with_cache("The capital of France is")
+
+Needs `pip install transformer-lens` beside `djinn-jupyter[engine]`: TransformerLens itself loads torch.
+"""
+
+from djinn_jupyter.integrations.transformer_lens.boot import boot_djinn as boot_djinn
+from djinn_jupyter.integrations.transformer_lens.driver import DjinnDriver as DjinnDriver
