@@ -16,6 +16,9 @@ from djinn_jupyter._version import __version__ as __version__
 if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.attributing import attribute as attribute
+    from djinn_jupyter.client.circuits import auroc as auroc
+    from djinn_jupyter.client.circuits import circuit as circuit
+    from djinn_jupyter.client.circuits import circuit_curve as circuit_curve
     from djinn_jupyter.client.direct import direct as direct
     from djinn_jupyter.client.edges import edges as edges
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
@@ -57,6 +60,9 @@ _HOMES = {
     "sweep": "client.sweeping",
     "path": "client.paths",
     "attribute": "client.attributing",
+    "auroc": "client.circuits",
+    "circuit": "client.circuits",
+    "circuit_curve": "client.circuits",
     "direct": "client.direct",
     "edges": "client.edges",
     "noise": "client.sweep_arguments",

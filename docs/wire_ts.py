@@ -17,6 +17,7 @@ from djinn_jupyter.wire import (
     added_modules,
     attribution,
     checkpoints,
+    circumstances,
     collecting,
     edges,
     edits,
@@ -62,7 +63,7 @@ PROTOCOL = """/** The digest of the messages that this page knows; the server's 
 export const PROTOCOL = '%s';
 """
 RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
-IN_REPLIES = (sweeps.Sweep, edges.AttributeEdges)  # requests that a reply holds
+IN_REPLIES = (sweeps.Sweep, edges.AttributeEdges, edges.RunCircuits)  # requests that a reply holds
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),
@@ -100,12 +101,13 @@ def wire_ts() -> dict[str, str]:
         "attribution": [*_interfaces(attribution)],
         "checkpoints": [*_interfaces(checkpoints)],
         "provenance": [*_interfaces(provenance)],
+        "circumstances": [*_interfaces(circumstances)],
         "sweeps": [
             *_aliases(sweeps),
             *_interfaces(sweeps, but=replies.EventBase),
             _union("SweptEdit", typing.get_args(sweeps.SweptEdit)),
         ],
-        "edges": [*_interfaces(edges)],
+        "edges": [*_aliases(edges), *_interfaces(edges)],
         "module_form": [*_aliases(module_form), *_interfaces(module_form)],
         "adapters": [*_interfaces(adapters)],
         "added_modules": [*_interfaces(added_modules)],

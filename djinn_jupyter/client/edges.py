@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.connection.channel import ask_for
@@ -17,6 +21,7 @@ from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edges import CircuitRecipe, EdgeMethod, EdgeRecipe
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import EdgesAttributed
 from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
@@ -25,20 +30,30 @@ if TYPE_CHECKING:
     import numpy as np
 
 STRONGEST: Final = 10
+ANY_SESSION: Final = "edges"
 
 
 class Edges(Tabular):
     """`values` are float64 [writers, readers], NaN where a writer is not before a reader: by how much the metric would
     change, to first order, if that reader got what that writer writes in the clean line. `corrupted` and `clean` are
     the metrics of the two lines. Of several pairs all are means, and `by_pair` has the scores of each. `engine` is the
-    engine's name in views, None where it is no process of its own."""
+    engine's name in views, None where it is no process of its own. `exact` is NaN but at the edges that were patched
+    exactly too, None where none was."""
 
-    def __init__(self, replies: Sequence[EdgesAttributed], *, paired: bool = False, engine: str | None = None) -> None:
+    def __init__(
+        self,
+        replies: Sequence[EdgesAttributed],
+        *,
+        paired: bool = False,
+        engine: str | None = None,
+        exact: np.ndarray[Any, Any] | None = None,
+    ) -> None:
         import numpy as np
 
         first = replies[0]
-        self.replies, self.paired, self.engine = tuple(replies), paired, engine
-        self.writers, self.readers, self.steps = first.writers, first.readers, first.steps
+        self.replies, self.paired, self.engine, self.exact = tuple(replies), paired, engine, exact
+        self.writers, self.readers = first.writers, first.readers
+        self.steps, self.method = first.steps, first.method
         self.metrics = tuple(one.metric for one in replies)
         self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
         self.corrupted = float(np.mean([one.corrupted for one in replies]))
@@ -72,6 +87,20 @@ class Edges(Tabular):
 
         return int(np.count_nonzero(~np.isnan(self.values)))
 
+    def numbers(self, edges: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
+        """Yield edges by the numbers of their writers and readers. Raises UsageError for one that there is not."""
+        import numpy as np
+
+        writers, readers = ({name: at for at, name in enumerate(names)} for names in (self.writers, self.readers))
+        for writer, reader in edges:
+            row, at = writers.get(writer, -1), readers.get(reader, -1)
+            if row < 0 or at < 0 or np.isnan(self.values[row, at]):
+                raise UsageError(
+                    f"There is no edge from {writer} to {reader}; found.writers and found.readers have the names, and "
+                    "a writer comes before its reader."
+                )
+            yield row, at
+
     def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
         """Return (writer, reader, score) of the edges with the largest scores by size."""
         import numpy as np
@@ -82,17 +111,18 @@ class Edges(Tabular):
         return [(self.writers[row], self.readers[at], float(self.values[row, at])) for row, at in places]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the edges as lists by column: writer, reader and score."""
+        """Return the edges as lists by column: writer, reader and score; and the exact change, where any was."""
         import numpy as np
 
-        rows = [
-            (self.writers[row], self.readers[at], float(self.values[row, at]))
-            for row, at in np.argwhere(~np.isnan(self.values)).tolist()
-        ]
-        return in_columns(("writer", "reader", "score"), rows)
+        places = [tuple(at) for at in np.argwhere(~np.isnan(self.values)).tolist()]
+        table = in_columns(
+            ("writer", "reader", "score"),
+            [(self.writers[row], self.readers[at], float(self.values[row, at])) for row, at in places],
+        )
+        return table if self.exact is None else table | {"exact": [float(self.exact[at]) for at in places]}
 
     def __repr__(self) -> str:
-        steps = "" if self.steps == 1 else f", {self.steps} steps"
+        steps = ", patched exactly" if self.method == "exact" else "" if self.steps == 1 else f", {self.steps} steps"
         pairs = f", {len(self.replies)} pairs" if self.paired else ""
         size = f"{len(self.writers)} writers x {len(self.readers)} readers"
         head = f"{len(self):,} edges of {self.metric}, {size}{steps}{pairs}"
@@ -102,7 +132,14 @@ class Edges(Tabular):
 @interruptible("The attribution of edges")
 @typed
 def edges(
-    engine: RemoteEngine, *, clean: object, corrupted: object, metric: str | Sequence[str], steps: int = 1
+    engine: RemoteEngine,
+    *,
+    clean: object,
+    corrupted: object,
+    metric: str | Sequence[str],
+    steps: int = 1,
+    method: EdgeMethod = "gradients",
+    top: int | None = None,
 ) -> Edges:
     """Return the score of every edge (edge attribution patching; Syed et al. 2023) from a writer of the residual (the
     embedding, a head z.3[2], an MLP mlp_out.3) to a reader (queries, keys and values of a head, as q.3[2], an MLP
@@ -111,8 +148,12 @@ def edges(
 
     With `steps` the gradient is the mean over as many points of the way between the lines' embeddings (EAP-IG; Hanna et
     al. 2024). A line is a text, token ids or a session, both of equally many tokens; two lists of equally many lines
-    are pairs, whose scores are averaged, with one metric for all or a list of one for each. A model whose heads and
-    MLPs do not sum to its residual is refused with the reason. UsageError; UnknownSite; InvalidCondition; SlabFull.
+    are pairs, whose scores are averaged, with one metric for all or a list of one for each.
+
+    `method="exact"` patches every edge by itself: the score is the change of the metric where that reader gets what
+    that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
+    with so many largest scores of gradients are patched too, and `found.exact` has their changes. A model whose heads
+    and MLPs do not sum to its residual is refused with the reason. UsageError; UnknownSite; InvalidCondition; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -127,10 +168,15 @@ def edges(
         raise UsageError(f"Integrated gradients take from 1 to {MOST_STEPS:,} steps, not {steps:,}.")
     paired = are_lines(corrupted) or are_lines(clean)
     pairs = pairs_of(corrupted, clean) if paired else [(corrupted, clean)]
-    found = [
-        _scored(engine, *pair, each, steps) for pair, each in zip(pairs, metrics_of(metric, len(pairs)), strict=True)
-    ]
-    return Edges(found, paired=paired, engine=None if engine.entry is None else engine_id(engine.entry))
+    if top is not None and (method == "exact" or top < 1):
+        raise UsageError("The edges of the largest scores of gradients are patched too with top, from 1 on.")
+    metrics = metrics_of(metric, len(pairs))
+    asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(pairs, metrics, strict=True)]
+    found = Edges([_scored(engine, one) for one in asked], paired=paired, engine=name_of(engine))
+    if top is None:
+        return found
+    patched = Edges([_scored(engine, one, made) for one, made in _patching(found, top)], paired=paired)
+    return Edges(found.replies, paired=paired, engine=found.engine, exact=patched.values)
 
 
 def metrics_of(metric: str | Sequence[str], pairs: int) -> tuple[str, ...]:
@@ -142,11 +188,49 @@ def metrics_of(metric: str | Sequence[str], pairs: int) -> tuple[str, ...]:
     return tuple(metric)
 
 
-def _scored(engine: RemoteEngine, corrupted: object, clean: object, metric: str, steps: int) -> EdgesAttributed:
-    lines = [line_source(engine, one) for one in (corrupted, clean)]
-    with temporary_session(engine.channel, "edges") as name:
-        request = ask.AttributeEdges(session=name, corrupted=lines[0], clean=lines[1], metric=metric, steps=steps)
-        return ask_for(engine.channel, request, EdgesAttributed)
+def _asked(
+    engine: RemoteEngine, corrupted: object, clean: object, metric: str, steps: int, method: EdgeMethod
+) -> ask.AttributeEdges:
+    return ask.AttributeEdges(
+        session=ANY_SESSION,
+        corrupted=line_source(engine, corrupted),
+        clean=line_source(engine, clean),
+        metric=metric,
+        steps=steps,
+        method=method,
+    )
+
+
+def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, EdgeRecipe]]:
+    """Yield the requests that patch the edges with the largest mean scores exactly, in every pair, and the recipes of
+    their scores."""
+    edges = tuple(found.numbers((writer, reader) for writer, reader, _ in found.top(top)))
+    for reply in found.replies:
+        assert reply.made is not None
+        yield msgspec.structs.replace(reply.made.asked, method="exact", steps=1, chosen=edges), reply.made
+
+
+def _scored(engine: RemoteEngine, request: ask.AttributeEdges, made: EdgeRecipe | None = None) -> EdgesAttributed:
+    with session_like(engine, "edges", made) as name:
+        return ask_for(engine.channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
+
+
+@contextmanager
+def session_like(engine: RemoteEngine, kind: str, made: EdgeRecipe | CircuitRecipe | None) -> Iterator[str]:
+    """Open a session for the time of one piece of work, which computes as that did whose recipe this is."""
+    with temporary_session(engine.channel, kind) as name:
+        session = RemoteSession(engine.channel, name)
+        if made is not None and made.attention is not None:
+            session.attend(made.attention)
+        adapter = None if made is None else same_adapter(engine.channel, made.adapter)
+        if adapter is not None:
+            session.adapter = adapter
+        yield name
+
+
+def name_of(engine: RemoteEngine) -> str | None:
+    """Return the name of an engine in views, None where it is no process of its own."""
+    return None if engine.entry is None else engine_id(engine.entry)
 
 
 def line_source(engine: RemoteEngine, given: object) -> LineSource:

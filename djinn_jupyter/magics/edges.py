@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Final
 
 from IPython.core.magic import magics_class
 
@@ -11,6 +12,8 @@ from djinn_jupyter.magics.collecting import prompts_of
 from djinn_jupyter.magics.lazily import edges, sweep_arguments, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
 from djinn_jupyter.magics.sweeping import named_line
+
+DRAWN: Final = 20
 
 
 @magics_class
@@ -26,6 +29,7 @@ class EdgeMagics(Group):
         option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
         option("--steps", type=int, help="EAP-IG: the mean gradient over so many points between the lines"),
         option("--top", type=int, help="draw so many of the strongest edges; default 20"),
+        option("--exact", action="store_true", help="patch the edges that are drawn exactly too, a pass each"),
         KEEP,
         SESSION,
         literal=True,
@@ -37,10 +41,15 @@ class EdgeMagics(Group):
             raise UsageError("Edges need a metric: --metric \"logit(' Mary') - logit(' John')\".")
         clean, corrupted = self._lines(args)
         found = edges.edges(
-            self.state.engine, clean=clean, corrupted=corrupted, metric=args.metric, **given(steps=args.steps)
+            self.state.engine,
+            clean=clean,
+            corrupted=corrupted,
+            metric=args.metric,
+            top=(DRAWN if args.top is None else args.top) if args.exact else None,
+            **given(steps=args.steps),
         )
         self.state.keep(args.keep, found)
-        self.state.screen.show(views.edges_view(found, **given(top=args.top)))
+        self.state.screen.show(views.edges_view(found, top=DRAWN if args.top is None else args.top))
 
     def _lines(self, args: Namespace) -> tuple[object, object]:
         if (args.prompts is None) == (args.clean is None):

@@ -27,17 +27,18 @@ def edges_view(found: Edges, *, top: int = 2 * STRONGEST) -> View:
     """Show the `top` strongest edges as a graph and as a table."""
     strongest = found.top(min(top, MOST))
     layout = laid_out([(writer, reader) for writer, reader, _ in strongest], _shared(found))
-    rows = [[writer, reader, figure(score)] for writer, reader, score in strongest]
+    head = ["writer", "reader", "score", *([] if found.exact is None else ["exact"])]
+    rows = [[writer, reader, figure(score), *_exact(found, writer, reader)] for writer, reader, score in strongest]
     told, session = _facts(found, len(strongest)), None if found.stop is None else found.stop.session
     html = card(
-        part(div("dj-pair", _picture(layout, strongest), _table(rows)), _legend()),
+        part(div("dj-pair", _picture(layout, strongest), _table(head, rows)), _legend()),
         facts(told),
         part(*(div("dj-note", note) for note in found.notes)) if found.notes else None,
         title=mono(found.metric),
         beside=f"edges, {_how(found)}",
         session=session,
     )
-    plain = [repr(found).splitlines()[0], columns(rows, ["writer", "reader", "score"])]
+    plain = [repr(found).splitlines()[0], columns(rows, head)]
     plain += [f"{name}: {value}" for name, value in told]
     drawn = (MIME, drawing(found, layout, strongest)) if strongest else None
     return View(plain="\n".join([*plain, *found.notes]), html=html, drawn=drawn)
@@ -70,6 +71,7 @@ def drawing(found: Edges, layout: EdgeLayout, strongest: Sequence[Edge]) -> dict
                 "site": found.site(reader),
                 "score": score,
                 "text": figure(score),
+                "exact": next(iter(_exact(found, writer, reader)), ""),
                 "thickness": _thickness(score, most),
                 "path": way.path,
             }
@@ -90,14 +92,16 @@ def _shared(found: Edges) -> frozenset[int]:
 
 def _how(found: Edges) -> str:
     steps = "EAP" if found.steps == 1 else f"EAP-IG, {found.steps} steps"
+    steps = "patched exactly" if found.method == "exact" else steps
     return f"{steps}, {plural(len(found.replies), 'pair')}" if found.paired else steps
 
 
 def _facts(found: Edges, shown: int) -> list[tuple[str, str]]:
+    how = "patched, a pass each" if found.method == "exact" else "scored, to first order"
     return [
         ("corrupted", figure(found.corrupted)),
         ("clean", figure(found.clean)),
-        ("edges", f"{len(found):,} scored, to first order; the {shown:,} largest are shown"),
+        ("edges", f"{len(found):,} {how}; the {shown:,} largest are shown"),
     ]
 
 
@@ -137,9 +141,17 @@ def _box(x: float, y: float, name: str, *, ports: bool) -> list[Html]:
     return [box, *written, *(letters if ports else [])]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Html:
-    made = [[mono(writer), mono(reader), score] for writer, reader, score in rows]
-    return element("div", table(["writer", "reader", "score"], made, numeric=(2,)))
+def _exact(found: Edges, writer: str, reader: str) -> list[str]:
+    """Return what an edge changes exactly, where any was patched."""
+    if found.exact is None:
+        return []
+    value = float(found.exact[found.writers.index(writer), found.readers.index(reader)])
+    return ["" if value != value else figure(value)]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    made = [[mono(writer), mono(reader), *scores] for writer, reader, *scores in rows]
+    return element("div", table(head, made, numeric=(2, 3)))
 
 
 def _legend() -> Html:

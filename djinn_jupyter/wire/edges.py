@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -16,16 +16,26 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
 
+EdgeMethod = Literal["gradients", "exact"]
+Edge = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
+"""The numbers of a writer and of a reader."""
+MOST_EDGES: Final = 2**20
+MOST_CIRCUITS: Final = 4096
+Edges = Annotated[tuple[Edge, ...], Meta(max_length=MOST_EDGES)]
+
 
 class AttributeEdges(SessionRequest, frozen=True, tag="AttributeEdges"):
     """Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
     change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
-    way between the lines' embeddings. The session must be empty; only its memory is used."""
+    way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
+    where some are named. The session must be empty; only its memory is used."""
 
     corrupted: LineSource
     clean: LineSource
     metric: Spelling
     steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
+    method: EdgeMethod = "gradients"
+    chosen: Edges = ()
 
 
 class EdgeRecipe(Frozen, frozen=True):
@@ -42,7 +52,7 @@ class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
     """`scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
     heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
     `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
-    corrupted one, None where that was given otherwise or ran."""
+    corrupted one, None where that was given otherwise or ran. Edges that were not chosen are NaN too."""
 
     metric: str
     writers: tuple[str, ...]
@@ -54,3 +64,37 @@ class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
     notes: tuple[str, ...] = ()
     stop: StopIdentity | None = None
     made: EdgeRecipe | None = None
+    method: EdgeMethod = "gradients"
+
+
+class RunCircuits(SessionRequest, frozen=True, tag="RunCircuits"):
+    """Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
+    write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
+    used."""
+
+    corrupted: LineSource
+    clean: LineSource
+    metric: Spelling
+    circuits: Annotated[tuple[Edges, ...], Meta(min_length=1, max_length=MOST_CIRCUITS)]
+
+
+class CircuitRecipe(Frozen, frozen=True):
+    """All that computes the circuits again, as of edges."""
+
+    asked: RunCircuits
+    attention: AttentionName | None
+    by: Provenance
+    adapter: AdapterIdentity | None = None
+
+
+class CircuitsRun(ReplyBase, frozen=True, tag="CircuitsRun"):
+    """`values` has the metric of each circuit, in the order asked; `corrupted` and `clean` are those of the lines."""
+
+    metric: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    values: tuple[float, ...]
+    corrupted: float
+    clean: float
+    notes: tuple[str, ...] = ()
+    made: CircuitRecipe | None = None

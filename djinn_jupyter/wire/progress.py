@@ -6,9 +6,16 @@ from typing import Final, Literal
 
 from djinn_jupyter.wire.frozen import Frozen
 
-Doing = Literal["sweeping", "collecting", "computing losses", "computing logits", "reading heads", "attributing"]
+Doing = Literal[
+    "sweeping", "collecting", "computing losses", "computing logits", "reading heads", "attributing", "patching edges"
+]
 # The others count prompts.
-COUNTED: Final[dict[Doing, str]] = {"sweeping": "cells", "reading heads": "lines", "attributing": "layers"}
+COUNTED: Final[dict[Doing, str]] = {
+    "sweeping": "cells",
+    "reading heads": "lines",
+    "attributing": "layers",
+    "patching edges": "passes",
+}
 
 
 class Progress(Frozen, frozen=True):

@@ -62,6 +62,7 @@ PassRead = passes.PassRead
 Inspected = passes.Inspected
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
+CircuitsRun = edges.CircuitsRun
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 People = people.People
@@ -302,6 +303,7 @@ Reply = (
     | Attributed
     | Swept
     | EdgesAttributed
+    | CircuitsRun
     | MetricsRead
     | Collected
     | Scored

@@ -31,6 +31,7 @@
     Lens                        LensRead
     Attribute                   Attributed
     AttributeEdges              EdgesAttributed
+    RunCircuits                 CircuitsRun
     Sweep / Score / ReadHeads   Swept / Scored / HeadsRead
     Collect                     Collected, when the shard is on the disk
     Evaluate                    Evaluated
@@ -133,6 +134,7 @@ ReadPass = passes.ReadPass
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
+RunCircuits = edges.RunCircuits
 Sweep = sweeps.Sweep
 ReadMetrics = sweeps.ReadMetrics
 ReadWatch = watches.ReadWatch
@@ -356,6 +358,7 @@ Request = (
     | Attribute
     | Sweep
     | AttributeEdges
+    | RunCircuits
     | Collect
     | Score
     | ReadHeads

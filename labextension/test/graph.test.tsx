@@ -33,6 +33,7 @@ const GRAPH: Graph = {
       site: 'v.0[1]',
       score: 1.5,
       text: '1.5',
+      exact: '',
       thickness: 6,
       path: 'M100,32C100,52 115,52 115,72'
     }

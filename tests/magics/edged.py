@@ -17,5 +17,6 @@ class Edged:
         stop = self.sessions[request.corrupted].stop if isinstance(request.corrupted, str) else None
         meant = msgspec.structs.replace(request, session="edges", corrupted=(1, 2, 3), clean=(1, 2, 4))
         reply = edges_attributed(stop=stop, metric=request.metric)
+        reply = msgspec.structs.replace(reply, method=request.method)
         made = EdgeRecipe(asked=meant, attention=None, by=PROVENANCE)
         return msgspec.structs.replace(reply, made=made, steps=request.steps)

@@ -29,6 +29,15 @@ def test_what_was_kept_is_displayed_as_the_same_graph(stopped: Notebook) -> None
     assert bundle[MIME]["session"] == "work/paris.ipynb"
 
 
+def test_the_edges_that_are_drawn_are_patched_exactly_where_that_is_asked(stopped: Notebook) -> None:
+    stopped.shell.user_ns["clean"] = [1, 2, 3]
+    said = stopped.cell(f"%djinn_edges --from clean {METRIC} --steps 4 --top 3 --exact -o found")
+    asked = last(stopped, requests.AttributeEdges)
+    assert (asked.method, asked.steps, len(asked.chosen)) == ("exact", 1, 3)
+    assert "exact" in said.splitlines()[1]
+    assert "from 1 on" in stopped.fails(f"%djinn_edges --from clean {METRIC} --top 0 --exact")
+
+
 def test_pairs_are_scored_one_by_one(stopped: Notebook) -> None:
     stopped.shell.user_ns["both"] = [([1, 2], [1, 3]), ([4, 5], [4, 6])]
     said = stopped.cell(f"%djinn_edges --prompts both {METRIC}")

@@ -120,6 +120,19 @@ def test_lines_of_no_session_are_read_from_none() -> None:
     assert (graph["session"], graph["stop"], graph["label"]) == (None, None, None)
 
 
+def test_what_was_patched_exactly_stands_beside_the_score() -> None:
+    import numpy as np
+
+    scored = edged.found()
+    exact = np.full(scored.values.shape, np.nan)
+    [(writer, reader, _), *_] = scored.top(2)
+    exact[scored.writers.index(writer), scored.readers.index(reader)] = 0.125
+    view = edges_view(Edges(scored.replies, engine="demo-1", exact=exact), top=2)
+    assert view.plain.splitlines()[1].split() == ["writer", "reader", "score", "exact"]
+    assert view.plain.splitlines()[2].endswith("0.125")
+    assert [one["exact"] for one in view._repr_mimebundle_()[MIME]["edges"]] == ["0.125", ""]
+
+
 def test_no_edges_draw_nothing() -> None:
     view = edges_view(edged.found(), top=0)
     assert view.drawn is None

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.gradients.edges import (
     entry_between,
     names_of,
     require_sum,
+    wide,
 )
 from djinn_jupyter.engine.gradients.line import LayerArguments, recording
 from djinn_jupyter.engine.gradients.slopes import metric_gradient
@@ -98,7 +99,7 @@ class EdgeAttributing:
                 seen[tap.site] = raw.clone()
 
         end = yield from self._counted(line.onward(meet))
-        found = [line.arguments.entry_1SD.float()]
+        found = [wide(line.arguments.entry_1SD)]
         for one in layers:
             with recording(False), self.runtime.forward.calling():
                 found.append(one.added(seen.pop(one.z.site), seen.pop(one.mlp_out.site)))

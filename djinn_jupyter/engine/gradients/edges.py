@@ -68,8 +68,12 @@ class LayerEnds:
             yield self.mid
 
     def added(self, z_raw: Tensor, mlp_raw: Tensor) -> Tensor:
-        """Return what each head and the MLP add to the residual, float32 [H + 1, S, D], without the output map's
-        bias."""
+        """Return what each head and the MLP add to the residual, in float32 at least [H + 1, S, D], without the output
+        map's bias."""
+        return torch.cat([self.heads_added(z_raw), wide(self.mlp_out.read(mlp_raw))[None]])
+
+    def heads_added(self, z_raw: Tensor) -> Tensor:
+        """Return the same of each head [H, S, D]."""
         module: Any = self.z.module
         value, nothing = self.z.read(z_raw), torch.zeros_like(z_raw)
         found = [self._mapped(module, nothing)]
@@ -77,8 +81,7 @@ class LayerEnds:
             one = torch.zeros_like(value)
             one[:, head] = value[:, head]
             found.append(self._mapped(module, self.z.write(nothing, one)))
-        heads = [one - found[0] for one in found[1:]]
-        return torch.stack([*heads, self.mlp_out.read(mlp_raw)]).float()
+        return wide(torch.stack([one - found[0] for one in found[1:]]))
 
     def _mapped(self, module: Any, given: Tensor) -> Tensor:
         made: Tensor = module.forward(given)  # without the hooks of taps, and with the adapter of the line
@@ -96,7 +99,8 @@ class EdgeScores:
 
     def read(self, reader: str, before: int, gradient_1SD: Tensor) -> None:
         """Add the scores of the edges from the first `before` writers to a reader."""
-        scores_W = torch.einsum("wsd,sd->w", self.writers_WSD[:before], gradient_1SD[0].float()).double()
+        gradient_SD = gradient_1SD[0].to(self.writers_WSD.dtype)
+        scores_W = torch.einsum("wsd,sd->w", self.writers_WSD[:before], gradient_SD).double()
         self.found[reader] = self.weight * scores_W + self.found.get(reader, 0.0)
 
     def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None:
@@ -104,7 +108,7 @@ class EdgeScores:
 
     def before(self, layer: int) -> int:
         """Return how many writers come before a layer."""
-        return 1 + sum(one.heads + 1 for one in self.layers[:layer])
+        return writers_before(self.layers, layer)
 
     def matrix(self, readers: Sequence[str]) -> Tensor:
         """Return the scores [W, R], on the host; NaN where the writer is not before the reader."""
@@ -140,7 +144,7 @@ class EdgedLine(GradedLine):
                 part = gradient if head is None else _of_head(tap, gradient, head)
                 [read] = _grads([edges[tap.site]], [target], [part])
                 if read is not None:
-                    gradients.read(_spelled(name, layer, head), before, read.reshape(behind.shape))
+                    gradients.read(spelled(name, layer, head), before, read.reshape(behind.shape))
         return {GradientStream(0): torch.zeros_like(ran.entry_1SD) if own is None else own}
 
     def _readers(self, layer: int) -> Iterator[tuple[str, int | None, Tap]]:
@@ -158,6 +162,16 @@ class EdgedLine(GradedLine):
         return entry, before
 
 
+def wide(value: Tensor) -> Tensor:
+    """Return a value in float32 at least."""
+    return value.float() if value.dtype.itemsize < 4 else value
+
+
+def writers_before(layers: Sequence[LayerEnds], layer: int) -> int:
+    """Return how many writers come before a layer."""
+    return 1 + sum(one.heads + 1 for one in layers[:layer])
+
+
 def names_of(layers: Sequence[LayerEnds]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of all writers and of all readers, in order."""
     writers, readers = ["embed"], []
@@ -165,13 +179,13 @@ def names_of(layers: Sequence[LayerEnds]) -> tuple[tuple[str, ...], tuple[str, .
         writers += [*(f"z.{layer}[{head}]" for head in range(ends.heads)), f"mlp_out.{layer}"]
         for point, tap in ends.readers.items():
             units: Sequence[int | None] = [None] if point == "mlp_in" else range(tap.heads or 0)
-            readers += [_spelled(point, layer, unit) for unit in units]
+            readers += [spelled(point, layer, unit) for unit in units]
     return tuple(writers), (*readers, "logits")
 
 
 def require_sum(writers_WSD: Tensor, change_1SD: Tensor) -> None:
     """Raise UnknownSite where the writers' changes do not sum to that of the last residual."""
-    change, allowed = change_1SD[0].float(), UNEXPLAINED if change_1SD.dtype.itemsize > 2 else UNEXPLAINED_IN_16_BITS
+    change, allowed = wide(change_1SD[0]), UNEXPLAINED if change_1SD.dtype.itemsize > 2 else UNEXPLAINED_IN_16_BITS
     size = float((writers_WSD.sum(0) - change).norm() / change.norm().clamp_min(1e-30))
     if size > allowed:
         raise UnknownSite(
@@ -188,7 +202,7 @@ def _found(forward: Forward, point: str, layer: int) -> Tap:
     return tap
 
 
-def _spelled(point: str, layer: int, head: int | None) -> str:
+def spelled(point: str, layer: int, head: int | None) -> str:
     return f"{point}.{layer}" if head is None else f"{point}.{layer}[{head}]"
 
 

@@ -53,15 +53,17 @@ class Trials:
         forward = runtime.forward
         way = (forward.attention, None if forward.adapter is None else forward.adapter.identity)
         if way not in self._found:
-            self._found[way] = _why_not(forward) or (yield from _tried(runtime, alone))
+            self._found[way] = why_no_line(forward) or (yield from _tried(runtime, alone))
         found = self._found[way]
         if isinstance(found, str):
             raise UsageError(f"This model gives no gradients: {found}. Sweep instead.")
         return found
 
 
-def _why_not(forward: Forward) -> str | None:
-    """Return why a model cannot go backward, None where only a trial can tell."""
+def why_no_line(forward: Forward) -> str | None:
+    """Return why a model's layers cannot run one by one and go backward, None where only a trial can tell."""
+    if len({forward.home_at(layer) for layer in range(forward.layers + 1)}) > 1:
+        return "its layers lie on several devices"
     if forward.weights.streamed:
         return "its weights stream, and are gone from the device by the way back"
     if forward.anatomy.mappings:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from djinn_jupyter.engine.circuits.edge_patching import EdgePatching
 from djinn_jupyter.engine.gradients.edge_attributing import EdgeAttributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
@@ -20,11 +22,13 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edges import EdgeRecipe, EdgesAttributed
+from djinn_jupyter.wire.edges import CircuitRecipe, CircuitsRun, EdgeRecipe, EdgesAttributed
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
+from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.sweeps import LineSource
 
 
@@ -38,25 +42,50 @@ class EdgeRequests:
 
     @handles(ask.AttributeEdges, wakes_weights=True, changes=False)
     def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "attribution of edges", "dj.edges")
+        given = self._given(request, "attribution of edges", "dj.edges")
+        meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
+        made = EdgeRecipe(asked=meant, by=self._origin(), **given.computed)
+        stop = self._standing(request.corrupted)
+        return _told(self._scores(request, given), notes=given.notes, stop=stop, made=made)
+
+    def _scores(self, request: ask.AttributeEdges, given: _Given) -> Generator[Blocked | None, None, EdgesAttributed]:
+        if request.method == "exact":
+            if request.steps > 1:
+                raise UsageError("Steps are of gradients: leave them out where edges are patched exactly.")
+            patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
+            return patching.effects(self._workspace, request.chosen)
+        if request.chosen:
+            raise UsageError("Gradients tell all edges at once: choose edges to be patched exactly.")
+        require_slopes(given.metric)
+        under_way = EdgeAttributing(given.runtime, given.session, given.lines, given.metric, request.steps)
+        return under_way.steps(self._workspace, self._trials)
+
+    @handles(ask.RunCircuits, wakes_weights=True, changes=False)
+    def run_circuits(self, request: ask.RunCircuits, holder: Holder) -> Steps:
+        given = self._given(request, "run of circuits", "dj.circuit")
+        meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
+        made = CircuitRecipe(asked=meant, by=self._origin(), **given.computed)
+        patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
+        return _told(patching.circuits(self._workspace, request.circuits), notes=given.notes, made=made)
+
+    def _given(self, request: ask.AttributeEdges | ask.RunCircuits, verb: str, opener: str) -> _Given:
+        """Return what the request is about, checked."""
+        session = require_empty(self._sessions.find(request.session), verb, opener)
         self._lines.compute_like(request, session)
         (corrupted, notes), (clean, more) = (self._lines.tokens(line) for line in (request.corrupted, request.clean))
         require_alike(clean, corrupted)
         [metric] = self._lines.metrics((request.metric,)).each
-        require_slopes(metric)
-        runtime = self._runtime.of(session)
-        meant = msgspec.structs.replace(request, session="edges", corrupted=corrupted, clean=clean)
-        told = _Told(notes=(*notes, *more), stop=self._standing(request.corrupted), made=self._recipe(session, meant))
-        under_way = EdgeAttributing(runtime, session, (corrupted, clean), metric, request.steps)
-        return told.of(under_way.steps(self._workspace, self._trials))
-
-    def _recipe(self, session: Session, meant: ask.AttributeEdges) -> EdgeRecipe:
-        return EdgeRecipe(
-            asked=meant,
-            attention=msgspec.convert(session.attention, AttentionName | None),
-            by=origin(self._persistence.identity, self._runtime.description),
-            adapter=None if session.adapter is None else session.adapter.identity,
+        return _Given(
+            session=session,
+            runtime=self._runtime.of(session),
+            corrupted=corrupted,
+            clean=clean,
+            metric=metric,
+            notes=(*notes, *more),
         )
+
+    def _origin(self) -> Provenance:
+        return origin(self._persistence.identity, self._runtime.description)
 
     def _standing(self, line: LineSource) -> StopIdentity | None:
         """Return where the session stands whose line this is."""
@@ -64,16 +93,37 @@ class EdgeRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """The part of a reply besides the scores."""
+class _Given:
+    """A request's lines and metric, and the session and runtime that compute them."""
 
+    session: Session
+    runtime: Runtime
+    corrupted: tuple[int, ...]
+    clean: tuple[int, ...]
+    metric: Metric
     notes: tuple[str, ...]
-    stop: StopIdentity | None
-    made: EdgeRecipe
 
-    def of(self, steps: Generator[Blocked | None, None, EdgesAttributed]) -> Steps:
-        reply = yield from steps
-        return msgspec.structs.replace(reply, notes=self.notes, stop=self.stop, made=self.made)
+    @property
+    def lines(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.corrupted, self.clean
+
+    @property
+    def computed(self) -> dict[str, Any]:
+        """The attention and the adapter of the passes, as recipes have them."""
+        adapter = self.session.adapter
+        return {
+            "attention": msgspec.convert(self.session.attention, AttentionName | None),
+            "adapter": None if adapter is None else adapter.identity,
+        }
+
+
+def _told(
+    steps: Generator[Blocked | None, None, EdgesAttributed] | Generator[Blocked | None, None, CircuitsRun],
+    **told: object,
+) -> Steps:
+    """Return the reply of `steps` with what else it tells."""
+    reply = yield from steps
+    return msgspec.structs.replace(reply, **told)
 
 
 def require_alike(clean: tuple[int, ...], corrupted: tuple[int, ...]) -> None:

@@ -22,6 +22,8 @@ export interface GraphEdge {
   readonly site: string;
   readonly score: number;
   readonly text: string;
+  /** The exact change, empty where the edge was not patched. */
+  readonly exact: string;
   readonly thickness: number;
   readonly path: string;
 }

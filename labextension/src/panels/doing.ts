@@ -26,12 +26,14 @@ export function progressText({ doing, done, total }: Progress, trans: Trans): st
     'computing losses': trans.__('computing losses'),
     'computing logits': trans.__('computing logits'),
     'reading heads': trans.__('reading heads'),
-    attributing: trans.__('attributing')
+    attributing: trans.__('attributing'),
+    'patching edges': trans.__('patching edges')
   };
   const counted: Partial<Record<Doing, string>> = {
     sweeping: trans.__('cells'),
     'reading heads': trans.__('lines'),
-    attributing: trans.__('layers')
+    attributing: trans.__('layers'),
+    'patching edges': trans.__('passes')
   };
   const what = counted[doing] ?? trans.__('prompts');
   const count = done.toLocaleString('en-US');

@@ -216,11 +216,16 @@ function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Elemen
 }
 
 function Table({ graph, stopping, lit, light, trans }: DrawnProps): React.JSX.Element {
+  const exact = graph.edges.some(edge => edge.exact);
+  const heads = ['', trans.__('writer'), trans.__('reader'), trans.__('score')];
+  if (exact) {
+    heads.push(trans.__('exact'));
+  }
   return (
     <table className="djinn-Graph-table">
       <thead>
         <tr>
-          {['', trans.__('writer'), trans.__('reader'), trans.__('score')].map(name => (
+          {heads.map(name => (
             <th key={name} scope="col">
               {name}
             </th>
@@ -250,6 +255,7 @@ function Table({ graph, stopping, lit, light, trans }: DrawnProps): React.JSX.El
             <td className="djinn-mono">{edge.writer}</td>
             <td className="djinn-mono">{edge.reader}</td>
             <td className="djinn-Graph-score">{edge.text}</td>
+            {exact && <td className="djinn-Graph-score">{edge.exact}</td>}
           </tr>
         ))}
       </tbody>

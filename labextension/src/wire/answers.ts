@@ -45,6 +45,7 @@ import {
 } from './sweeps';
 
 import {
+  CircuitsRun,
   EdgesAttributed,
 } from './edges';
 
@@ -141,6 +142,7 @@ export type WireReply =
   | Attributed
   | Swept
   | EdgesAttributed
+  | CircuitsRun
   | MetricsRead
   | Collected
   | Scored

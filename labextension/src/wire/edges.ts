@@ -17,10 +17,13 @@ import {
   AdapterIdentity,
 } from './adapters';
 
+export type EdgeMethod = 'gradients' | 'exact';
+
 /**
  * Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
  * change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
- * way between the lines' embeddings. The session must be empty; only its memory is used.
+ * way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
+ * where some are named. The session must be empty; only its memory is used.
  */
 export interface AttributeEdges {
   readonly request: 'AttributeEdges';
@@ -29,6 +32,8 @@ export interface AttributeEdges {
   readonly clean: readonly number[] | string;
   readonly metric: string;
   readonly steps?: number;
+  readonly method?: 'gradients' | 'exact';
+  readonly chosen?: readonly (readonly number[])[];
 }
 
 /**
@@ -46,7 +51,7 @@ export interface EdgeRecipe {
  * `scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
  * heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
  * `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
- * corrupted one, None where that was given otherwise or ran.
+ * corrupted one, None where that was given otherwise or ran. Edges that were not chosen are NaN too.
  */
 export interface EdgesAttributed {
   readonly reply: 'EdgesAttributed';
@@ -60,5 +65,42 @@ export interface EdgesAttributed {
   readonly notes: readonly string[];
   readonly stop: StopIdentity | null;
   readonly made: EdgeRecipe | null;
+  readonly method: 'gradients' | 'exact';
+  readonly not_kept: string | null;
+}
+
+/**
+ * Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
+ * write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
+ * used.
+ */
+export interface RunCircuits {
+  readonly request: 'RunCircuits';
+  readonly session: string;
+  readonly corrupted: readonly number[] | string;
+  readonly clean: readonly number[] | string;
+  readonly metric: string;
+  readonly circuits: readonly (readonly (readonly number[])[])[];
+}
+
+/** All that computes the circuits again, as of edges. */
+export interface CircuitRecipe {
+  readonly asked: RunCircuits;
+  readonly attention: 'eager' | 'sdpa' | null;
+  readonly by: Provenance;
+  readonly adapter: AdapterIdentity | null;
+}
+
+/** `values` has the metric of each circuit, in the order asked; `corrupted` and `clean` are those of the lines. */
+export interface CircuitsRun {
+  readonly reply: 'CircuitsRun';
+  readonly metric: string;
+  readonly writers: readonly string[];
+  readonly readers: readonly string[];
+  readonly values: readonly Float[];
+  readonly corrupted: Float;
+  readonly clean: Float;
+  readonly notes: readonly string[];
+  readonly made: CircuitRecipe | null;
   readonly not_kept: string | null;
 }

@@ -22,6 +22,7 @@ export * from './requests';
 export * from './attribution';
 export * from './checkpoints';
 export * from './provenance';
+export * from './circumstances';
 export * from './sweeps';
 export * from './edges';
 export * from './module_form';

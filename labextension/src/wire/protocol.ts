@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '3eda134b3b3cbfec';
+export const PROTOCOL = 'e743b0ba780f5616';

@@ -5,6 +5,10 @@ import {
   Float,
 } from './values';
 
+import {
+  Circumstances,
+} from './circumstances';
+
 /**
  * `tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
  * token but the first, or logits [positions, vocabulary]. `largest_difference` is by how much losses computed together

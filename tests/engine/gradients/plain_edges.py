@@ -56,7 +56,7 @@ class SplitLlama:
         total = torch.zeros_like(x)
         for head in range(self.heads):
             group = head * self.groups // self.heads
-            query, key = (_rotated(made[name][at], *rotary) for name, at in (("q", head), ("k", group)))
+            query, key = (rotated(made[name][at], *rotary) for name, at in (("q", head), ("k", group)))
             scores = (query @ key.transpose(-1, -2) * self.width**-0.5).masked_fill(~mask, -torch.inf)
             z = scores.softmax(-1) @ made["v"][group]
             weight = attention.o_proj.weight[:, head * self.width : (head + 1) * self.width]
@@ -67,7 +67,7 @@ class SplitLlama:
         return total if bias is None else total + bias
 
 
-def _rotated(value: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(value: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = value.chunk(2, -1)
     return value * cos + torch.cat([-second, first], -1) * sin
 

@@ -1,0 +1,272 @@
+"""`dj.circuit`: edges that do a task, with all others patched from the corrupted line, and how faithful they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from djinn_jupyter.client.arguments import checked_seed, typed
+from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.edges import Edges, session_like
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
+from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edges import EdgeRecipe
+from djinn_jupyter.wire.replies import CircuitsRun
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NamedEdge = tuple[str, str]
+Numbers = tuple[tuple[int, int], ...]
+SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # those of MIB
+
+
+class Circuit(Tabular):
+    """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
+    `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
+    as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
+    `interval` bounds it, None of one pair."""
+
+    def __init__(
+        self, found: Edges, numbers: Numbers, replies: Sequence[CircuitsRun], at: int, interval: Interval
+    ) -> None:
+        import numpy as np
+
+        self.found, self.replies, self.engine = found, tuple(replies), found.engine
+        self.edges = [(found.writers[writer], found.readers[reader]) for writer, reader in numbers]
+        self.scores = [float(found.values[edge]) for edge in numbers]
+        self.values: np.ndarray[Any, Any] = np.array([one.values[at] for one in replies])
+        self.corrupted: np.ndarray[Any, Any] = np.array([one.corrupted for one in replies])
+        self.clean: np.ndarray[Any, Any] = np.array([one.clean for one in replies])
+        self.faithfulness, self.interval = faithfulness_of(self.values, self.corrupted, self.clean, interval)
+        self.confidence = interval.confidence
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the edges as lists by column: writer, reader and score."""
+        rows = [(*edge, score) for edge, score in zip(self.edges, self.scores, strict=True)]
+        return in_columns(("writer", "reader", "score"), rows)
+
+    def __repr__(self) -> str:
+        low_high = "" if self.interval is None else " ({:.1%} to {:.1%})".format(*self.interval)
+        pairs = f", {len(self.replies)} pairs" if len(self.replies) > 1 else ""
+        return f"{len(self):,} of {len(self.found):,} edges: faithfulness {self.faithfulness:.1%}{low_high}{pairs}"
+
+
+class CircuitCurve(Tabular):
+    """The circuits of the first edges by score, at each of the `sizes`, which are shares of all edges. `cpr` and `cmd`
+    are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and that between it and 1, over the
+    sizes from the smallest on."""
+
+    def __init__(self, circuits: Sequence[Circuit], sizes: Sequence[float]) -> None:
+        self.circuits, self.sizes = list(circuits), tuple(sizes)
+        self.faithfulness = [one.faithfulness for one in circuits]
+
+    @property
+    def cpr(self) -> float:
+        """The integrated circuit performance ratio: larger is better."""
+        return self._area(lambda value: value)
+
+    @property
+    def cmd(self) -> float:
+        """The integrated circuit-model distance: smaller is better."""
+        return self._area(lambda value: abs(1.0 - value))
+
+    def _area(self, of: Callable[[float], float]) -> float:
+        """Return the area by trapezoids."""
+        heights = [of(value) for value in self.faithfulness]
+        steps = zip(self.sizes, self.sizes[1:], heights, heights[1:], strict=False)
+        return sum((to - at) * (low + high) / 2 for at, to, low, high in steps)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the circuits as lists by column: size, edges, faithfulness and the bounds of its interval."""
+        rows = [
+            (size, len(one), one.faithfulness, *(one.interval or (None, None)))
+            for size, one in zip(self.sizes, self.circuits, strict=True)
+        ]
+        return in_columns(("size", "edges", "faithfulness", "low", "high"), rows)
+
+    def __repr__(self) -> str:
+        points = ", ".join(f"{len(one):,}: {one.faithfulness:.1%}" for one in self.circuits)
+        return f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}; faithfulness of the first edges: {points}"
+
+
+@interruptible("The run of a circuit")
+@typed
+def circuit(
+    engine: RemoteEngine,
+    found: Edges,
+    edges: int | Sequence[object] | None = None,
+    *,
+    threshold: float | None = None,
+    faithfulness: float | None = None,
+    absolute: bool = True,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Circuit:
+    """Return the circuit of the first `edges` by the scores in `found`, of those whose score is at least `threshold`,
+    or of the edges that are named; or with `faithfulness` the fewest first edges that are as faithful, found by
+    halving. The model runs on the clean lines of `found`, with all other edges patched from the corrupted ones.
+
+    Scores count by their size; without `absolute` as they are, the largest first. The interval is a percentile
+    bootstrap over pairs, of which each resample has as many. UsageError; SlabFull.
+
+    >>> found = dj.edges(
+    ...     engine,
+    ...     clean="The capital of France is",
+    ...     corrupted="The capital of Italy is",
+    ...     metric="logit(' Paris') - logit(' Rome')",
+    ... )
+    >>> small, whole = dj.circuit(engine, found, 200), dj.circuit(engine, found, len(found))
+    >>> len(small), whole.faithfulness
+    (200, 1.0)
+    """
+    given = [one for one in (edges, threshold, faithfulness) if one is not None]
+    if len(given) != 1:
+        raise UsageError("Tell a circuit once: by its edges (a number, or their names), a threshold, or faithfulness.")
+    runs = _Runs(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    order = ordered(found, absolute=absolute)
+    if faithfulness is not None:
+        return _fewest(runs, order, faithfulness)
+    if threshold is not None:
+        sizes = [abs(float(found.values[edge])) if absolute else float(found.values[edge]) for edge in order]
+        return runs.of([tuple(edge for edge, size in zip(order, sizes, strict=True) if size >= threshold)])[0]
+    if isinstance(edges, int):
+        _require_count(found, edges)
+        return runs.of([order[:edges]])[0]
+    assert edges is not None
+    return runs.of([tuple(dict.fromkeys(found.numbers(_named(edges))))])[0]
+
+
+@interruptible("The run of circuits")
+@typed
+def circuit_curve(
+    engine: RemoteEngine,
+    found: Edges,
+    sizes: Sequence[float] = SIZES,
+    *,
+    absolute: bool = True,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> CircuitCurve:
+    """Return the circuits of the first edges by the scores in `found`, at each of the `sizes`, rising shares of all
+    edges (those of MIB by default), with MIB's areas `cpr` and `cmd`. Other arguments are as in `dj.circuit`; MIB takes
+    the scores as they are for CPR, and by size for CMD.
+
+    >>> found = dj.edges(
+    ...     engine, clean="The capital of France is", corrupted="The capital of Italy is", metric="logit(' Paris')"
+    ... )
+    >>> curve = dj.circuit_curve(engine, found, sizes=(0.1, 0.5, 1.0))
+    >>> len(curve.circuits), curve.faithfulness[-1]
+    (3, 1.0)
+    """
+    shares = tuple(float(size) for size in sizes)
+    if not shares or shares != tuple(sorted(set(shares))) or not 0 <= shares[0] <= shares[-1] <= 1:
+        raise UsageError("The sizes of circuits are rising shares of all edges, from 0 to 1, such as (0.01, 0.1, 1).")
+    runs = _Runs(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    order = ordered(found, absolute=absolute)
+    return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares]), shares)
+
+
+def ordered(found: Edges, *, absolute: bool = True) -> Numbers:
+    """Return all edges by the numbers of their writers and readers, those of the largest scores first."""
+    import numpy as np
+
+    flat = found.values.reshape(-1)
+    ranks = np.argsort(-(np.abs(flat) if absolute else flat), kind="stable")  # NaN go last
+    return tuple((int(row), int(at)) for row, at in (divmod(int(n), len(found.readers)) for n in ranks[: len(found)]))
+
+
+def _named(edges: Sequence[object]) -> Iterator[NamedEdge]:
+    for edge in edges:
+        if not (isinstance(edge, tuple | list) and len(edge) == 2):
+            raise UsageError(
+                f"An edge is named by its writer and its reader, as ('z.0[1]', 'q.1[2]'); {edge!r} is not."
+            )
+        yield str(edge[0]), str(edge[1])
+
+
+def _require_count(found: Edges, edges: int) -> None:
+    if not 0 <= edges <= len(found):
+        raise UsageError(f"A circuit here has from 0 to {len(found):,} edges, not {edges:,}.")
+
+
+def _fewest(runs: _Runs, order: Numbers, faithfulness: float) -> Circuit:
+    """Return the smallest of the circuits that halving meets whose faithfulness is as large."""
+    low, high = 0, len(order)
+    [best] = runs.of([order])
+    if best.faithfulness < faithfulness:
+        raise UsageError(
+            f"All {len(order):,} edges together have a faithfulness of {best.faithfulness:.1%}, less than the "
+            f"{faithfulness:.1%} asked for."
+        )
+    while high - low > 1:
+        middle = (low + high) // 2
+        [tried] = runs.of([order[:middle]])
+        if tried.faithfulness >= faithfulness:
+            best, high = tried, middle
+        else:
+            low = middle
+    return best
+
+
+class _Runs:
+    """Runs circuits on every pair of lines that edges were scored on."""
+
+    def __init__(self, engine: RemoteEngine, found: Edges, interval: Interval) -> None:
+        self.engine, self.found, self.interval = engine, found, interval
+
+    def of(self, circuits: Sequence[Numbers]) -> list[Circuit]:
+        """Return each circuit, run on all pairs."""
+        replies = [self._run(*asked) for asked in self._requests(circuits)]
+        return [Circuit(self.found, numbers, replies, at, self.interval) for at, numbers in enumerate(circuits)]
+
+    def _requests(self, circuits: Sequence[Numbers]) -> Iterator[tuple[ask.RunCircuits, EdgeRecipe]]:
+        for reply in self.found.replies:
+            if reply.made is None:
+                raise UsageError("These edges do not say of which lines they are; score them anew with dj.edges.")
+            asked = reply.made.asked
+            request = ask.RunCircuits(
+                session="edges",
+                corrupted=asked.corrupted,
+                clean=asked.clean,
+                metric=asked.metric,
+                circuits=tuple(circuits),
+            )
+            yield request, reply.made
+
+    def _run(self, request: ask.RunCircuits, made: EdgeRecipe) -> CircuitsRun:
+        with session_like(self.engine, "circuit", made) as name:
+            return ask_for(self.engine.channel, msgspec.structs.replace(request, session=name), CircuitsRun)
+
+
+def auroc(found: Edges, known: Iterable[NamedEdge]) -> float:
+    """Return how often an edge of the circuit `known` has a larger score, by size, than another edge, a tie counted
+    half: the area under the curve of hits over false alarms. UsageError.
+
+    >>> found = dj.edges(engine, clean=[1, 2, 3], corrupted=[1, 2, 4], metric="logit(5)")
+    >>> dj.auroc(found, [(writer, reader) for writer, reader, _ in found.top(5)])
+    1.0
+    """
+    import numpy as np
+
+    there = np.zeros(found.values.shape, dtype=bool)
+    for edge in found.numbers(known):
+        there[edge] = True
+    scored = ~np.isnan(found.values)
+    inside, outside = (np.abs(found.values[scored & part]) for part in (there, ~there))
+    if not len(inside) or not len(outside):
+        raise UsageError("An AUROC is of a circuit that has some of the edges, and neither none nor all.")
+    below = np.searchsorted(np.sort(outside), inside, side="left")
+    upto = np.searchsorted(np.sort(outside), inside, side="right")
+    return float((below + upto).mean() / 2 / len(outside))

@@ -1,0 +1,24 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  Steer,
+} from './interventions';
+
+import {
+  Provenance,
+} from './provenance';
+
+import {
+  AdapterIdentity,
+} from './adapters';
+
+/**
+ * The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
+ * `adapter`, and the model and machine that computed it.
+ */
+export interface Circumstances {
+  readonly rules: readonly Steer[];
+  readonly attention: 'eager' | 'sdpa' | null;
+  readonly by: Provenance;
+  readonly adapter: AdapterIdentity | null;
+}
