@@ -25,6 +25,9 @@ class GivenOptions(TypedDict, total=False):
         str | None,
         Description("several GPUs that share the layers, in order, by memory", metavar="cuda:0,cuda:1"),
     ]
+    tensor_parallel: Annotated[
+        int | None, Description("split each layer among so many ranks, for speed (docs/cards.md); default 1", least=1)
+    ]
     attention: Annotated[
         str | None,
         Description(
@@ -96,6 +99,7 @@ class ModelOptions:
     revision: str | None = None
     dtype: str | None = None
     device: str | None = None
+    tensor_parallel: int = 1
     attention: str | None = None
     random_weights: bool = False
     random_seed: int = 0
@@ -120,6 +124,8 @@ class Identity(ModelOptions):
     def _asked(self) -> list[tuple[str, str]]:
         named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention")]
         asked = [(name, value) for name, value in named if value is not None]
+        if self.tensor_parallel > 1:
+            asked.append(("tensor parallel", str(self.tensor_parallel)))
         return [*asked, ("random weights, seed", str(self.random_seed))] if self.random_weights else asked
 
 

@@ -86,12 +86,13 @@ def _needs(given: dict[str, Any], cpus: int | None, gpus: int | None, memory: in
 
 
 def _gpus(given: dict[str, Any]) -> int:
-    """Return how many GPUs the options name; one where they leave the device open and the cluster has any."""
+    """Return how many GPUs the options name; one a rank where they leave the device open and the cluster has any."""
     if "devices" in given:
         return len(str(given["devices"]).split(","))
+    ranks = int(given.get("tensor_parallel", 1))
     if "device" in given:
-        return int(given["device"] != "cpu")
-    return int(ray.cluster_resources().get("GPU", 0) > 0)
+        return ranks * int(given["device"] != "cpu")
+    return ranks * int(ray.cluster_resources().get("GPU", 0) > 0)
 
 
 def _found(engine: Placed, told: StartCallbacks) -> tuple[Placed, Entry]:

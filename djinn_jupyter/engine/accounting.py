@@ -11,6 +11,7 @@ from djinn_jupyter.engine.memory.kv.invariants import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.parallel.ranks import Ranks
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.faults import Faults, broken, lost
@@ -27,9 +28,10 @@ class Accounting:
         storage_table: StorageTable,
         faults: Faults,
         of_no_session: Callable[[], Iterable[PagedCache]],
+        ranks: Ranks | None = None,
     ) -> None:
         self._sessions, self._slabs, self._tiers = sessions, slabs, tiers
-        self._of_no_session = of_no_session
+        self._of_no_session, self._ranks = of_no_session, ranks
         self._storage_table, self._faults = storage_table, faults
         self._due = 0.0
 
@@ -40,7 +42,9 @@ class Accounting:
 
     def require_sound(self) -> None:
         """Raise EngineBroken where an error has left inconsistent accounting or a device that does no more work, before
-        wrong state is sent or written."""
+        wrong state is sent or written; and where a rank of a split model is lost."""
+        if self._ranks is not None:
+            self._ranks.require_all()
         if not self._faults.suspected:
             return
         try:

@@ -156,6 +156,7 @@ class Engine:
         """End the engine: put away sessions that are kept, and let threads that copy or work on files finish what they
         have begun. An error in one of these is raised after the others are done."""
         with ExitStack() as end:  # last first
+            end.callback(self._end_ranks)
             end.callback(self.tiers.stop)
             end.callback(self.parts.tokenizing.close)
             end.callback(self.persistence.close, self.sessions)
@@ -165,3 +166,8 @@ class Engine:
     def abandon(self) -> None:
         """End a broken engine, or one whose claim is lost: only the writes that it has handed over are completed."""
         self.persistence.abandon()
+        self._end_ranks()
+
+    def _end_ranks(self) -> None:
+        if self.parts.ranks is not None:
+            self.parts.ranks.end()

@@ -12,6 +12,7 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Mover
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.parallel.ranks import Ranks
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.promises import Promises
@@ -74,3 +75,4 @@ class Parts:
     lifecycle: SessionLifecycle
     upkeep: Upkeep
     orderly_shutdown: OrderlyShutdown
+    ranks: Ranks | None

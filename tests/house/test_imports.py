@@ -69,6 +69,7 @@ def test_every_folder_has_its_place_in_the_layers() -> None:
 ENTRIES = {
     "djinn_jupyter.cli.main",
     "djinn_jupyter.engine.__main__",
+    "djinn_jupyter.engine.startup.rank",
     "djinn_jupyter.experiments.baselines.by_hand",
     "djinn_jupyter.experiments.baselines.link",
     "djinn_jupyter.experiments.baselines.offload",

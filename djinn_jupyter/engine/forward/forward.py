@@ -40,9 +40,10 @@ from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.model.loading.rotary import Frequencies, RotaryBuffers, switches_at
+from djinn_jupyter.engine.parallel.leader import Leader
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.system.to_home import to_home
-from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
+from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull, UsageError
 
 Switch = Callable[[], AbstractContextManager[None]]
 
@@ -76,9 +77,12 @@ class Forward:
         geometry: CacheGeometry,
         weights: Weights,
         graphs: DecodeGraphs | None = None,
+        leader: Leader | None = None,
     ) -> None:
+        """`leader` calls the layers of a model that is split among ranks."""
         self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
-        self.graphs = graphs
+        self.graphs, self.split = graphs, leader is not None
+        self._catch = catch if leader is None else leader.catch
         self.attention = str(model.config.get_text_config()._attn_implementation)
         self._attending: Switch = nullcontext
         self._others: dict[str, Forward] = {}
@@ -99,6 +103,11 @@ class Forward:
         when it is first asked for, by some forward passes. Raises UsageError where the family cannot."""
         if attention == self.attention:
             return self
+        if self.split:
+            raise UsageError(
+                f"A model that --tensor-parallel splits computes one attention, {self.attention}: load it with "
+                f"--attention {attention}."
+            )
         if self._plain is not None:
             return self._plain.attending(attention).adapted(self.adapter)
         if attention not in self._others:
@@ -224,7 +233,7 @@ class Forward:
 
         self._rotary.reset()
         taps = controller.taps()
-        caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
+        caught = self._catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
         with (
             self._attending(),
             self.weights.passing(alone=alone),

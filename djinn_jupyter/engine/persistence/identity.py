@@ -30,7 +30,7 @@ _NOT_THE_MODEL: Final = {
 class ModelIdentity(Frozen, frozen=True):
     """`configuration` and `weights` are digests. The digest of the weights covers every tensor's name, shape and dtype
     and 16 x 4 KiB of its bytes (all bytes of smaller ones): it tells two models that differ in a training step apart,
-    but may miss a single changed number in a large matrix."""
+    but may miss a single changed number in a large matrix. Sums are split among `tensor_parallel` ranks."""
 
     architecture: str
     configuration: str
@@ -38,6 +38,7 @@ class ModelIdentity(Frozen, frozen=True):
     dtype: str
     attention: str
     device: str
+    tensor_parallel: int = 1
 
 
 def identity_of(model: PreTrainedModel, device: torch.device) -> ModelIdentity:
@@ -60,12 +61,12 @@ def check_identity(saved: ModelIdentity, here: ModelIdentity) -> None:
     if saved.configuration != here.configuration or (saved.weights != here.weights and saved.dtype == here.dtype):
         what = "configuration" if saved.configuration != here.configuration else "weights"
         raise CheckpointRefused(f"It is of another {saved.architecture}: the {what} differ from this engine's.")
-    for name in ("dtype", "attention", "device"):
+    for name in ("dtype", "attention", "device", "tensor_parallel"):
         theirs, ours = getattr(saved, name), getattr(here, name)
         if theirs != ours:
             raise CheckpointRefused(
-                f"It was saved with {name} {theirs}, and this engine runs with {ours}: load the model with "
-                f"--{name} {theirs} to restore it."
+                f"It was saved with {name.replace('_', ' ')} {theirs}, and this engine runs with {ours}: load the "
+                f"model with --{name.replace('_', '-')} {theirs} to restore it."
             )
 
 

@@ -43,7 +43,7 @@ class AttributionRequests:
         self._sessions, self._runtime = sessions, runtime
         self._weights = WeightReader(runtime.forward)
 
-    @handles(ask.Attribute, changes=False)
+    @handles(ask.Attribute, whole_layers=True, changes=False)
     def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         runtime = self._runtime.of(session)

@@ -53,7 +53,7 @@ class CollectionRequests:
         self._persistence, self._until_done = persistence, until_done
         self._batches = Batches(runtime)
 
-    @handles(ask.Collect, wakes_weights=True, changes=False)
+    @handles(ask.Collect, whole_layers=True, wakes_weights=True, changes=False)
     def collect(self, request: ask.Collect, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
         asked = self._checked(request)
@@ -109,7 +109,7 @@ class ScoreRequests:
         self._persistence = persistence
         self._batches = Batches(runtime)
 
-    @handles(ask.Score, wakes_weights=True, changes=False)
+    @handles(ask.Score, whole_layers=True, wakes_weights=True, changes=False)
     def score(self, request: ask.Score, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "score", "engine.loss")
         model, lines = self._runtime.description, enumerate(request.prompts, request.first)

@@ -40,7 +40,7 @@ class EdgeRequests:
         self._persistence, self._lines = persistence, LineSources(sessions, runtime)
         self._trials = Trials()
 
-    @handles(ask.AttributeEdges, wakes_weights=True, changes=False)
+    @handles(ask.AttributeEdges, whole_layers=True, wakes_weights=True, changes=False)
     def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
         given = self._given(request, "attribution of edges", "dj.edges")
         meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)

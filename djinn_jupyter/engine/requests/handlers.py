@@ -107,4 +107,5 @@ def request_handlers(
             until,
             options,
         ),
+        split=runtime.forward.split,
     )

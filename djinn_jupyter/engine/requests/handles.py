@@ -31,6 +31,7 @@ class Needs:
     without_rows: bool = False  # it reads no keys, values or recurrent states of the session
     at_once: bool = False  # it does not queue behind other requests of its session
     wakes_weights: bool = False  # its session begins to run; a look wakes them only where it comes to a forward pass
+    whole_layers: bool = False  # it runs parts of layers or reads weights by itself, which split ones do not allow
     changes: bool = True  # after it the session may differ from its image in the journal
     owner_only: Deed = free_for_all  # says what a request would do that is its notebook's to do, or another's by force
 
@@ -44,6 +45,7 @@ def handles(
     without_rows: bool = False,
     at_once: bool = False,
     wakes_weights: bool = False,
+    whole_layers: bool = False,
     changes: bool = True,
     owner_only: Deed = free_for_all,
 ) -> Callable[[Method], Method]:
@@ -58,6 +60,7 @@ def handles(
         without_rows=without_rows or while_running,
         at_once=at_once,
         wakes_weights=wakes_weights,
+        whole_layers=whole_layers,
         changes=changes,
         owner_only=owner_only,
     )
@@ -70,15 +73,16 @@ def handles(
 
 
 class RequestHandlers:
-    """The handlers of all `parts`: objects with methods that are marked."""
+    """The handlers of all `parts`: objects with methods that are marked. Those of a `split` model refuse what needs
+    whole layers."""
 
-    def __init__(self, *parts: object) -> None:
+    def __init__(self, *parts: object, split: bool = False) -> None:
         self._found: dict[type[ask.RequestBase], Callable[[Any, Holder], Answered]] = {}
         for part in parts:
-            for name, request, _ in marked(type(part)):
+            for name, request, needs in marked(type(part)):
                 if request in self._found:
                     raise TypeError(f"{request.__name__} has two handlers.")
-                self._found[request] = getattr(part, name)
+                self._found[request] = _refused if split and needs.whole_layers else getattr(part, name)
 
     @property
     def requests(self) -> frozenset[type[ask.RequestBase]]:
@@ -91,6 +95,13 @@ class RequestHandlers:
         if handler is None:
             raise UsageError(f"The engine has no verb {type(request).__name__}.")
         return handler(request, holder)
+
+
+def _refused(request: ask.RequestBase, holder: Holder) -> Answered:
+    raise UsageError(
+        f"A model that --tensor-parallel splits answers no {type(request).__name__}, which needs whole layers on one "
+        "device: load the model without it."
+    )
 
 
 def marked(part: type) -> Iterator[tuple[str, type[ask.RequestBase], Needs]]:

@@ -50,7 +50,7 @@ class SweepRequests:
         self._persistence = persistence
         self._lines, self._together, self._trials = LineSources(sessions, runtime), Together(runtime), Trials()
 
-    @handles(ask.Sweep, wakes_weights=True, changes=False)
+    @handles(ask.Sweep, whole_layers=True, wakes_weights=True, changes=False)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
         self._lines.compute_like(request, session)

@@ -30,6 +30,7 @@ from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
 QUIET: Final = 16  # rounds, about a millisecond where nothing else runs
 QUIET_S: Final = 0.02  # where the slices of others make rounds longer
+SPLIT: Final = "ranks of a split model compute one session's pass at a time"
 CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of so many a row is computed again alone
 
 
@@ -51,7 +52,7 @@ class SharedPasses:
         self._untried, self._skipped = 0, 0
         self._unchecked = CHECKED_OF
         self._why_not: str | None = None
-        self._why_no_more: str | None = None
+        self._why_no_more = SPLIT if forward.split else None
         self._seated: list[Seat] = []
         self._asking: dict[int, Seat] = {}  # by the identity of the session
         self._leader: Seat | None = None
@@ -151,7 +152,7 @@ class SharedPasses:
 
     def _passes(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
         """Return the seats whose prompts have to wait for the next turn."""
-        if not self._tested and len(seats) > 1:
+        if not self._tested and self._why_no_more is None and len(seats) > 1:
             yield from self._try_the_family()
         if not self._tested or self._why_no_more is not None:
             return ()

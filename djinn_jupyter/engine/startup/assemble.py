@@ -23,6 +23,7 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.parallel.ranks import Ranks
 from djinn_jupyter.engine.parts import Parts
 from djinn_jupyter.engine.persistence.file_worker import until_done
 from djinn_jupyter.engine.persistence.persistence import Persistence
@@ -83,6 +84,7 @@ class Foundation:
     disk: DiskTier | None = None
     tokenizer_process: TokenizerProcess | None = None
     footprint: ProcessFootprint | None = None
+    ranks: Ranks | None = None  # of a split model, besides this process
 
 
 def assemble(given: Foundation) -> Engine:
@@ -117,7 +119,10 @@ def assemble(given: Foundation) -> Engine:
         lifecycle=tied.lifecycle,
         upkeep=tied.upkeep,
         orderly_shutdown=tied.orderly_shutdown,
+        ranks=given.ranks,
     )
+    if given.ranks is not None:
+        given.ranks.on_loss(tied.mailbox.wake)
     return Engine(parts)
 
 
@@ -154,6 +159,7 @@ class _Assembly:
             self.storage_table,
             self.faults,
             of_no_session=lambda: self.runtime.sharing.caches,
+            ranks=self.given.ranks,
         )
 
     # --- the sessions ----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from djinn_jupyter.engine.startup.assemble import Foundation, assemble
 from djinn_jupyter.engine.startup.describe import describe, position_limit
 from djinn_jupyter.engine.startup.graphs import graphs_for, notes_on, recorder_on
 from djinn_jupyter.engine.startup.selftest import LEAST_POSITIONS, Proof, prove
+from djinn_jupyter.engine.startup.split import SplitModel, require_splittable, split_model
 from djinn_jupyter.engine.startup.weight_plan import (
     LEAST_PAGES,
     Settled,
@@ -55,6 +56,7 @@ def open_engine(
     config: EngineConfig, publish: Callable[[Event], None] = lambda event: None, progress: Progress = lambda text: None
 ) -> Engine:
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
+    require_splittable(config)
     devices = choose_devices(config)
     make_current(devices[0])
     if config.cuda_graphs:
@@ -68,13 +70,32 @@ def open_engine(
     loaded = load_model(config)
     for note in loaded.notes:
         progress(note)
-    settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
-    engine = build_engine(config, loaded, publish, progress, settled, runtime)
+    if config.tensor_parallel > 1:
+        engine = _build_split(config, loaded, publish, progress, runtime)
+    else:
+        settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
+        engine = build_engine(config, loaded, publish, progress, settled, runtime)
     if not config.no_journal:
         brought_back = open_journal(engine)
         if brought_back:
             progress(f"brought back {len(brought_back)} sessions: {', '.join(brought_back)}")
     return engine
+
+
+def _build_split(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    publish: Callable[[Event], None],
+    progress: Progress,
+    runtime: int | None,
+) -> Engine:
+    """Return the engine of a model that is split among ranks; where that fails the ranks end."""
+    split = split_model(config, loaded, progress)
+    try:
+        return build_engine(config, loaded, publish, progress, split.settled, runtime, split)
+    except BaseException:
+        split.ranks.end()
+        raise
 
 
 def open_journal(engine: Engine) -> tuple[str, ...]:
@@ -103,6 +124,7 @@ def build_engine(
     progress: Progress,
     settled: Settled | None = None,
     runtime: int | None = None,
+    split: SplitModel | None = None,
 ) -> Engine:
     """Return the engine of a model that is in memory already; its weights are settled here where they are not."""
     leave_out_cudnn_attention()
@@ -111,11 +133,11 @@ def build_engine(
     weights = settled.weights
     _require_positions(loaded)
     progress("finding the layers and the points")
-    geometry = probe_geometry(loaded.model, where, page_positions(config))
+    geometry = split.geometry if split else probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
-    anatomy = discover(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
+    anatomy = split.anatomy if split else discover(loaded.model, geometry.held)
     graphs = graphs_for(config, anatomy, weights, recorder_on(where)) if config.cuda_graphs else None
-    forward = Forward(loaded.model, anatomy, geometry, weights, graphs)
+    forward = Forward(loaded.model, anatomy, geometry, weights, graphs, split.leader if split else None)
     tokenizer = TokenText(loaded.tokenizer)
     process = TokenizerProcess(config, loaded.source) if loaded.source is not None else None
 
@@ -139,13 +161,21 @@ def build_engine(
             disk=open_disk(config, where) if serves else None,
             tokenizer_process=process if serves else None,
             footprint=footprint,
+            ranks=split.ranks if split and serves else None,
         )
         return assemble(given)
 
     progress("proving that a stopped pass goes on bit for bit")
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
     description = describe(
-        loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_token_by_token, settled.placed
+        loaded,
+        anatomy,
+        geometry,
+        proof.checks,
+        weights.total,
+        proof.feeds_token_by_token,
+        settled.placed,
+        split.parameters if split else None,
     )
     for note in notes_on(graphs, loaded.name):
         description = replace(description, notes=(*description.notes, note))

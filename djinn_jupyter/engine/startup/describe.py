@@ -44,10 +44,12 @@ def describe(
     checks: Sequence[CheckResult],
     weight_bytes: int,
     token_by_token: bool = False,
-    cards: str | None = None,
+    placed: str | None = None,
+    parameters: int | None = None,
 ) -> ModelDescription:
     """Describe the model. `token_by_token`: two chunks do not match one shot on this family, so prompts are fed token
-    by token. `cards`: where the layers lie, where they lie on several devices."""
+    by token. `placed`: where the layers lie, where they lie on several devices or ranks; `parameters`: their number,
+    where the model has a part of them alone."""
     model = loaded.model
     text = model.config.get_text_config()
     logits = anatomy.taps["logits", None]
@@ -63,7 +65,7 @@ def describe(
         hidden_size=anatomy.hidden_size,
         vocab_size=logits.width or 0,
         context_length=position_limit(text),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters or sum(parameter.numel() for parameter in model.parameters()),
         weight_bytes=weight_bytes,
         has_tokenizer=loaded.tokenizer is not None,
         has_chat_template=bool(getattr(loaded.tokenizer, "chat_template", None)),
@@ -74,7 +76,7 @@ def describe(
         feeding="token by token" if token_by_token else "chunks",
         generation_defaults=generation_defaults(model),
         checks=tuple(checks),
-        notes=(*loaded.notes, *_absent(anatomy.stack.absent), *([f"{cards}."] if cards else [])),
+        notes=(*loaded.notes, *_absent(anatomy.stack.absent), *([f"{placed}."] if placed else [])),
     )
 
 

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometr
 from djinn_jupyter.engine.memory.weights.flat import HOST
 from djinn_jupyter.engine.memory.weights.link import measure_link
 from djinn_jupyter.engine.memory.weights.placement import Placement, fits, place
-from djinn_jupyter.engine.memory.weights.residence import Reload, ResidentWeights, Weights
+from djinn_jupyter.engine.memory.weights.residence import Reload, ResidentWeights, SplitWeights, Weights
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens
@@ -40,17 +40,14 @@ DEVICE_HEADROOM = 9 / 10  # of a CUDA device's free memory, where no bound is gi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """A model's weights in place, the bytes left for pages, and the model's identity, read before its weights were
-    placed. `cards` where the layers lie on several devices; `page_bytes` is then what is left on the fullest."""
+    placed. `cards` where the layers lie on several devices; `page_bytes` is then what is left on the fullest. `placed`:
+    the sentence on several devices or ranks."""
 
     identity: ModelIdentity
     weights: Weights
     page_bytes: int
     cards: CardPlan | None = None
-
-    @property
-    def placed(self) -> str | None:
-        """The sentence on the layers of several devices."""
-        return None if self.cards is None else self.cards.line()
+    placed: str | None = None
 
 
 def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
@@ -58,7 +55,7 @@ def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
     Raises ModelDoesNotFit before anything is loaded. An estimate, as the layers are found only when the model runs."""
     devices = choose_devices(config)
     device, allowed = devices[0], _allowed(config, devices[0])
-    if allowed is None and len(devices) == 1:
+    if config.tensor_parallel > 1 or (allowed is None and len(devices) == 1):
         return None
     model = leave_out(empty_model(config))
     layers: list[nn.Module] = max(
@@ -139,7 +136,24 @@ def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, relo
         ) from error
     cross(stack.layers, plan.homes)
     weights = ResidentWeights(loaded.model, loaded.device, reload)
-    return Settled(identity=identity, weights=weights, page_bytes=min(plan.free.values()), cards=plan)
+    return Settled(
+        identity=identity, weights=weights, page_bytes=min(plan.free.values()), cards=plan, placed=plan.line()
+    )
+
+
+def settle_part(config: EngineConfig, loaded: LoadedModel, identity: ModelIdentity) -> Settled:
+    """Bring rank 0's part of a split model to its device. Raises ModelDoesNotFit: parts do not stream."""
+    allowed, total = _allowed(config, loaded.device), sizes_of(loaded.model, ()).total
+    if allowed is not None and not fits(total, allowed):
+        raise ModelDoesNotFit(
+            f"The part of {loaded.name} on {loaded.device} takes {spell_bytes(total)}, of {spell_bytes(allowed)} "
+            "there: split it among more ranks, or allow more with --device-memory; split layers do not stream."
+        )
+    weights = SplitWeights(_on_device(loaded), loaded.device)
+    bound = _bound(config, loaded.device)
+    pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
+    placed = f"Each layer is split among {identity.tensor_parallel} ranks; embedding, head and pages on {loaded.device}"
+    return Settled(identity=identity, weights=weights, page_bytes=pages, placed=placed)
 
 
 def _rooms(config: EngineConfig, devices: Sequence[torch.device]) -> list[tuple[torch.device, int]]:

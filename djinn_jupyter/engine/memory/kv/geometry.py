@@ -139,6 +139,11 @@ class CacheGeometry:
     recurrent_state_bytes: int
 
     @property
+    def held(self) -> list[int]:
+        """The numbers of the cache's layers that hold something."""
+        return [layer.cache_layer for layer in self.layers if layer.kind != "none"]
+
+    @property
     def has_states(self) -> bool:
         """True if sessions have states beside pages."""
         return any(layer.kind.startswith("recurrent") for layer in self.layers)

@@ -191,3 +191,10 @@ class ResidentWeights:
 
     def copies(self, since: int) -> tuple[LayerCopy, ...]:
         return ()
+
+
+class SplitWeights(ResidentWeights):
+    """Rank 0's part of the weights of a split model. It stays, as those of the other ranks do."""
+
+    def check_sleep(self) -> None:
+        raise UsageError("The weights of a model that --tensor-parallel splits stay on their devices.")
