@@ -1,0 +1,72 @@
+"""A rank of a split model is killed under a stop: one sentence, the engine begins anew, and the session comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.errors import EngineBroken, EngineUnavailable
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+PROMPT = [1, 5, 6, 7, 8]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    from tests.families import build
+
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    build("llama", layers=3).save_pretrained(tmp_path / "model")
+    yield tmp_path / "model"
+    for entry in running_engines():
+        os.kill(entry.pid, signal.SIGTERM)
+        await_end(entry)
+    loading._channels.close()
+
+
+def load(model: Path) -> RemoteEngine:
+    return dj.load(model, dtype="float32", device="cpu", threads=1, tensor_parallel=2)
+
+
+def ranks_of(engine: RemoteEngine) -> list[psutil.Process]:
+    assert engine.entry is not None
+    children = psutil.Process(engine.entry.pid).children()
+    return [child for child in children if "djinn_jupyter.engine.startup.rank" in child.cmdline()]
+
+
+def test_a_killed_rank_ends_in_a_sentence_and_the_session_comes_back(model: Path) -> None:
+    engine = load(model)
+    plain = engine.session("plain").run(PROMPT, max_new_tokens=6)
+    session = engine.session("paris")
+    session.breakpoint("z.1", when="step == 2")
+    assert isinstance(session.run(PROMPT, max_new_tokens=6), Paused)
+    (rank,) = ranks_of(engine)
+    rank.send_signal(signal.SIGKILL)
+    with pytest.raises((EngineBroken, EngineUnavailable)):
+        session.resume()
+    again = load(model)
+    (log,) = registry_folder().glob("*.log")
+    assert f"Rank 1 of 2, process {rank.pid}, was killed by signal 9, and no pass can go on" in log.read_text()
+    assert ranks_of(again) != [rank]
+    back = again.session("paris")
+    assert isinstance(back.stop, Paused)
+    assert back.resume().tokens == plain.tokens
+
+
+def test_the_ranks_end_with_an_engine_that_is_killed(model: Path) -> None:
+    engine = load(model)
+    (rank,) = ranks_of(engine)
+    assert engine.entry is not None
+    os.kill(engine.entry.pid, signal.SIGKILL)
+    rank.wait(60)
