@@ -116,7 +116,5 @@ def test_a_rank_that_ends_before_it_has_its_part(tmp_path: Path, monkeypatch: py
         ranks._processes[0].kill()
 
     monkeypatch.setattr(split.Ranks, "load", loading)
-    with pytest.raises(
-        EngineStartFailed, match=r"split: rank 1 of 2, process \d+, was killed by signal 9; see"
-    ):
+    with pytest.raises(EngineStartFailed, match=r"split: rank 1 of 2, process \d+, was killed by signal 9; see"):
         open_engine(EngineConfig(model=str(model), device="cpu", tensor_parallel=2))
