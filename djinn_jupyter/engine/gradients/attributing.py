@@ -12,7 +12,7 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES, carry, z_of
 from djinn_jupyter.engine.gradients.estimates import Estimates
-from djinn_jupyter.engine.gradients.line import GradedLine, LayerArguments, recording
+from djinn_jupyter.engine.gradients.line import GradedLine, LayerArguments, counted, recording
 from djinn_jupyter.engine.gradients.slopes import metric_gradient
 from djinn_jupyter.engine.gradients.trial import GraphSize, Trials
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -176,15 +176,7 @@ class Attributing:
     # --- the report ------------------------------------------------------------------------------------------------
 
     def _counted(self, going: Generator[None, None, Tensor | None]) -> Generator[None, None, Tensor]:
-        """Go on, and count each layer."""
-        while True:
-            try:
-                next(going)
-            except StopIteration as done:
-                end: Tensor = done.value
-                return end
-            self._count(1)
-            yield
+        return counted(going, lambda: self._count(1))
 
     def _count(self, layers: int) -> None:
         self.done += layers

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.gradients.edges import (
     require_sum,
     wide,
 )
-from djinn_jupyter.engine.gradients.line import LayerArguments, recording
+from djinn_jupyter.engine.gradients.line import LayerArguments, counted, recording
 from djinn_jupyter.engine.gradients.slopes import metric_gradient
 from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -108,15 +108,11 @@ class EdgeAttributing:
             return torch.cat(found), end
 
     def _counted(self, going: Generator[None, None, Tensor | None]) -> Generator[None, None, Tensor]:
-        while True:
-            try:
-                next(going)
-            except StopIteration as done:
-                end: Tensor = done.value
-                return end
-            self.done += 1
-            layers = self.runtime.forward.layers
-            total = max(self.done, 2 * layers + self.count * (2 * layers + 1))
-            self.runtime.counters.count_layers(1)
-            self.session.note_progress(Progress(doing="attributing", done=self.done, total=total))
-            yield
+        return counted(going, self._count)
+
+    def _count(self) -> None:
+        self.done += 1
+        layers = self.runtime.forward.layers
+        total = max(self.done, 2 * layers + self.count * (2 * layers + 1))
+        self.runtime.counters.count_layers(1)
+        self.session.note_progress(Progress(doing="attributing", done=self.done, total=total))

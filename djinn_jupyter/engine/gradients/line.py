@@ -222,6 +222,18 @@ class GradedLine:
                 gradients.take(stream, tap, found)
 
 
+def counted(going: Generator[None, None, Tensor | None], count: Callable[[], None]) -> Generator[None, None, Tensor]:
+    """Go on along a line, and call `count` after each layer. Return the hidden state at its end, where there is one."""
+    while True:
+        try:
+            next(going)
+        except StopIteration as done:
+            end: Tensor = done.value
+            return end
+        count()
+        yield
+
+
 def _before_the_end(end: _End, by_logits: Sequence[Tensor]) -> list[Tensor]:
     """Return each metric's gradient [1, S, D] behind the last layer: of its last position alone."""
     found = []
