@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.heads import HeadScores as HeadScores
     from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.client.loading import attach as attach
+    from djinn_jupyter.client.loading import beside as beside
     from djinn_jupyter.client.loading import connect as connect
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
@@ -57,6 +58,7 @@ _HOMES = {
     "engines": "client.loading",
     "attach": "client.loading",
     "connect": "client.loading",
+    "beside": "client.loading",
     "sweep": "client.sweeping",
     "path": "client.paths",
     "attribute": "client.attributing",

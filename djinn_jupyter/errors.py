@@ -9,6 +9,7 @@ DjinnError
 │   ├── UnknownCheckpoint    no checkpoint of that name
 │   ├── InvalidCondition     a condition that does not parse or names nothing
 │   ├── InvalidEdit          an edit whose shape, dtype, positions or values do not fit
+│   ├── FingerprintsDiffer   a session would go on with other bits in the engine that it is to move to
 │   ├── PromptTooLong        more tokens than the model has positions for
 │   └── NoTokenizer          text was given to a model saved without a tokenizer
 ├── SweepEnded               a sweep that ended before its last cell; it has the grid of the finished ones
@@ -82,6 +83,9 @@ class InvalidCondition(UsageError): ...
 
 
 class InvalidEdit(UsageError): ...
+
+
+class FingerprintsDiffer(UsageError): ...
 
 
 class PromptTooLong(UsageError): ...

@@ -36,6 +36,7 @@ class GivenOptions(TypedDict, total=False):
     ]
     random_weights: Annotated[bool, Description("draw the weights of a folder that holds none")]
     random_seed: Annotated[int | None, Description("of those weights; default 0", metavar="S")]
+    copy: Annotated[int | None, Description("one of several engines of the same model, by number; default 1", least=1)]
     device_memory: Annotated[
         int | str | None,
         Description("the most that weights and pages may take, as 20GiB; what is beyond streams", least=1),
@@ -103,6 +104,7 @@ class ModelOptions:
     attention: str | None = None
     random_weights: bool = False
     random_seed: int = 0
+    copy: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,9 @@ class Identity(ModelOptions):
         import msgspec  # not at import: `%load_ext` goes without
 
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", short_name(self.model)).strip("-.")[:40]
-        digest = sha256(msgspec.json.encode(self)).hexdigest()[:10]
+        later = (("copy", 1), ("tensor_parallel", 1))  # without them a journal has the name that it always had
+        asked = {name: value for name, value in msgspec.to_builtins(self).items() if (name, value) not in later}
+        digest = sha256(msgspec.json.encode(asked)).hexdigest()[:10]
         return f"{readable or 'model'}-{digest}"
 
     def __str__(self) -> str:
@@ -126,7 +130,8 @@ class Identity(ModelOptions):
         asked = [(name, value) for name, value in named if value is not None]
         if self.tensor_parallel > 1:
             asked.append(("tensor parallel", str(self.tensor_parallel)))
-        return [*asked, ("random weights, seed", str(self.random_seed))] if self.random_weights else asked
+        drawn = [("random weights, seed", str(self.random_seed))] if self.random_weights else []
+        return [*asked, *drawn, *([("copy", str(self.copy))] if self.copy > 1 else [])]
 
 
 @dataclass(frozen=True, kw_only=True)

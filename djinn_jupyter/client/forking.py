@@ -21,8 +21,8 @@ class Forks:
     name: str
     _channel: Channel
 
-    def sibling(self, name: str) -> Self:
-        """Return the session of that name in the same engine, which is not asked for it."""
+    def sibling(self, name: str, channel: Channel | None = None) -> Self:
+        """Return the session of that name in the same engine, or that of a channel, which is not asked for it."""
         raise NotImplementedError
 
     @typed

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engine import RemoteEngine
@@ -22,6 +23,8 @@ from djinn_jupyter.described import check_least, given_by_name, part_of, takes
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.options import GivenOptions, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.registry import Entry
+
+_ALIKE: Final = ("shared_journal", "threads", "trust_remote_code")  # options between whose engines a session can move
 
 
 @takes(GivenOptions)
@@ -74,6 +77,26 @@ def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     if address == CLUSTER:
         return _attached(lambda: entry_in_cluster(None, key, {}, silent))
     return _connected(address, key, None)
+
+
+def beside(engine: RemoteEngine, where: str, *, progress: Tell | None = None) -> RemoteEngine:
+    """Attach to another engine of the model of `engine`, for a session to move to: by its address, as `connect` takes
+    it, or by the number of its `copy`, which is started where `engine` runs (this machine, or the cluster) if it does
+    not run yet. UsageError for another model's, or where copies cannot be started from here.
+
+    >>> dj.beside(engine, "2")  # doctest: +SKIP
+    Engine demo (LlamaForCausalLM, 8 layers, float32 on cpu)
+    """
+    if not where.isdecimal():
+        return connect(where, key=engine.entry.key if engine.entry is not None else None)
+    entry = engine.entry
+    if entry is None or (entry.is_afar and not entry.in_cluster):
+        raise UsageError("Copies are started on this machine or in its cluster: give the other engine's address.")
+    asked = {**dataclasses.asdict(entry.identity), "copy": int(where)}
+    asked |= {name: getattr(entry.options, name) for name in _ALIKE}
+    given: Any = {name: value for name, value in asked.items() if name != "model" and value not in (None, False)}
+    place = CLUSTER if entry.in_cluster else None
+    return load(entry.identity.model, at=place, key=entry.key, progress=progress, **given)
 
 
 def _connected(address: str, key: str | None, model: str | None) -> RemoteEngine:

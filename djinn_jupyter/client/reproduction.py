@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.wire.fingerprints import DIGESTS, differences
 from djinn_jupyter.wire.provenance import Provenance
 
 if TYPE_CHECKING:
     import numpy as np
 
 Result = Grid | Measurement
-DIGESTS: Final = ("configuration", "weights")
-LED_TO: Final = (
-    "architecture", *DIGESTS, "dtype", "attention", "device", "processor", "threads", "torch", "transformers", "djinn",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +104,7 @@ def _differences(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.n
 
 def _origin(then: Provenance, now: Provenance) -> tuple[tuple[str, str, str], ...]:
     """Return what differs of all that bits follow from; a model's name is no such thing."""
-    named = ((name, str(getattr(then, name)), str(getattr(now, name))) for name in LED_TO)
-    found = [(name, before, here) for name, before, here in named if before != here]
+    found = differences(then, now)
     if any(name in DIGESTS for name, _, _ in found):
         found.insert(0, ("model", then.model, now.model))
     return tuple(found)

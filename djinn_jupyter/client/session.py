@@ -65,8 +65,8 @@ class RemoteSession(
         """The connection, for other parts of the client."""
         return self._channel
 
-    def sibling(self, name: str) -> Self:
-        return type(self)(self._channel, name)
+    def sibling(self, name: str, channel: Channel | None = None) -> Self:
+        return type(self)(channel or self._channel, name)
 
     # ------------------------------------------------------------------------------------------------ running
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.moving import MovingSession
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Tier, Transfer
 
 
-class TieredSession:
-    """The place of a session's bytes, as its handle moves them."""
+class TieredSession(MovingSession):
+    """The place of a session's bytes, as its handle moves them: also to another engine."""
 
     name: str
     _channel: Channel

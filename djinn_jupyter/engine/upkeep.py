@@ -5,6 +5,7 @@ from __future__ import annotations
 from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.moving import SessionMoves
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session.table import SessionTable
@@ -24,11 +25,13 @@ class Upkeep:
         sessions: SessionTable,
         persistence: Persistence,
         residency: Residency,
+        moves: SessionMoves,
         scheduler: Scheduler,
         faults: Faults,
     ) -> None:
         self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
         self._sessions, self._persistence, self._residency = sessions, persistence, residency
+        self._moves = moves
         self._scheduler, self._faults = scheduler, faults
         self._checked = True  # the accounting, since the last work
 
@@ -49,6 +52,9 @@ class Upkeep:
             self._accounting.check_in_turn()
         with self._faults.during("it rested"):
             self._residency.rest()
+
+        with self._faults.during("it settled moves of sessions"):
+            self._moves.settle_old()
 
     def fetch_returning(self) -> None:
         with self._faults.during("it brought back sessions that are expected"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
@@ -10,6 +11,9 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
 from djinn_jupyter.magics.showing import outcome_view
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.engine import RemoteEngine
 
 WAKE = option("--wake", action="store_true", help="bring the weights back now")
 
@@ -113,6 +117,26 @@ class KeepingMagics(Group):
         if described.state == "paused":
             self.state.screen.show(outcome_view(session.stop))
 
+    @verb(
+        option("--to", required=True, metavar="ENGINE", help="its address, or the number of a copy of this engine"),
+        option("--force", action="store_true", help="also a session of another notebook"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_move(self, args: Namespace) -> None:
+        """Move a session to another engine of the same model, as it stands. This notebook goes along with the session
+        in use."""
+        session, in_use = self.state.reach(args.session), self.state.present
+        engine = self.state.client.beside(self.state.engine, args.to, progress=self.state.screen.say)
+        moved = session.move(engine, force=args.force)
+        if session.name == in_use:
+            self.state.load(engine, moved)
+        else:
+            self.state.drop(session)
+        self.state.keep(args.keep, moved)
+        along = "; this notebook goes on with it there" if session.name == in_use else ""
+        self.state.screen.say(f"{moved.label} moved to {_place(engine)}{along}")
+
     @verb(SESSION)
     def djinn_accept(self, args: Namespace) -> None:
         """Take note that a recovery ran tokens of the session again: from now on it counts as exact."""
@@ -121,3 +145,8 @@ class KeepingMagics(Group):
             raise UsageError(f"Session {naming.label(session.name)} is exact: there is nothing to accept.")
         session.accept_recomputed()
         self.state.screen.say(f"{session.label} counts as exact from now on")
+
+
+def _place(engine: RemoteEngine) -> str:
+    named = engine.description.name if engine.entry is None else engine.entry.named
+    return named[:1].lower() + named[1:]

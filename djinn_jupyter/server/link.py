@@ -44,7 +44,8 @@ def load_words(identity: Identity, at: str | None = None, key: str | None = None
     named = {name: getattr(identity, name) for name in ("revision", "dtype", "device", "attention")}
     options = [f"{flag_of(name)} {_quoted(value)}" for name, value in named.items() if value]
     random = [f"--random-weights --random-seed {identity.random_seed}"] if identity.random_weights else []
-    return " ".join([_quoted(identity.model), *options, *random, *way])
+    copy = [f"--copy {identity.copy}"] if identity.copy > 1 else []
+    return " ".join([_quoted(identity.model), *options, *random, *copy, *way])
 
 
 def _quoted(text: str) -> str:

@@ -1,10 +1,11 @@
-"""Requests that open, describe, fork and close a session."""
+"""Requests that open, describe, fork and close a session, and the replies to them."""
 
 from __future__ import annotations
 
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.limits import OwnName, Positions, Seed, Spelling
-from djinn_jupyter.wire.nouns import AttentionName
+from djinn_jupyter.wire.nouns import AttentionName, SessionDescription
+from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import OwnerRequest, SessionRequest, StopRequest
 
 
@@ -49,3 +50,19 @@ class Fork(StopRequest, frozen=True, tag="Fork"):
     words: Spelling | None = None
     rule: int | None = None
     coef: float | None = None
+
+
+class Opened(ReplyBase, frozen=True, tag="Opened"):
+    session: SessionDescription
+    created: bool
+
+
+class Described(ReplyBase, frozen=True, tag="Described"):
+    session: SessionDescription
+
+
+class Detached(ReplyBase, frozen=True, tag="Detached"): ...
+
+
+class Closed(ReplyBase, frozen=True, tag="Closed"):
+    pages_freed: int

@@ -88,7 +88,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, wanted: Identity) -> bool:
         """True if a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""
-        if (wanted.random_weights, wanted.random_seed) != (self.identity.random_weights, self.identity.random_seed):
+        told_apart = ("random_weights", "random_seed", "copy")
+        if any(getattr(wanted, name) != getattr(self.identity, name) for name in told_apart):
             return False
         if wanted.model not in (self.identity.model, self.found.model):
             return False

@@ -12,6 +12,8 @@ from djinn_jupyter.wire import (
     greeting,
     heads,
     listening,
+    moving,
+    opening,
     passes,
     people,
     pieces,
@@ -65,6 +67,10 @@ EdgesAttributed = edges.EdgesAttributed
 CircuitsRun = edges.CircuitsRun
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
+Opened = opening.Opened
+Described = opening.Described
+Detached = opening.Detached
+Closed = opening.Closed
 People = people.People
 Swapped = swapping.Swapped
 WeightsMoved = swapping.WeightsMoved
@@ -72,6 +78,9 @@ Watching = watches.Watching
 WatchRead = watches.WatchRead
 WeightRead = weights.WeightRead
 Copies = weights.Copies
+ProvenanceRead = moving.ProvenanceRead
+SentAway = moving.SentAway
+MoveSettled = moving.MoveSettled
 
 
 class Modules(ReplyBase, frozen=True, tag="Modules"):
@@ -97,22 +106,6 @@ class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):
 
     sessions_lost: tuple[str, ...]
     sessions_kept: tuple[str, ...] = ()
-
-
-class Opened(ReplyBase, frozen=True, tag="Opened"):
-    session: SessionDescription
-    created: bool
-
-
-class Described(ReplyBase, frozen=True, tag="Described"):
-    session: SessionDescription
-
-
-class Detached(ReplyBase, frozen=True, tag="Detached"): ...
-
-
-class Closed(ReplyBase, frozen=True, tag="Closed"):
-    pages_freed: int
 
 
 class Pausing(ReplyBase, frozen=True, tag="Pausing"):
@@ -319,6 +312,7 @@ Reply = (
     | Copies
     | CheckpointSaved
     | Checkpoints
+    | moving.MoveReply
     | Noted
     | pieces.InPieces
     | pieces.PieceRead

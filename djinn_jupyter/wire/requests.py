@@ -51,6 +51,9 @@
     ListCheckpoints             Checkpoints
     DropCheckpoint              Cleared
     AcceptRecomputed            Described
+    ReadProvenance              ProvenanceRead
+    SendAway / TakeIn           SentAway, when the file is whole / Opened
+    SettleMove                  MoveSettled
     Note                        Noted
     ReadPiece / DropPieces      PieceRead / Dropped, of a large reply over a line
 Any of them may be answered by Failed.
@@ -72,6 +75,7 @@ from djinn_jupyter.wire import (
     heads,
     interventions,
     listening,
+    moving,
     opening,
     passes,
     people,
@@ -150,6 +154,10 @@ SaveCheckpoint = checkpoints.SaveCheckpoint
 RestoreCheckpoint = checkpoints.RestoreCheckpoint
 ListCheckpoints = checkpoints.ListCheckpoints
 DropCheckpoint = checkpoints.DropCheckpoint
+ReadProvenance = moving.ReadProvenance
+SendAway = moving.SendAway
+TakeIn = moving.TakeIn
+SettleMove = moving.SettleMove
 
 
 class ListModules(RequestBase, frozen=True, tag="ListModules"): ...
@@ -382,6 +390,10 @@ Request = (
     | ListCheckpoints
     | DropCheckpoint
     | AcceptRecomputed
+    | ReadProvenance
+    | SendAway
+    | TakeIn
+    | SettleMove
     | Note
     | ReadPiece
     | DropPieces

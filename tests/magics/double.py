@@ -35,6 +35,7 @@ from tests.magics.attributed import Attributing
 from tests.magics.collected import Collecting
 from tests.magics.edged import Edged
 from tests.magics.headed import Headed
+from tests.magics.moved import Moved
 from tests.magics.owned import Owned
 from tests.magics.swept import Sweeping
 from tests.magics.switched import Switched
@@ -43,7 +44,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Adapted, Edged):
+class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Adapted, Edged, Moved):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, A
         if self.dead:
             return replies.Failed(code="EngineUnavailable", message="The engine of demo has ended; load it again.")
         name = type(request).__name__
-        opening = isinstance(request, requests.Open | requests.RestoreCheckpoint)
+        opening = isinstance(request, requests.Open | requests.RestoreCheckpoint | requests.TakeIn)
         if isinstance(request, requests.SessionRequest) and not opening and request.session not in self.sessions:
             raise UnknownSession(f"There is no session {request.session!r}.")
         if isinstance(request, requests.OwnerRequest):

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook
+from tests.magics.double import EngineDouble
 
 PARIS = "work/paris.ipynb"
 
@@ -120,3 +122,36 @@ def test_what_is_not_kept_is_one_line_below_the_cell_that_did_it(
     said = stopped.cell("%djinn_edit scale 0.5\n%djinn_breaks")
     assert said.count(f"Not kept: {why}\n") == 1
     assert "Not kept" not in stopped.cell("%djinn_breaks")
+
+
+@pytest.fixture
+def beside(stopped: Notebook, monkeypatch: pytest.MonkeyPatch) -> EngineDouble:
+    """Another engine, which `--to 2` means."""
+    other = EngineDouble()
+    other.moves = stopped.engine.moves
+    engine = RemoteEngine(other.channel)
+    found = {"2": engine}
+    monkeypatch.setattr(stopped.state.client, "beside", lambda here, where, progress: found[where], raising=False)
+    return other
+
+
+def test_a_notebook_goes_along_with_the_session_that_moves(stopped: Notebook, beside: EngineDouble) -> None:
+    said = stopped.cell("%djinn_move --to 2 -o moved")
+    assert said == "paris moved to demo; this notebook goes on with it there\n"
+    assert PARIS in beside.sessions
+    assert PARIS not in stopped.engine.sessions
+    assert stopped.shell.user_ns["moved"].name == PARIS
+    before = len(beside.channel.requests)
+    stopped.cell("%djinn_resume")
+    assert any(isinstance(one, requests.Resume) for one in beside.channel.requests[before:])
+
+
+def test_another_session_moves_without_the_notebook(stopped: Notebook, beside: EngineDouble) -> None:
+    stopped.cell("%djinn_fork rome")
+    assert stopped.cell("%djinn_move --to 2 --session rome") == "rome moved to demo\n"
+    assert set(beside.sessions) == {"rome"}
+    assert stopped.state.present == PARIS
+    assert "rome" not in stopped.state.held
+    beside.sessions[PARIS] = beside.sessions["rome"]
+    assert "already" in stopped.fails("%djinn_move --to 2")
+    assert PARIS in stopped.engine.sessions

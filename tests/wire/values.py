@@ -19,6 +19,7 @@ from djinn_jupyter.wire.arrays import Array
 
 Quality = Literal["ordinary", "extreme", "wrong"]
 WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "move": ("0123456789abcdef" * 2,),
     "site": ("resid_post.3", "5", "z.3[1]", "pattern.2", "logits", "model.layers.2.mlp"),
     "sites": ("resid_post.3", "1"),
     "when": ("step == 0", "norm > 1", "top1 == 'x'"),

@@ -189,6 +189,7 @@ class _Dump:
             shares=session.shares.by_person,
             answered=tuple(map(AnsweredImage.of, session.answered)) if self.light else (),
             let_go=session.answered.let_go if self.light else {},
+            moving=session.moving.present,
             holder=(session.holder or session.left_by) if self.light else None,
         )
 

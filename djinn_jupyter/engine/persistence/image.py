@@ -19,6 +19,7 @@ import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.persistence.values import Kept
+from djinn_jupyter.engine.session.moving import Moving
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.edits import Edit
@@ -389,3 +390,4 @@ class SessionImage(ImagePart, frozen=True):
     answered: tuple[AnsweredImage, ...] = ()
     let_go: dict[bytes, int] = msgspec.field(default_factory=dict)
     holder: str | None = None
+    moving: Moving | None = None

@@ -147,7 +147,7 @@ class Journal:
             if name in self._touched and name in sessions:
                 self._write(sessions[name])
         if changed and self._own.forces_first:
-            self._force_now()
+            self.force_now()
 
     def require_claim(self) -> None:
         """Raise ClaimLost where a shared folder is another engine's by now."""
@@ -269,7 +269,7 @@ class Journal:
             if account is not None and account.unforced and account.forcing is None:
                 self._force(name, account)
 
-    def _force_now(self) -> None:
+    def force_now(self) -> None:
         """Return when the thread has forced what was written, or the reason why not is known."""
         self._force_what_was_written()
         self._wait()
@@ -335,7 +335,7 @@ class Journal:
             if name in sessions:
                 self._write(sessions[name])
         for _ in range(2):
-            self._force_now()
+            self.force_now()
         if self.trouble is not None:
             log.error("%s", self.trouble)
         self._thread.close()

@@ -37,6 +37,7 @@ from djinn_jupyter.engine.session.answered import AnsweredRequests
 from djinn_jupyter.engine.session.cached_edits import fits_layer
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
+from djinn_jupyter.engine.session.moving import MoveUnderWay
 from djinn_jupyter.engine.session.pass_log import CachedEdit, Passes, PassLog
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import make_sampler
@@ -135,6 +136,7 @@ class _Load:
             adapter=self.runtime.forward.adapter,
             shares=Shares(),
             answered=AnsweredRequests(),
+            moving=MoveUnderWay(image.moving),
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 

@@ -19,6 +19,7 @@ from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
+from djinn_jupyter.engine.persistence.move_folder import MoveFolder
 from djinn_jupyter.engine.persistence.running_times import RunningTimesFile
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.session import Session
@@ -28,6 +29,7 @@ from djinn_jupyter.wire.host import host_name
 FOLDER: Final = "djinn"
 CHECKPOINTS: Final = "checkpoints"
 JOURNALS: Final = "journals"
+MOVES: Final = "moves"
 
 
 class Persistence:
@@ -37,7 +39,9 @@ class Persistence:
     def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
         self.identity, self._device = identity, device
-        self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, device)
+        shared = folder if config.shared_journal is None else Path(config.shared_journal)
+        self.checkpoints = CheckpointFolder(shared / CHECKPOINTS, identity, device)
+        self.moves = MoveFolder(shared / MOVES, identity, device)
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
         self._times: RunningTimesFile | None = None
@@ -99,6 +103,17 @@ class Persistence:
         """Write these sessions, before a reply reports their state."""
         if self.journal is not None:
             self.journal.write(sessions, names)
+
+    def force(self, sessions: Mapping[str, Session], name: str) -> None:
+        """Return when the disk has the present state of a session, or that it was closed. Raises StorageFailed."""
+        if self.journal is None:
+            return
+        if name in sessions:
+            self.journal.touch(name)
+        self.journal.write(sessions, (name,))
+        self.journal.force_now()
+        if name in self.journal.unkept:
+            raise StorageFailed(str(self.journal.trouble))
 
     def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
         """Write what is due, after each slice of work."""

@@ -21,6 +21,7 @@ from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.answered import AnsweredRequest
+from djinn_jupyter.engine.session.moving import Moving
 from djinn_jupyter.engine.session.ownership import named_notebook
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -82,8 +83,22 @@ class Recovery:
             journal.set_aside(found.path, error)
             return None
         journal.adopt(name, found)
+        if image.moving is not None and not self._is_here(journal, name, image.moving):
+            return None
+        session.moving.end()
         self._sessions.take_over(session)
         return session, image
+
+    def _is_here(self, journal: Journal, name: str, moving: Moving) -> bool:
+        """Return whether a session that was between two engines is with this one; forget it where it is not."""
+        moves = self._persistence.moves
+        if moves.decide(moving):
+            journal.touch(name)
+            return True
+        journal.forget(name)
+        journal.force_now()
+        moves.forget(moving.move)
+        return False
 
     def _adopt(self, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:
         """Adopt the pages that had reached the disk, the last written image first: where two images name one place, it

@@ -38,6 +38,7 @@ from djinn_jupyter.wire.requests import (
     ReadPass,
     ReadPeople,
     ReadPiece,
+    ReadProvenance,
     ReadStatistics,
     ReadStop,
     ReadTree,
@@ -59,7 +60,7 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | ReadPass
+    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | ReadPass | ReadProvenance
 )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def _made_by(request: Request) -> str | None:
     match request:
         case ask.Fork() | ask.SaveCheckpoint():
             return request.name
-        case ask.Open() | ask.RestoreCheckpoint():
+        case ask.Open() | ask.RestoreCheckpoint() | ask.TakeIn():
             return request.session
     return None
 

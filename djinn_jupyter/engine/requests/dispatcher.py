@@ -192,6 +192,8 @@ class Dispatcher:
                 session = self._sessions.find(request.session)
         if session is not None and isinstance(request, ask.StopRequest) and request.stop is not None:
             session.check_stop(request.stop)
+        if session is not None and session.moving.present is not None and not isinstance(request, ask.SettleMove):
+            raise IllegalMove(f"Session {in_quotes(session.name)} is on its way between two engines; ask again.")
         if session is not None and session.work is not None and not needs.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
         self._quotas.require(request, queued.holder, session)

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.requests.heads import HeadRequests
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.requests.moving import MoveRequests, SessionMoves
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.passes import PassRequests
 from djinn_jupyter.engine.requests.people import PeopleRequests
@@ -29,6 +30,7 @@ from djinn_jupyter.engine.requests.sweeping import SweepRequests
 from djinn_jupyter.engine.requests.switching import SwitchingRequests
 from djinn_jupyter.engine.requests.tree import TreeRequests
 from djinn_jupyter.engine.requests.weights import WeightRequests
+from djinn_jupyter.engine.requests.whole_images import WholeImages
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -57,6 +59,7 @@ HANDLED_BY: Final = (
     AddedModuleRequests,
     AdapterRequests,
     CheckpointRequests,
+    MoveRequests,
 )
 
 
@@ -65,6 +68,7 @@ def request_handlers(
     sessions: SessionTable,
     lifecycle: SessionLifecycle,
     owners: Owners,
+    moves: SessionMoves,
     runtime: Runtime,
     residency: Residency,
     persistence: Persistence,
@@ -75,6 +79,7 @@ def request_handlers(
     until: UntilDone,
 ) -> RequestHandlers:
     """Return one handler for each kind of request."""
+    images = WholeImages(runtime, residency, storage_table, options)
     return RequestHandlers(
         SessionRequests(sessions, lifecycle, runtime, residency, options),
         ExecutionRequests(sessions, runtime, residency),
@@ -96,16 +101,7 @@ def request_handlers(
         WeightRequests(sessions, runtime),
         AddedModuleRequests(sessions, runtime),
         AdapterRequests(sessions, runtime),
-        CheckpointRequests(
-            sessions,
-            lifecycle,
-            owners,
-            runtime,
-            persistence,
-            residency,
-            storage_table,
-            until,
-            options,
-        ),
+        CheckpointRequests(sessions, lifecycle, owners, images, persistence, residency, storage_table, until),
+        MoveRequests(sessions, lifecycle, moves, images, runtime, persistence, until),
         split=runtime.forward.split,
     )

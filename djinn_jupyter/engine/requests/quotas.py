@@ -51,7 +51,7 @@ class RequestQuotas:
             case ask.Run() if session is not None:
                 anew = None if request.extend else session
                 self._require_less(person_of(session.name) or holder.person, anew)
-            case ask.Fork() | ask.RestoreCheckpoint():
+            case ask.Fork() | ask.RestoreCheckpoint() | ask.TakeIn():
                 self._require_less(holder.person)
 
     def require_room(self, request: ask.Request, session: Session | None, wanted: int) -> None:
@@ -118,7 +118,7 @@ def _restores(job: Job) -> bool:
 def _made_by(request: ask.Request) -> str | None:
     """Return the name of the session that a request makes, where there is none of that name."""
     match request:
-        case ask.Open() | ask.RestoreCheckpoint():
+        case ask.Open() | ask.RestoreCheckpoint() | ask.TakeIn():
             return request.session
         case ask.Fork():
             return request.name

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.session.answered import AnsweredRequests
 from djinn_jupyter.engine.session.computing import Computing
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
+from djinn_jupyter.engine.session.moving import MoveUnderWay
 from djinn_jupyter.engine.session.pass_log import PassLog
 from djinn_jupyter.engine.session.residence import Residence
 from djinn_jupyter.engine.session.shares import Shares
@@ -65,6 +66,7 @@ class Session(Computing):
     holder_notebook: str | None = None
     kept_for: str | None = None  # the notebook that it was recovered for, until that opens it
     left_by: str | None = None  # the holder that had it in an earlier process, until one opens it
+    moving: MoveUnderWay = field(default_factory=MoveUnderWay)
     temporary: bool = False  # it ends with its holder, and the journal does not have it
     stop: int | None = None
     edition: int | None = None
@@ -134,8 +136,7 @@ class Session(Computing):
         self.frame, self.edition = frame, self._next_edition()
 
     def _next_edition(self) -> int:
-        """Return the clock in microseconds, always more than before: a session never repeats the numbers of a closed
-        one, or of one lost with its journal, that had its name. Below 2^53, as JavaScript needs it."""
+        """Return the clock in microseconds, below 2^53 for JavaScript: more than a gone one of its name had."""
         self.last_edition = max(self.last_edition + 1, time.time_ns() // 1000)
         return self.last_edition
 

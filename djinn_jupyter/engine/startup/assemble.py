@@ -37,6 +37,7 @@ from djinn_jupyter.engine.requests.handlers import HANDLED_BY, request_handlers
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.requests.moving import SessionMoves
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.quotas import RequestQuotas
@@ -203,6 +204,10 @@ class _Assembly:
         )
 
     @cached_property
+    def moves(self) -> SessionMoves:
+        return SessionMoves(self.sessions, self.lifecycle, self.persistence)
+
+    @cached_property
     def orderly_shutdown(self) -> OrderlyShutdown:
         return OrderlyShutdown(
             self.sessions,
@@ -249,6 +254,7 @@ class _Assembly:
             sessions=self.sessions,
             lifecycle=self.lifecycle,
             owners=self.owners,
+            moves=self.moves,
             runtime=self.runtime,
             residency=self.residency,
             persistence=self.persistence,
@@ -385,6 +391,7 @@ class _Assembly:
             sessions=self.sessions,
             persistence=self.persistence,
             residency=self.residency,
+            moves=self.moves,
             scheduler=self.scheduler,
             faults=self.faults,
         )

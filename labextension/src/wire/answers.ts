@@ -16,6 +16,13 @@ import {
 } from './swapping';
 
 import {
+  Closed,
+  Described,
+  Detached,
+  Opened,
+} from './opening';
+
+import {
   Departed,
   Pong,
   Welcome,
@@ -79,9 +86,6 @@ import {
 import {
   BreakpointSet,
   Cleared,
-  Closed,
-  Described,
-  Detached,
   Edited,
   Effect,
   Evaluated,
@@ -92,7 +96,6 @@ import {
   Logits,
   Modules,
   Noted,
-  Opened,
   Paused,
   Pausing,
   Sessions,
@@ -158,6 +161,9 @@ export type WireReply =
   | Copies
   | CheckpointSaved
   | Checkpoints
+  | ProvenanceRead
+  | SentAway
+  | MoveSettled
   | Noted
   | InPieces
   | PieceRead

@@ -5,6 +5,7 @@ import {
 } from './edits';
 
 import {
+  SessionDescription,
   StopIdentity,
 } from './nouns';
 
@@ -56,4 +57,28 @@ export interface Fork {
   readonly rule?: number | null;
   readonly coef?: number | null;
   readonly stop?: StopIdentity | null;
+}
+
+export interface Opened {
+  readonly reply: 'Opened';
+  readonly session: SessionDescription;
+  readonly created: boolean;
+  readonly not_kept: string | null;
+}
+
+export interface Described {
+  readonly reply: 'Described';
+  readonly session: SessionDescription;
+  readonly not_kept: string | null;
+}
+
+export interface Detached {
+  readonly reply: 'Detached';
+  readonly not_kept: string | null;
+}
+
+export interface Closed {
+  readonly reply: 'Closed';
+  readonly pages_freed: number;
+  readonly not_kept: string | null;
 }

@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = 'e743b0ba780f5616';
+export const PROTOCOL = 'e36e41cc59a2d84d';

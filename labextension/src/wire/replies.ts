@@ -68,30 +68,6 @@ export interface ShuttingDown {
   readonly not_kept: string | null;
 }
 
-export interface Opened {
-  readonly reply: 'Opened';
-  readonly session: SessionDescription;
-  readonly created: boolean;
-  readonly not_kept: string | null;
-}
-
-export interface Described {
-  readonly reply: 'Described';
-  readonly session: SessionDescription;
-  readonly not_kept: string | null;
-}
-
-export interface Detached {
-  readonly reply: 'Detached';
-  readonly not_kept: string | null;
-}
-
-export interface Closed {
-  readonly reply: 'Closed';
-  readonly pages_freed: number;
-  readonly not_kept: string | null;
-}
-
 /** The run will stop at its next layer boundary; `was_running` is False when there was nothing to stop. */
 export interface Pausing {
   readonly reply: 'Pausing';

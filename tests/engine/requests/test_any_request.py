@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.replies import Failed, MoveSettled
 from tests.engine.cases import KINDS, OF_A_SESSION, QUALITIES, Case, State, cases
 from tests.engine.crowd import Crowd, is_refusal
 from tests.engine.desk import desk_of
@@ -33,8 +33,11 @@ def test_a_session_that_is_not_there_is_named_and_nobody_else_hears_of_it(crowd:
         if kind is ask.Open:
             crowd.leave("nobody")
             continue
+        if kind is ask.SettleMove:
+            assert reply == MoveSettled(stayed=False)
+            continue
         assert is_refusal(reply), reply
-        if kind not in (ask.Run, ask.RestoreCheckpoint):  # whose text and file are looked at first
+        if kind not in (ask.Run, ask.RestoreCheckpoint, ask.TakeIn):  # whose text and file are looked at first
             assert reply.code == "UnknownSession", reply
     crowd.goes_on()
 

@@ -1,0 +1,82 @@
+"""Sessions on their way between two engines: one file each, whose name says where the session is.
+
+    ID.djinn      written whole by the engine that the session leaves; nothing is decided
+    ID.arrived    renamed by the engine that took it in: the session is there
+    ID.stayed     renamed by the one that it leaves: the session is where it was; an empty file
+
+Of two renamings of one file one succeeds, so at each moment the session is one engine's. Each has noted the move in its
+journal before (`Moving`), and one that was killed looks here when it begins anew. Where there is no file, an engine has
+noted the move and not written it yet, or both know of the decision: the session is with the one that has it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+
+from djinn_jupyter.engine.persistence.checkpoint_files import SUFFIX, CheckpointFolder
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.session.moving import Moving
+from djinn_jupyter.engine.system.fsync import force_names
+from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.wire.nouns import CheckpointDescription
+
+Decision = Literal["arrived", "stayed"]
+_OF_END: Final[dict[str, Decision]] = {"leaves": "stayed", "arrives": "arrived"}
+
+
+class MoveFolder:
+    """The folder that the engines between which sessions move share. The first move creates it."""
+
+    def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
+        self.folder = folder
+        self._files = CheckpointFolder(folder, identity, device)
+
+    def write(
+        self, move: str, image: SessionImage, described: CheckpointDescription, abandoned: threading.Event
+    ) -> int:
+        """Write a session, whole and to the disk; return the bytes. Raises StorageFailed, UsageError for a move of that
+        name that was decided."""
+        if any(self._path(move, f".{decision}").exists() for decision in _OF_END.values()):
+            raise UsageError("The move of this name has ended already; draw another.")
+        return self._files.save(move, image, described, replace=False, abandoned=abandoned)[0].bytes_stored
+
+    def read(self, move: str) -> SessionImage:
+        """Return the session of a move. Raises UsageError where it is not there any more, or this engine does not see
+        that folder; CheckpointRefused."""
+        path = self._path(move, SUFFIX)
+        if not path.is_file():
+            raise UsageError(
+                f"No session waits in {self.folder} for this move: it has ended, or the engines keep their sessions in "
+                "different folders (--shared-journal has to be the same)."
+            )
+        return self._files.read(path).image
+
+    def decide(self, moving: Moving) -> bool:
+        """Decide that the session is with the engine that has this end of the move, if nothing was decided. Return
+        whether it is. Raises StorageFailed."""
+        mine = _OF_END[moving.end]
+        try:
+            self._path(moving.move, SUFFIX).rename(self._path(moving.move, f".{mine}"))
+            if mine == "stayed":
+                os.truncate(self._path(moving.move, ".stayed"), 0)
+            force_names(self.folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageFailed(f"A move could not be noted in {self.folder}: {error.strerror or error}.") from error
+        other: Decision = "arrived" if mine == "stayed" else "stayed"
+        return not self._path(moving.move, f".{other}").exists()
+
+    def forget(self, move: str) -> None:
+        """Remove what is left of a move, once an engine without the session has forgotten it on the disk too."""
+        for suffix in (SUFFIX, ".arrived", ".stayed"):
+            self._path(move, suffix).unlink(missing_ok=True)
+
+    def _path(self, move: str, suffix: str) -> Path:
+        return self.folder / f"{move}{suffix}"

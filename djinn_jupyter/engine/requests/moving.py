@@ -1,0 +1,220 @@
+"""A session moves to another engine of the model, or comes from one. Which of the two has it is decided by the name of
+a file (`persistence/move_folder`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+import msgspec
+
+from djinn_jupyter.engine.persistence.image import AnsweredImage, SessionImage
+from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.checkpoints import UntilDone
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.requests.origin import origin
+from djinn_jupyter.engine.requests.sessions import require_free
+from djinn_jupyter.engine.requests.whole_images import WholeImages
+from djinn_jupyter.engine.scheduling.jobs import Underway
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.answered import AnsweredRequest
+from djinn_jupyter.engine.session.moving import Moving
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import IllegalMove, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.fingerprints import require_equal
+from djinn_jupyter.wire.names import NOTEBOOK, require_showable
+from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.replies import MoveSettled, Opened, ProvenanceRead, SentAway
+from djinn_jupyter.wire.texts import in_quotes
+
+UNSETTLED_SECONDS: Final = 120.0
+"""After which a move that its client has left is settled by the engine itself."""
+
+
+class SessionMoves:
+    """The sessions that leave, and the end of each move: as it was decided, or by deciding that the session stays."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        life: SessionLifecycle,
+        persistence: Persistence,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sessions, self._life, self._persistence, self._clock = sessions, life, persistence, clock
+        self._leaving: dict[str, float] = {}
+
+    def begin(self, session: Session, moving: Moving) -> None:
+        """Return when the disk knows that the session is moving. Raises StorageFailed; it stays then."""
+        session.moving.begin(moving)
+        try:
+            self._persistence.force(self._sessions, session.name)
+        except BaseException:
+            self.end(session)
+            raise
+
+    def end(self, session: Session) -> None:
+        """Let the session go on here."""
+        session.moving.end()
+        self._leaving.pop(session.name, None)
+        self._sessions.changed(session.name)
+
+    def left(self, session: Session) -> None:
+        """Note that the session waits for a decision."""
+        self._leaving[session.name] = self._clock() + UNSETTLED_SECONDS
+
+    def settle(self, session: Session, moving: Moving) -> bool:
+        """Return whether the session is here; close it where it is with the other engine."""
+        if self._persistence.moves.decide(moving):
+            self.end(session)
+            return True
+        self._leaving.pop(session.name, None)
+        self._life.close(session)
+        self._persistence.force(self._sessions, session.name)
+        self._persistence.moves.forget(moving.move)
+        return False
+
+    def settle_old(self) -> None:
+        """Settle the moves whose clients have not done it in time."""
+        for name in [name for name, until in self._leaving.items() if self._clock() > until]:
+            session = self._sessions.get(name)
+            if session is None or session.moving.present is None:
+                del self._leaving[name]
+            else:
+                self.settle(session, session.moving.present)
+
+
+class MoveRequests:
+    """`until_done` makes the steps that wait for file work."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        life: SessionLifecycle,
+        moves: SessionMoves,
+        images: WholeImages,
+        runtime: Runtime,
+        persistence: Persistence,
+        until_done: UntilDone,
+    ) -> None:
+        self._sessions, self._life, self._moves, self._images = sessions, life, moves, images
+        self._runtime, self._persistence, self._until_done = runtime, persistence, until_done
+
+    @property
+    def _here(self) -> Provenance:
+        return origin(self._persistence.identity, self._runtime.description)
+
+    @handles(ask.ReadProvenance)
+    def read_provenance(self, request: ask.ReadProvenance, holder: Holder) -> ProvenanceRead:
+        return ProvenanceRead(provenance=self._here)
+
+    @handles(ask.SendAway, owner_only=lambda request: "move it away")
+    def send_away(self, request: ask.SendAway, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        require_equal(self._here, request.to)
+        if session.temporary:
+            raise UsageError(f"Session {in_quotes(session.name)} is a sweep's own, and ends with it.")
+        rows = yield from self._images.rows(session)
+        moving = Moving(move=request.move, end="leaves", origin=self._here)
+        self._moves.begin(session, moving)
+        try:
+            with self._images.image(session, rows) as image:
+                written = yield from self._written(moving, _with_people(image, session))
+        except BaseException:
+            self._moves.end(session)
+            raise
+        self._moves.left(session)
+        return SentAway(bytes_written=written)
+
+    def _written(self, moving: Moving, image: SessionImage) -> Generator[Blocked | None, None, int]:
+        folder, abandoned = self._persistence.moves, threading.Event()
+        described = self._images.describe(image.name, image)
+        write = self._persistence.file_worker.start(lambda: folder.write(moving.move, image, described, abandoned))
+        try:
+            written: int = yield from self._until_done(write)
+            return written
+        finally:
+            abandoned.set()
+
+    @handles(ask.TakeIn, opens=True, while_away=True, without_rows=True)
+    def take_in(self, request: ask.TakeIn, holder: Holder) -> Underway:
+        """Take in a session, which joins the engine's when all of it is there; until then nothing is changed."""
+        self._check_place(request.session)
+        empty = self._images.empty(request.session, holder)
+        return Underway(session=empty, steps=self._take_in(request, holder, empty))
+
+    def _take_in(self, request: ask.TakeIn, holder: Holder, waits: Session) -> Steps:
+        folder = self._persistence.moves
+        image = yield from self._until_done(self._persistence.file_worker.start(lambda: folder.read(request.move)))
+        moving = _arriving(image, request, holder, self._here)
+        session = yield from self._images.placed(image, f"The move of {image.name}", request.session, holder, waits)
+        try:
+            self._check_place(request.session)  # again: another may have opened it while the file was read
+        except BaseException:
+            session.cache.free()
+            raise
+        session.shares.take_over(image.shares)
+        session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
+        session.attach(holder.name, holder.notebook)
+        session.moving.begin(moving)
+        self._life.begin(session)
+        self._arrive(session, moving)
+        return Opened(session=reports.describe(session), created=True)
+
+    def _arrive(self, session: Session, moving: Moving) -> None:
+        """Decide that the session is here. Raises IllegalMove where it has stayed meanwhile, StorageFailed."""
+        try:
+            self._persistence.force(self._sessions, session.name)
+        except BaseException:
+            self._life.close(session)
+            raise
+        self._moves.left(session)
+        if not self._moves.settle(session, moving):
+            raise IllegalMove(
+                f"Session {in_quotes(session.name)} has stayed where it was, because the move was given up meanwhile."
+            )
+
+    @handles(ask.SettleMove, opens=True, while_running=True, at_once=True)
+    def settle_move(self, request: ask.SettleMove, holder: Holder) -> MoveSettled:
+        session = self._sessions.get(request.session)
+        if session is None:
+            return MoveSettled(stayed=False)
+        moving = session.moving.present
+        if moving is not None and (moving.end, moving.move) == ("leaves", request.move):
+            return MoveSettled(stayed=self._moves.settle(session, moving))
+        return MoveSettled(stayed=True)
+
+    def _check_place(self, name: str) -> None:
+        """Raise UsageError where a session cannot be opened under that name."""
+        require_showable(name, "The name of a session")
+        if name in self._sessions or not name.endswith(NOTEBOOK):
+            require_free(name, self._sessions)
+
+
+def _with_people(image: SessionImage, session: Session) -> SessionImage:
+    """Return the image with what a checkpoint leaves out: with whom it is shared, and which requests were answered."""
+    return msgspec.structs.replace(
+        image,
+        shares=session.shares.by_person,
+        answered=tuple(map(AnsweredImage.of, session.answered)),
+        let_go=session.answered.let_go,
+    )
+
+
+def _arriving(image: SessionImage, request: ask.TakeIn, holder: Holder, here: Provenance) -> Moving:
+    """Return the move as the engine that takes the session in notes it. Raises UsageError where the session is
+    another's, or no move; FingerprintsDiffer."""
+    left: Any = image.moving
+    if left is None or left.move != request.move or person_of(image.name) != person_of(request.session):
+        raise UsageError(f"This is no move of a session that could be {in_quotes(request.session)}.")
+    require_equal(here, left.origin)
+    return Moving(move=left.move, end="arrives", origin=left.origin)

@@ -1,0 +1,111 @@
+"""Whole images of sessions, with their rows and states, and sessions made of such images. Knows no files."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.persistence import checkpoint_files, dump, load
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.swapped_values import values_of
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors
+from djinn_jupyter.engine.session.history import History
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.errors import CheckpointRefused, SlabFull
+from djinn_jupyter.options import SettledOptions
+from djinn_jupyter.wire.nouns import CheckpointDescription
+
+TakingRows = Generator[None, None, tuple[Rows, ...]]
+
+
+class WholeImages:
+    def __init__(
+        self, runtime: Runtime, residency: Residency, storage_table: StorageTable, options: SettledOptions
+    ) -> None:
+        self._runtime, self._residency = runtime, residency
+        self._storage_table, self._options = storage_table, options
+
+    def rows(self, session: Session) -> TakingRows:
+        """Take the rows of a session step by step, those of a stopped pass too."""
+        end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
+        return take_rows(session.cache, end)
+
+    @contextmanager
+    def image(self, session: Session, rows: Sequence[Rows]) -> Iterator[SessionImage]:
+        """Yield the image of a session, whose tensors stay where they are meanwhile."""
+        groups = zip(self._runtime.forward.geometry.groups, rows, strict=True)
+        image = dump.dump_session(session, tuple(dump.group_rows(group, taken) for group, taken in groups))
+        with self._residency.pinned((*own_tensors(session), *past_tensors(session))):
+            yield dump.with_values(
+                image,
+                self._storage_table.is_away,
+                lambda tensor: values_of(self._storage_table, tensor).clone(),
+            )
+
+    def describe(self, name: str, image: SessionImage) -> CheckpointDescription:
+        """Return the list entry of a file that is about to have the image."""
+        model = self._runtime.description
+        return checkpoint_files.describe(name, image, model.name, model.dtype)
+
+    def empty(self, name: str, holder: Holder) -> Session:
+        """Return a session whose work is to be made of an image."""
+        return Session(
+            name=name,
+            owner=holder.user,
+            holder=holder.name,
+            cache=self._runtime.space.new_cache(),
+            history=History(kept=self._options.stops_kept),
+        )
+
+    def placed(
+        self, image: SessionImage, source: str, name: str, holder: Holder, waits: Session
+    ) -> Generator[Blocked | None, None, Session]:
+        """Return a session like the image, with its rows and states, not yet in the table. `source` names the file in a
+        refusal; `waits` is the session whose job this is."""
+        session = load.load_session(
+            self._runtime,
+            image,
+            name=name,
+            owner=holder.user,
+            holder=holder.name,
+            stops_kept=self._options.stops_kept,
+        )
+        try:
+            rows = load.rows_of(self._runtime, image)
+            yield from self._put(session.cache, rows, image.committed, waits)
+            session.cache.restore_all(load.states_of(self._runtime, image.states or {}))
+        except checkpoint_files.CRAFTED as error:
+            session.cache.free()
+            raise CheckpointRefused(f"{source} is refused. What it holds does not fit this engine: {error}.") from error
+        except BaseException:
+            session.cache.free()
+            raise
+        return session
+
+    def _put(
+        self, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
+    ) -> Generator[Blocked | None, None, None]:
+        """Put rows into pages, once there is room for them. Raises SlabFull where no room can be made, OverQuota where
+        the person may not have so much."""
+        need = bytes_of(rows)
+        yield from self._residency.within_quota(waits, need)
+        while True:
+            try:
+                yield from put_rows(cache, rows, length)
+                return
+            except SlabFull:
+                blocked = self._residency.wait_for(waits, need)
+                if blocked is None:
+                    raise
+            yield blocked
+
+
+def bytes_of(rows: Sequence[Rows]) -> int:
+    return sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)

@@ -1,0 +1,31 @@
+"""A session that is between two engines: which move it is, and which end of that this engine has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.provenance import Provenance
+
+
+class Moving(Frozen, frozen=True):
+    """`origin` is the engine that the session leaves. It is kept in the journals of both engines, so that after a kill
+    each looks at what was decided."""
+
+    move: str
+    end: Literal["leaves", "arrives"]
+    origin: Provenance
+
+
+@dataclass(slots=True)
+class MoveUnderWay:
+    """`present` is None while the session is with this engine alone. Until a move is decided it answers nothing."""
+
+    present: Moving | None = None
+
+    def begin(self, moving: Moving) -> None:
+        self.present = moving
+
+    def end(self) -> None:
+        self.present = None

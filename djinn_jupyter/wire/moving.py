@@ -1,0 +1,59 @@
+"""A session moves between two engines of one model: the requests of its three steps, and the replies.
+
+SendAway writes all of it to a file that both engines find, and the session does nothing more where it is. TakeIn reads
+the file in the other engine and decides that it is there now. SettleMove tells the first engine to look at that
+decision, or to make the other one: where nothing was decided, the session stays.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import OwnerRequest, RequestBase, SessionRequest
+
+MoveId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
+
+class ReadProvenance(RequestBase, frozen=True, tag="ReadProvenance"):
+    """The model and the machine of this engine. Its fingerprint is that, but for the model's name and revision."""
+
+
+class SendAway(OwnerRequest, frozen=True, tag="SendAway"):
+    """Write the whole session for the engine of that provenance, as a move that the client names. FingerprintsDiffer
+    where it would go on with other bits there. Until the move is settled, the session answers nothing here."""
+
+    to: Provenance
+    move: MoveId
+
+
+class TakeIn(SessionRequest, frozen=True, tag="TakeIn"):
+    """Open `session` as another engine has written it for this move. From the reply on it is here, and not there."""
+
+    move: MoveId
+
+
+class SettleMove(SessionRequest, frozen=True, tag="SettleMove"):
+    """Close the session where another engine has taken it in; otherwise it stays, and is not taken in any more."""
+
+    move: MoveId
+
+
+class ProvenanceRead(ReplyBase, frozen=True, tag="ProvenanceRead"):
+    provenance: Provenance
+
+
+class SentAway(ReplyBase, frozen=True, tag="SentAway"):
+    bytes_written: int
+
+
+class MoveSettled(ReplyBase, frozen=True, tag="MoveSettled"):
+    """`stayed`: the session is here."""
+
+    stayed: bool
+
+
+MoveReply = ProvenanceRead | SentAway | MoveSettled

@@ -1,0 +1,198 @@
+"""A session moves to another engine of the model: all of it, to the last bit, and one of the two has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.answered import RequestId
+from djinn_jupyter.errors import FingerprintsDiffer, IllegalMove, SessionsWouldSuffer, UnknownSession, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.fingerprints import FINGERPRINT, require_equal
+from tests.engine.desk import Desk
+from tests.engine.persistence.carrying import (
+    MOVE,
+    answers,
+    begun,
+    moved,
+    moves_below,
+    provenance,
+    sent,
+    settled,
+    taken,
+)
+from tests.engine.persistence.crashes import crashed, forget
+from tests.engine.persistence.roundtrip import Work, future, pair_of, reading, rows_of, same
+from tests.engine.persistence.works import WORKS, in_decode, in_prefill
+
+
+@pytest.fixture(params=["llama"])
+def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Desk, Desk]]:
+    one, other = pair_of(request.param)
+    begun(one, tmp_path, "one")
+    begun(other, tmp_path, "other")
+    yield one, other
+    forget(one)
+    forget(other)
+
+
+@pytest.mark.parametrize("pair", ["llama", "jamba"], indirect=True)
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+def test_a_session_goes_on_bit_for_bit_in_the_other_engine(pair: tuple[Desk, Desk], work: Work) -> None:
+    one, other = pair
+    for desk in (one, other):
+        desk.open()
+        work(desk)
+    unmoved = future(other)
+    other.close("a")
+    before, rows = reading(one), rows_of(one.session().cache)
+    moved(one, other)
+    assert not one.engine.sessions
+    assert other.describe().exactness == "exact"
+    assert same(before, reading(other))
+    assert same(rows, rows_of(other.session().cache))
+    assert same(unmoved, future(other))
+    assert list(other.engine.persistence.moves.folder.iterdir()) == []
+
+
+def test_shares_and_answered_requests_go_along(pair: tuple[Desk, Desk]) -> None:
+    one, other = pair
+    one.open()
+    in_prefill(one)
+    one.session().shares.grant("bert", "read")
+    one.session().answered.conclude(RequestId(client=b"c", number=7), b"reply")
+    moved(one, other)
+    assert other.session().shares.by_person == {"bert": "read"}
+    found = other.session().answered.find(RequestId(client=b"c", number=7))
+    assert found is not None
+    assert found.reply == b"reply"
+
+
+@pytest.mark.parametrize("name", FINGERPRINT)
+def test_engines_that_differ_are_refused_with_the_difference(pair: tuple[Desk, Desk], name: str) -> None:
+    one, other = pair
+    one.open()
+    in_prefill(one)
+    before, there = reading(one), provenance(other)
+    unlike = msgspec.structs.replace(there, **{name: 77 if name == "threads" else "another"})
+    with pytest.raises(FingerprintsDiffer) as refused:
+        one.ask(ask.SendAway(session="a", to=unlike, move=MOVE))
+    said = "different models" if name in ("architecture", "configuration", "weights") else f"differ in {name} ("
+    assert said in str(refused.value)
+    assert same(before, reading(one))
+    assert not (one.engine.persistence.moves.folder / f"{MOVE}.djinn").exists()
+    require_equal(there, msgspec.structs.replace(there, model="another name", revision="of it"))
+
+
+def test_the_other_engine_compares_too(pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = pair
+    one.open()
+    in_prefill(one)
+    sent(one, other)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 77)
+    with pytest.raises(FingerprintsDiffer, match=r"threads \(77 here, \d+ there\)"):
+        taken(other)
+    assert settled(one)
+    assert answers(one)
+    assert "a" not in other.engine.sessions
+
+
+def test_until_it_is_settled_it_answers_nothing(pair: tuple[Desk, Desk]) -> None:
+    one, other = pair
+    one.open()
+    in_prefill(one)
+    before = reading(one)
+    sent(one, other)
+    for refused in (ask.Resume(session="a"), ask.Close(session="a", force=True), ask.Fork(session="a", name="b")):
+        with pytest.raises(IllegalMove, match="on its way between two engines"):
+            one.ask(refused)
+    assert settled(one)
+    assert same(before, reading(one))
+    with pytest.raises(UsageError, match="it has ended"):
+        taken(other)
+    with pytest.raises(UsageError, match="has ended already"):
+        sent(one, other)
+    assert answers(one)
+
+
+def test_a_move_that_its_client_left_is_settled_by_the_engine(
+    pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    for arrives, move in ((False, MOVE), (True, MOVE[::-1])):
+        one.open()
+        in_prefill(one)
+        sent(one, other, move=move)
+        if arrives:
+            taken(other, move=move)
+        moves = one.engine.parts.upkeep._moves
+        one.engine.tick()
+        assert not answers(one)
+        monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)
+        one.engine.tick()
+        monkeypatch.undo()
+        assert (answers(one), answers(other)) == (not arrives, arrives)
+
+
+def test_what_cannot_be_moved_is_refused_and_stays(pair: tuple[Desk, Desk]) -> None:
+    one, other = pair
+    for desk in (one, other):
+        desk.open()
+    in_prefill(one)
+    sent(one, other)
+    with pytest.raises(UsageError, match="There is a session 'a' already"):
+        taken(other)
+    assert settled(one)
+    assert answers(one)
+    other.close("a")
+    stranger = Holder(name="another", user="tester", notebook=None)
+    with pytest.raises(SessionsWouldSuffer, match="to move it away all the same"):
+        one.engine.ask(ask.SendAway(session="a", to=provenance(other), move=MOVE[::-1]), stranger)
+    with pytest.raises(UnknownSession):
+        sent(one, other, "nobody")
+    one.ask(ask.Open(session="sweep", temporary=True))
+    with pytest.raises(UsageError, match="a sweep's own"):
+        sent(one, other, "sweep")
+    moves_below(other, other.engine.persistence.moves.folder / "elsewhere")
+    sent(one, other, move=MOVE[::-1])
+    with pytest.raises(UsageError, match="keep their sessions in different folders"):
+        taken(other, move=MOVE[::-1])
+    assert settled(one, move=MOVE[::-1])
+    assert answers(one)
+
+
+def test_another_person_cannot_take_it_in(pair: tuple[Desk, Desk]) -> None:
+    one, other = pair
+    anna, bert = (Holder(name="kernel", user=name, person=name) for name in ("anna", "bert"))
+    one.engine.ask(ask.Open(session="anna@main"), anna)
+    one.engine.ask(ask.SendAway(session="anna@main", to=provenance(other), move=MOVE), anna)
+    with pytest.raises(UsageError, match="no move of a session that could be 'bert@main'"):
+        other.engine.ask(ask.TakeIn(session="bert@main", move=MOVE), bert)
+    assert not one.engine.ask(ask.SettleMove(session="anna@none", move=MOVE), anna).stayed
+    other.engine.ask(ask.TakeIn(session="anna@main", move=MOVE), anna)
+    assert not one.engine.ask(ask.SettleMove(session="anna@main", move=MOVE), anna).stayed
+
+
+@pytest.mark.parametrize("first", ["taken in", "begun anew"])
+def test_an_engine_that_dies_on_the_way_looks_who_has_it(pair: tuple[Desk, Desk], tmp_path: Path, first: str) -> None:
+    """Another engine goes on with the journal of the one that the session leaves."""
+    one, other = pair
+    one.open()
+    in_decode(one)
+    sent(one, other)
+    dead = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-dead"))
+    one.session().moving.end()
+    forget(one)
+    moves_below(other, dead)
+    if first == "taken in":
+        taken(other)
+        assert begun(one, dead, "one") == ()
+    else:
+        assert begun(one, dead, "one") == ("a",)
+        with pytest.raises(UsageError, match="it has ended"):
+            taken(other)
+    assert [answers(one), answers(other)] == [first == "begun anew", first == "taken in"]

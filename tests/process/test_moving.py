@@ -1,0 +1,90 @@
+"""A session moves between two engine processes of one model; either is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.errors import FingerprintsDiffer
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+
+pytestmark = pytest.mark.processes
+PROMPT = "The capital of France is"
+MOVE = "0123456789abcdef" * 2
+
+
+def stopped(engine: RemoteEngine, name: str = "paris") -> dj.RemoteSession:
+    session = engine.session(name)
+    session.breakpoint("resid_post.4", when="step == 1")
+    session.steer("resid_post.2", dj.scale(0.9), -1)
+    session.run(PROMPT, max_new_tokens=4)
+    return session
+
+
+def killed(engine: RemoteEngine) -> None:
+    assert engine.entry is not None
+    os.kill(engine.entry.pid, signal.SIGKILL)
+    await_end(engine.entry)
+    loading._channels.close()
+
+
+def bits(values: object) -> torch.Tensor:
+    return torch.as_tensor(values)
+
+
+def has(engine: RemoteEngine) -> bool:
+    return "paris" in [one.name for one in engine.sessions()]
+
+
+def test_a_session_moves_to_another_process_and_goes_on_bit_for_bit(runtime: Path) -> None:
+    one = dj.load("demo", threads=1)
+    other = dj.beside(one, "2")
+    assert str(other.entry.identity) == "demo (copy 2)"  # type: ignore[union-attr]
+    session = stopped(one)
+    unmoved = stopped(one, "unmoved")
+    hidden = bits(session.stop.hidden)
+    moved = session.move(other)
+    assert [name.name for name in one.sessions()] == ["unmoved"]
+    assert torch.equal(bits(moved.stop.hidden), hidden)
+    assert moved.describe().exactness == "exact"
+    there, here = moved.resume(), unmoved.resume()
+    assert (there.tokens, there.text) == (here.tokens, here.text)
+    assert torch.equal(bits(there.logits), bits(here.logits))
+    unlike = dj.load("demo", copy=3, threads=2)
+    with pytest.raises(FingerprintsDiffer, match=r"differ in threads \(2 here, 1 there\)|threads \(1 here, 2 there\)"):
+        moved.move(unlike)
+    assert has(other)
+
+
+@pytest.mark.parametrize(
+    ("dies", "after"),
+    [
+        ("the one that it leaves", "taken"),
+        pytest.param("the one that it leaves", "sent", marks=pytest.mark.slow),
+        pytest.param("the one that takes it in", "taken", marks=pytest.mark.slow),
+        pytest.param("the one that takes it in", "sent", marks=pytest.mark.slow),
+    ],
+)
+def test_one_of_two_processes_has_it_when_either_was_killed(runtime: Path, dies: str, after: str) -> None:
+    engines = [dj.load("demo", threads=1), dj.load("demo", copy=2, threads=1)]
+    session = stopped(engines[0])
+    hidden = bits(session.stop.hidden)
+    to = ask_for(engines[1].channel, ask.ReadProvenance(), replies.ProvenanceRead).provenance
+    ask_for(engines[0].channel, ask.SendAway(session="paris", to=to, move=MOVE), replies.SentAway)
+    if after == "taken":
+        ask_for(engines[1].channel, ask.TakeIn(session="paris", move=MOVE), replies.Opened)
+    killed(engines[dies == "the one that takes it in"])
+    engines = [dj.load("demo", threads=1), dj.load("demo", copy=2, threads=1)]
+    ask_for(engines[0].channel, ask.SettleMove(session="paris", move=MOVE), replies.MoveSettled)
+    assert [has(engine) for engine in engines] == [after == "sent", after == "taken"]
+    found = engines[after == "taken"].session("paris")
+    assert torch.equal(bits(found.stop.hidden), hidden)
