@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.training.calls import steering_vector as steering_vector
     from djinn_jupyter.client.training.calls import train_probe as train_probe
     from djinn_jupyter.client.training.calls import train_sae as train_sae
+    from djinn_jupyter.client.training.calls import train_tuned_lens as train_tuned_lens
     from djinn_jupyter.client.training.trained import TrainedModule as TrainedModule
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
@@ -72,6 +73,7 @@ _HOMES = {
     "collect": "client.engine",
     "splice": "client.splicing",
     "train_sae": "client.training.calls",
+    "train_tuned_lens": "client.training.calls",
     "train_probe": "client.training.calls",
     "steering_vector": "client.training.calls",
     "Activations": "client.activations",

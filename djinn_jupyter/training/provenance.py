@@ -17,7 +17,7 @@ from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training.jobs import AnyJob
 
 FILE: Final = "provenance.json"
-PLACES: Final = ("collection", "to")  # paths of this machine say nothing on another
+PLACES: Final = ("collection", "to", "head")  # paths of this machine say nothing on another
 NAMED: Final = ("model", "positions", "dtype", "mode", "seed")
 MOST_TOKENS: Final = 4096  # the prompts of larger collections are known by their digest alone
 

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.client.activations import Activations
-from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SaeJob, SteeringJob
+from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SaeJob, SteeringJob, TunedLensJob
 from djinn_jupyter.client.training.trained import VECTOR
 from djinn_jupyter.module_files import folder, saelens
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
-from djinn_jupyter.training.labelling import labels_of
+from djinn_jupyter.training.labelling import labels_of, left_out
 from djinn_jupyter.training.probing import train_probe
 from djinn_jupyter.training.provenance import FILE, provenance
 from djinn_jupyter.training.reporting import Report
 from djinn_jupyter.training.rows import CollectedRows, rows_of
 from djinn_jupyter.training.sae import train_sae
 from djinn_jupyter.training.steering import direction
+from djinn_jupyter.training.tuned_lens import train_lens
 from djinn_jupyter.wire.arrays import Array
 
 Contents = tuple[dict[str, bytes], dict[str, float]]
@@ -35,11 +36,16 @@ def run(job: AnyJob, report: Report) -> None:
     torch.use_deterministic_algorithms(True)
     collection = Activations(job.collection)
     rows = rows_of(collection, job.site)
-    files, figures = _contents(job, rows, collection.model, report)
+    if isinstance(job, TunedLensJob):
+        last, out = rows_of(collection, job.last).values_ND, left_out(rows, job.held_out, job.seed)
+        tensors, figures = train_lens(rows.values_ND, last, out, job, report)
+        files = _declared("tuned_lens", tensors, job.site)
+    else:
+        files, figures = _contents(job, rows, collection.model, report)
     write_folder(Path(job.to), files | {FILE: provenance(job, collection, figures)})
 
 
-def _contents(job: AnyJob, rows: CollectedRows, model: str, report: Report) -> Contents:
+def _contents(job: SaeJob | ProbeJob | SteeringJob, rows: CollectedRows, model: str, report: Report) -> Contents:
     if isinstance(job, SaeJob):
         tensors, figures = train_sae(rows.values_ND, job, report)
         return _as_saelens(tensors, job.site, model), figures

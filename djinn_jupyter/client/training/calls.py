@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.training.given import collection_of, folder_of, labels_given
-from djinn_jupyter.client.training.jobs import AnyJob, Method, ProbeJob, SaeJob, SteeringJob
+from djinn_jupyter.client.training.jobs import AnyJob, Method, ProbeJob, SaeJob, SteeringJob, TunedLensJob
 from djinn_jupyter.client.training.process import OnTrained, train
 from djinn_jupyter.client.training.trained import TrainedModule, module_in
+from djinn_jupyter.client.training.unembedding import unembedding_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.module_files.writing import require_free
 
@@ -125,6 +128,60 @@ def steering_vector(
         penalty=_at_least_0("penalty", penalty),
     )
     return _trained(job, "steering vector", None)
+
+
+@typed
+def train_tuned_lens(
+    engine: RemoteEngine,
+    collection: Activations | str | Path,
+    *,
+    to: str | Path,
+    site: str,
+    steps: int = 500,
+    batch: int = 256,
+    rate: float = 0.001,
+    held_out: float = 0.1,
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: OnTrained | None = None,
+) -> TrainedModule:
+    """Train a tuned lens for `site`, and save it in the folder `to`: a translation after which the model's head says
+    the next token as after its last layer. The collection has the site and the last `resid_post`, of the same
+    prompts; the engine gives the head, which is a norm and `W_U`. Adam at `rate`, which falls to 0, over `steps` of
+    `batch` positions. Its figures are Kullback-Leibler divergences from the model's own probabilities, in nats, on the
+    prompts that are `held_out`. UsageError where the logits are not made so; StorageFailed; WorkInterrupted.
+
+    >>> prompts = ["The capital of France is", "People in Italy speak", "Monday, Tuesday,", "Mary gave a book to"]
+    >>> acts = engine.collect(prompts, ["resid_post.4", "resid_post.7"], to=folder)
+    >>> lens = dj.train_tuned_lens(engine, acts, to=new_folder, site="resid_post.4", steps=20, held_out=0)
+    >>> lens.figures["divergence"] < lens.figures["divergence_of_logit_lens"]
+    True
+    >>> engine.add_module("tuned", lens.folder).site
+    'tuned.4'
+    """
+    given, last = collection_of(collection), f"resid_post.{engine.description.layers - 1}"
+    common = _common(given, site, to, seed, threads)
+    if last not in given.sites:
+        raise UsageError(
+            f"The collection has no {last}, which a lens is tuned to: collect both, as [{site!r}, {last!r}]."
+        )
+    require_free(Path(common["to"]))
+    head = unembedding_of(engine, given, last)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "head.npz"
+        head.save(path)
+        job = TunedLensJob(
+            **common,
+            last=last,
+            head=str(path),
+            norm=head.norm,
+            epsilon=head.epsilon,
+            steps=_count("steps", steps),
+            batch=_count("batch", batch),
+            rate=_positive("rate", rate),
+            held_out=_share("held_out", held_out),
+        )
+        return _trained(job, "tuned lens", on_progress)
 
 
 def _common(collection: Activations, site: str | None, to: str | Path, seed: int, threads: int) -> dict[str, Any]:

@@ -48,7 +48,20 @@ class SteeringJob(TrainingJob, frozen=True, tag="steering_vector"):
     penalty: float
 
 
-AnyJob = SaeJob | ProbeJob | SteeringJob
+class TunedLensJob(TrainingJob, frozen=True, tag="tuned_lens"):
+    """A translation to the residual `last`, whose logits come by the arrays in the file `head`, after a norm."""
+
+    last: str
+    head: str
+    norm: str
+    epsilon: float
+    steps: int
+    batch: int
+    rate: float
+    held_out: float
+
+
+AnyJob = SaeJob | ProbeJob | SteeringJob | TunedLensJob
 
 
 class TrainingProgressed(Frozen, frozen=True, tag_field="line", tag="progressed"):
