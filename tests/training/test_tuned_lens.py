@@ -24,9 +24,10 @@ OUT = torch.arange(ROWS) % 5 == 0
 
 @pytest.fixture
 def job(tmp_path: Path) -> TunedLensJob:
-    np.savez(tmp_path / "head.npz", matrix=MATRIX.double().numpy(), offset=np.zeros(TOKENS))
+    path = tmp_path / "head.npz"
+    np.savez(path, matrix=MATRIX.double().numpy(), offset=np.zeros(TOKENS))
     return TunedLensJob(
-        collection="", site="resid_post.1", to="", seed=0, threads=1, last="resid_post.2", head=str(tmp_path / "head.npz"),
+        collection="", site="resid_post.1", to="", seed=0, threads=1, last="resid_post.2", head=str(path),
         norm="rms", epsilon=1e-5, steps=600, batch=128, rate=0.02, held_out=0.2,
     )  # fmt: skip
 

@@ -38,7 +38,8 @@ class Unembedding:
     offset_V: np.ndarray[Any, Any]
 
     def logits(self, x_ND: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return normed(x_ND, self.norm, self.epsilon) @ self.matrix_DV + self.offset_V
+        found: np.ndarray[Any, Any] = normed(x_ND, self.norm, self.epsilon) @ self.matrix_DV + self.offset_V
+        return found
 
     def save(self, path: Path) -> None:
         import numpy as np
