@@ -19,9 +19,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from djinn_jupyter.engine.process import metrics
 from djinn_jupyter.engine.process.metrics import COUNTS, OF_THE_SERVICE, EngineCollector, MetricsPage
+from djinn_jupyter.engine.process.metrics_of_persons import (
+    MOST_PERSONS,
+    OTHERS,
+    OWN_USER,
+    memory_samples,
+    session_samples,
+)
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
+from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, PrefetchStatistics, Residency, SessionState, WeightsStatistics
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.waiting import SECONDS
@@ -113,6 +121,42 @@ def test_labels_are_words_of_the_wire_and_nothing_of_the_work(desk: Desk, page: 
             assert dict(labels)["state"] in get_args(SessionState)
             assert dict(labels)["residency"] in get_args(Residency)
     assert "paris" not in str(found)
+
+
+def test_persons_have_sessions_and_memory_of_their_own(desk: Desk) -> None:
+    desk.run(tokens(5), name=desk.open("a"))
+    (own,) = desk.engine.reading.sessions
+    sessions = tuple(
+        replace(own, name=name, device_bytes=7, host_bytes=5, disk_bytes=3)
+        for name in ("anna@a", "anna@b", "bert@a", "mine")
+    )
+    people = (
+        PersonMemory(person=None, device_bytes=1, host_bytes=0, disk_bytes=0),
+        PersonMemory(person="anna", device_bytes=20, host_bytes=2, disk_bytes=0),
+    )
+    assert dict(session_samples(sessions)) == {
+        ("anna", own.state): 2,
+        ("bert", own.state): 1,
+        (OWN_USER, own.state): 1,
+    }
+    found = dict(memory_samples(people, sessions))
+    assert found["anna", "device"] == 20
+    assert found[OWN_USER, "device"] == 1
+    alone = dict(memory_samples((), sessions[-1:]))
+    assert alone == {(OWN_USER, "device"): 7, (OWN_USER, "host"): 5, (OWN_USER, "disk"): 3}
+    desk.close_all()
+
+
+def test_many_persons_make_no_more_series_than_a_bound() -> None:
+    people = [
+        PersonMemory(person=f"p{number:04}", device_bytes=number, host_bytes=0, disk_bytes=0)
+        for number in range(3 * MOST_PERSONS)
+    ]
+    found = dict(memory_samples(people, ()))
+    persons = {person for person, _ in found}
+    assert len(persons) == MOST_PERSONS + 1
+    assert found["p0149", "device"] == 149
+    assert found[OTHERS, "device"] == sum(range(2 * MOST_PERSONS))
 
 
 def test_the_board_of_grafana_asks_for_what_the_page_has(desk: Desk, page: MetricsPage) -> None:

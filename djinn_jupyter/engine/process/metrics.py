@@ -1,6 +1,6 @@
 """The engine's statistics as a page for Prometheus, at an address that its user asked for.
 
-Counts and bytes of the engine as a whole: no name, text, token or path of its users' work. The page is served by
+Counts and bytes, with the names of persons with keys: no name, text, token or path of their work. The page is served by
 prometheus_client's own threads; each visit reads what the engine has published last, so it never waits for a pass.
 """
 
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import PublishedState
+from djinn_jupyter.engine.process.metrics_of_persons import memory_samples, session_samples
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
@@ -94,6 +95,11 @@ class EngineCollector(Collector):
             yield _counter(f"messages_{name}", words, getattr(service, name))
         yield _gauge("clients", "Clients that keep the engine alive", service.clients)
         yield _gauge("requests_pending", "Requests that wait for their answer", service.pending)
+        words = "Sessions of each person"
+        yield _gauges("person_sessions", words, ("person", "state"), session_samples(reading.sessions))
+        words = "Memory of the sessions and the added modules and adapters of each person"
+        memory = memory_samples(told.people, reading.sessions)
+        yield _gauges("person_bytes", words, ("person", "tier"), memory)
         yield from _memory(told)
         yield from _tiers(told)
         if told.weights is not None:
