@@ -98,3 +98,21 @@ class Breaking(Relay):
             target.transport.abort()
             return
         await super()._pass(source, target, requests=requests)
+
+
+class Recording(Relay):
+    """A line that keeps what clients send: `recorded` has the bytes of each connection."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self.recorded: list[bytearray] = []
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, requests: bool) -> None:
+        if not requests:
+            return await super()._pass(source, target, requests=requests)
+        sent = bytearray()
+        self.recorded.append(sent)
+        while piece := await source.read(PIECE):
+            sent += piece
+            target.write(piece)
+        target.transport.abort()

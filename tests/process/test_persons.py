@@ -12,21 +12,19 @@ import msgspec
 import pytest
 import zmq
 
-from djinn_jupyter.client.connection import greeting, handshake
 from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process.admission import Admission, require_free
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import KeyFolder
-from djinn_jupyter.wire.registry import Entry, encode_entry
+from djinn_jupyter.wire.registry import encode_entry
 from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, Sessions, Welcome
 from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Request, Run
-from tests.process.relay import Breaking
+from tests.process.admitted import admitted, entry_of, opened
 from tests.process.served import Served, served
 from tests.waiting import SECONDS
 from tests.waiting import until as waited
@@ -37,29 +35,13 @@ pytestmark = pytest.mark.usefixtures("runtime")
 
 @pytest.fixture
 def keys() -> KeyFolder:
-    """The folder of this user, who is on both sides: anna and bert are drawn and admitted, eve is drawn."""
-    folder = own.key_folder()
-    for name in ("anna", "bert", "eve"):
-        own.draw_own(name)
-    for name in ("anna", "bert"):
-        folder.allow(folder.own(name).public, name)
-    folder.trust("127.0.0.1", own.of_engines_here().public)
-    return folder
+    return admitted()
 
 
 @pytest.fixture
 def house(keys: KeyFolder) -> Iterator[Served]:
     with served(tcp=True, token_seconds=0.001) as house:
         yield house
-
-
-def entry_of(house: Served, key: str | None) -> Entry:
-    assert house.service.listens is not None
-    return entry_at(read_address(house.service.listens), key)
-
-
-async def opened(house: Served, key: str, holder: str = "kernel-1") -> Connection:
-    return await Connection.open(entry_of(house, key), holder=holder, user="root")
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -116,63 +98,6 @@ async def test_who_is_not_admitted_is_refused_in_one_sentence(house: Served, key
     with pytest.raises(KeyRefused, match="has not the key that is trusted for it"):
         await Connection.open(afar, holder="kernel-1", user="root")
     assert house.service.statistics().requests == requests
-
-
-async def test_a_listener_that_says_nothing_is_no_engine(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_MILLISECONDS", 100)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        entry = entry_at(read_address(f"tcp://127.0.0.1:{silent.getsockname()[1]}"), "anna")
-        monkeypatch.setattr(greeting, "LOOK_SECONDS", 0.1)
-        with pytest.raises(EngineUnavailable, match=r"What listens at 127.0.0.1:\d+ is no engine of Djinn"):
-            async with asyncio.timeout(20):  # zmq's own patience is 30 s
-                await Connection.open(entry, holder="kernel-1", user="root")
-
-
-@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-async def test_a_server_of_another_kind_is_no_engine(said: bytes, keys: KeyFolder) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
-        await reader.read(1)
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        entry = entry_at(read_address(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"), "anna")
-        with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
-            await Connection.open(entry, holder="kernel-1", user="root")
-
-
-async def test_a_socket_of_zmq_without_keys_is_no_engine_that_others_reach(keys: KeyFolder) -> None:
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        entry = entry_at(read_address(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"), "anna")
-        with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
-            await Connection.open(entry, holder="kernel-1", user="root")
-
-
-@pytest.mark.parametrize("behind", [False, True])
-async def test_a_line_that_breaks_off_a_handshake_is_tried_again(house: Served, behind: bool) -> None:
-    """The first attempt, and the look behind it, or the second attempt."""
-    async with Breaking(entry_of(house, "anna"), 2, behind=behind) as line:
-        connection = await Connection.open(line.entry, holder="kernel-1", user="root")
-        assert isinstance(await connection.ask(Open(session="main")), Opened)
-        assert line.broken == 0
-        await connection.close()
-
-
-@pytest.mark.parametrize(
-    ("behind", "error", "said"),
-    [
-        (False, EngineUnavailable, "The line to .* broke off before either side knew the other, 3 times"),
-        (True, KeyRefused, "has not the key that is trusted for it, or the line broke off each of 3 handshakes"),
-    ],
-)
-async def test_one_that_breaks_off_all_of_them_is_said(
-    house: Served, behind: bool, error: type[DjinnError], said: str
-) -> None:
-    """Behind the greeting a wrong key does that too."""
-    async with Breaking(entry_of(house, "anna"), 1000, behind=behind) as line:
-        with pytest.raises(error, match=said):
-            await Connection.open(line.entry, holder="kernel-1", user="root")
 
 
 async def test_where_no_one_listens_it_is_said(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ class House:
             described = self.ask("bert", ask.Describe(session=name)).session
             read.append(msgspec.structs.replace(described, idle_seconds=0.0))
             read.append(bytes(to_tensor(self.ask("bert", ask.Inspect(session=name)).snapshot.value).numpy().data))
-        return (*read, self.ask("bert", ask.ReadTree()), self.ask("bert", ask.ListCheckpoints()))
+        lists = (ask.ReadTree(), ask.ListCheckpoints(), ask.ListAddedModules(), ask.ListAdapters())
+        return (*read, *(self.ask("bert", one) for one in lists))
 
     @staticmethod
     def _must_not_end() -> None:

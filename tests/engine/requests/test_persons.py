@@ -4,6 +4,7 @@ another person in every field that takes one."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,9 @@ from djinn_jupyter.wire.replies import (
     Tree,
     Welcome,
 )
+from tests import adapters, saes
+from tests.engine.adapters import adapting
+from tests.engine.added import adding
 from tests.engine.cases import KINDS
 from tests.engine.desk import desk_of, tokens
 from tests.engine.requests.house import GUESSED, UNSAID, House
@@ -35,9 +39,10 @@ MOST: Final = 10  # cases of a kind
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     desk = desk_of("llama")
     house = House(desk)
+    _add_to_the_model(house, tmp_path_factory.mktemp(UNSAID))
     for name in (GUESSED, UNSAID):
         assert isinstance(house.ask("bert", ask.Open(session=name)), Opened)
         house.ask("bert", ask.SetBreakpoint(session=name, site="resid_post.3", when="step == 1"))
@@ -45,6 +50,21 @@ def house() -> Iterator[House]:
         house.ask("bert", ask.SaveCheckpoint(session=name, name=name, replace=True))
     yield house
     desk.close_all()
+    for gone in (ask.RemoveModule(name=GUESSED), ask.RemoveAdapter(name=GUESSED)):
+        assert house.ask("bert", gone).count == 1
+
+
+def _add_to_the_model(house: House, folder: Path) -> None:
+    """Have bert add a module and an adapter of guessed names, from folders that no one else hears of."""
+    desk = house.desk
+    house.ask("bert", ask.Open(session="to add"))
+    module = saes.saved(folder / "sae", saes.drawn(desk.engine.anatomy.hidden_size))
+    house.ask("bert", adding.request(module, "resid_post.4", GUESSED, session="to add"))
+    adapter = adapters.saved(folder / "lora", adapting.drawn(desk))
+    house.ask("bert", adapting.request(adapter, GUESSED, session="to add"))
+    house.ask("bert", ask.Close(session="to add"))
+    assert [one.name for one in house.ask("bert", ask.ListAddedModules()).modules] == [GUESSED]
+    assert [one.name for one in house.ask("bert", ask.ListAdapters()).adapters] == [GUESSED]
 
 
 def _says(reply: Any, word: bytes) -> bool:
@@ -72,6 +92,25 @@ def test_no_request_of_a_person_reads_or_changes_what_is_anothers(house: House, 
         reply = house.ask("anna", request)
         assert not _says(reply, UNSAID.encode()), reply
         assert not _says(reply, prompt), reply
+    assert house.of_bert() == before
+
+
+def test_what_another_added_to_the_model_is_not_there(house: House) -> None:
+    before = house.of_bert()
+    house.ask("anna", ask.Open(session="hers", fresh=True))
+    for request, code in (
+        (ask.RemoveModule(name=GUESSED), "UnknownSite"),
+        (ask.SetBreakpoint(session="hers", site=f"{GUESSED}.4[1]"), "UnknownSite"),
+        (ask.RemoveAdapter(name=GUESSED), "UsageError"),
+        (ask.SetAdapter(session="hers", adapter=GUESSED), "UsageError"),
+    ):
+        refused = house.ask("anna", request)
+        assert isinstance(refused, Failed), refused
+        assert refused.code == code, refused
+        assert not _says(refused, UNSAID.encode()), refused
+    assert house.ask("anna", ask.ListAddedModules()).modules == ()
+    assert house.ask("anna", ask.ListAdapters()).adapters == ()
+    house.ask("anna", ask.Close(session="hers"))
     assert house.of_bert() == before
 
 

@@ -1,0 +1,144 @@
+"""The key of a connection: how it is met, that it counts for every message, and that what was recorded is worth
+nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import get_args
+
+import pytest
+import zmq
+
+from djinn_jupyter.client.connection import greeting, handshake
+from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
+from djinn_jupyter.wire.keys import KeyFolder
+from djinn_jupyter.wire.replies import Event, Opened, Pong
+from djinn_jupyter.wire.requests import Open, Ping, Request, Run, SessionRequest
+from tests.process.admitted import admitted, entry_of, opened
+from tests.process.relay import Breaking, Recording
+from tests.process.served import Served, served
+from tests.waiting import SECONDS
+from tests.wire import values
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+@pytest.fixture
+def keys() -> KeyFolder:
+    return admitted()
+
+
+@pytest.fixture
+def house(keys: KeyFolder) -> Iterator[Served]:
+    with served(tcp=True, token_seconds=0.001) as house:
+        yield house
+
+
+@pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
+async def test_the_key_is_looked_at_for_every_kind_of_request(house: Served, keys: KeyFolder, kind: type) -> None:
+    """Anna and bert are greeted and listen; anna is revoked. Whatever she sends then is refused before the engine sees
+    it, ends her connection's part, and is no matter to bert."""
+    anna, bert = await opened(house, "anna"), await opened(house, "bert")
+    heard: list[Event] = []
+    await anna.listen("", heard.append)
+    await anna.ask(Open(session="main"))
+    await bert.ask(Open(session="main"))
+    keys.revoke("anna")
+    seen = house.service.statistics().requests
+    for fields in values.requests(kind, "ordinary")[:3]:
+        request = kind(**{**fields, **({"session": "main"} if issubclass(kind, SessionRequest) else {})})
+        with pytest.raises(KeyRefused, match="does not admit this key any more"):
+            await anna.ask(request)
+    assert house.service.statistics().requests == seen
+    del heard[:]
+    await bert.ask(Run(session="main", tokens=(1,), max_new_tokens=1))
+    local = await Connection.open(house.entry, holder="kernel-9", user="root")
+    await local.ask(Run(session="anna@main", tokens=(1,), max_new_tokens=1))
+    assert isinstance(await bert.ask(Ping()), Pong)
+    assert heard == []
+    for one in (bert, local, anna):
+        await one.close()
+
+
+async def test_what_was_recorded_on_a_line_is_worth_nothing_when_it_is_sent_again(house: Served) -> None:
+    """All that a client of anna has sent, byte for byte on a new connection: the engine's part of the keys is another,
+    and it closes the connection before any message counts."""
+    async with Recording(entry_of(house, "anna")) as line:
+        anna = await Connection.open(line.entry, holder="kernel-1", user="root")
+        await anna.ask(Open(session="main"))
+        await anna.ask(Run(session="main", tokens=(1,), max_new_tokens=1))
+        await anna.close()
+    (sent, *_) = sorted(line.recorded, key=len, reverse=True)
+    assert len(sent) > 1000
+    before = house.service.statistics().requests
+    address = read_address(entry_of(house, "anna").commands)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(sent)
+    async with asyncio.timeout(SECONDS):
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+    writer.close()
+    assert house.service.statistics().requests == before
+
+
+async def test_a_listener_that_says_nothing_is_no_engine(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_MILLISECONDS", 100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{silent.getsockname()[1]}"), "anna")
+        monkeypatch.setattr(greeting, "LOOK_SECONDS", 0.1)
+        with pytest.raises(EngineUnavailable, match=r"What listens at 127.0.0.1:\d+ is no engine of Djinn"):
+            async with asyncio.timeout(20):  # zmq's own patience is 30 s
+                await Connection.open(entry, holder="kernel-1", user="root")
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+async def test_a_server_of_another_kind_is_no_engine(said: bytes, keys: KeyFolder) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"), "anna")
+        with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
+            await Connection.open(entry, holder="kernel-1", user="root")
+
+
+async def test_a_socket_of_zmq_without_keys_is_no_engine_that_others_reach(keys: KeyFolder) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"), "anna")
+        with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
+            await Connection.open(entry, holder="kernel-1", user="root")
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_line_that_breaks_off_a_handshake_is_tried_again(house: Served, behind: bool) -> None:
+    """The first attempt, and the look behind it, or the second attempt."""
+    async with Breaking(entry_of(house, "anna"), 2, behind=behind) as line:
+        connection = await Connection.open(line.entry, holder="kernel-1", user="root")
+        assert isinstance(await connection.ask(Open(session="main")), Opened)
+        assert line.broken == 0
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("behind", "error", "said"),
+    [
+        (False, EngineUnavailable, "The line to .* broke off before either side knew the other, 3 times"),
+        (True, KeyRefused, "has not the key that is trusted for it, or the line broke off each of 3 handshakes"),
+    ],
+)
+async def test_one_that_breaks_off_all_of_them_is_said(
+    house: Served, behind: bool, error: type[DjinnError], said: str
+) -> None:
+    """Behind the greeting a wrong key does that too."""
+    async with Breaking(entry_of(house, "anna"), 1000, behind=behind) as line:
+        with pytest.raises(error, match=said):
+            await Connection.open(line.entry, holder="kernel-1", user="root")
