@@ -161,6 +161,7 @@ peers: setup
 	    || echo "not_run: pip could not install $$tool beside Djinn"; \
 	  $$peer/bin/python -m pytest -rs tests/integrations -m slow; \
 	done
+	$(BIN)/python -m pytest -rs tests/integrations/test_agreement.py -m slow
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.

@@ -1,0 +1,42 @@
+"""One model and one line in plain PyTorch, nnsight, TransformerLens, interp-engine and Djinn: `make peers` installs the
+tools."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import agreement
+from benchmarks.environments import NotRun
+from benchmarks.peers import peer_python
+from benchmarks.setting import setting
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def there(tool: str) -> bool:
+    try:
+        return peer_python(tool).exists()
+    except NotRun:
+        return False
+
+
+@pytest.mark.skipif(not any(map(there, agreement.PEERS)), reason="none of the tools here: make peers")
+def test_the_tools_that_are_here_find_the_same_values_and_edited_logits() -> None:
+    with setting(quick=True, threads=1, device="cpu") as place:
+        result = agreement.run(place)
+    by_tool = {figure.name.partition(":")[0]: figure for figure in result.figures}
+    assert by_tool.keys() == {"djinn", *agreement.PEERS}
+    for tool, figure in by_tool.items():
+        if tool == "djinn" or there(tool):
+            assert figure.met, figure
+        else:
+            assert figure.not_run is not None
+    assert list(result.checks.values()) == [len(agreement.SITES) + 2]
+
+
+def test_a_tool_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(tool: str) -> None:
+        raise NotRun(f"{tool} is not here")
+
+    figure = agreement.figure_of("nnsight", lambda: gone("nnsight") or {}, {})
+    assert (figure.value, figure.not_run) == (None, "nnsight is not here")
