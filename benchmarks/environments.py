@@ -9,7 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".envs"
-TOOLS = {"transformer_lens": "transformer-lens==4.3.0", "nnsight": "nnsight==0.8.1", "accelerate": "accelerate==1.15.0"}
+TOOLS = {
+    "transformer_lens": "transformer-lens==4.3.0",
+    "nnsight": "nnsight==0.8.1",
+    "accelerate": "accelerate==1.15.0",
+    "peft": "peft==0.21.2",
+}
 BESIDE = "psutil"  # in each environment: the workers read the machine's memory with it
 INSTALL_SECONDS = 1800
 
