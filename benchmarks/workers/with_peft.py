@@ -11,7 +11,7 @@ from transformers import GPT2LMHeadModel
 from benchmarks.workers import gpt2
 from djinn_jupyter.experiments.baselines.answering import serve
 from djinn_jupyter.experiments.baselines.decoding import Timestamps, decoded
-from djinn_jupyter.experiments.baselines.weights import digest, settle
+from djinn_jupyter.experiments.baselines.weights import device_for, digest, settle
 
 RANK, ALPHA = 8, 16
 TARGETS = ["c_attn", "c_fc", "c_proj"]
@@ -36,8 +36,7 @@ class Peft:
     def adapt(self, folder: str, adapter: str, dtype: str) -> dict[str, Any]:
         """Load the model in a folder with the adapter saved in another."""
         base = GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype))
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = PeftModel.from_pretrained(base, adapter).eval().requires_grad_(False).to(device)
+        self.model = PeftModel.from_pretrained(base, adapter).eval().requires_grad_(False).to(device_for(None))
         return {}
 
     @torch.inference_mode()

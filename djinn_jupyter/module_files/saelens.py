@@ -53,7 +53,8 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
         subtracts_decoder_bias=kind == "sae" and bool(cfg.get("apply_b_dec_to_input", True)),
         normalization=_normalization(cfg, where),
         by_decoder_norm=bool(cfg.get("rescale_acts_by_decoder_norm", False)) and activation == "topk",
-        trained_at=_trained_at(cfg),
+        trained_at=_place(cfg, "hook_name", "hook_point"),
+        written_at=_place(cfg, "hook_name_out") if kind == "transcoder" else None,
     )
 
 
@@ -107,8 +108,9 @@ def _dtype(cfg: Mapping[str, Any], where: str) -> ModuleDtype:
     return DTYPES[named]
 
 
-def _trained_at(cfg: Mapping[str, Any]) -> str | None:
+def _place(cfg: Mapping[str, Any], *names: str) -> str | None:
+    """Return the place that the files give by one of these names, of cfg.json or of its metadata."""
     metadata = cfg.get("metadata")
     inside = metadata if isinstance(metadata, dict) else {}
-    named = cfg.get("hook_name", cfg.get("hook_point", inside.get("hook_name")))
+    named = next((found[name] for found in (cfg, inside) for name in names if name in found), None)
     return named if isinstance(named, str) and 0 < len(named) <= 1024 else None

@@ -24,7 +24,7 @@ class ModuleForm(Frozen, frozen=True):
     """The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
     with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
     the length of their decoder rows. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
-    `trained_at` is the place that its files name."""
+    `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them."""
 
     kind: ModuleKind
     dtype: ModuleDtype
@@ -34,6 +34,7 @@ class ModuleForm(Frozen, frozen=True):
     normalization: Normalization = "none"
     by_decoder_norm: bool = False
     trained_at: Annotated[str, Meta(max_length=1024)] | None = None
+    written_at: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class NamedTensor(Frozen, frozen=True):
@@ -60,8 +61,9 @@ class ModuleIdentity(Frozen, frozen=True):
 
 class AddedModuleDescription(Frozen, frozen=True):
     """An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
-    the widths before and after it. `why_not_edited` is None where its values can be edited. `missing`: why it cannot be
-    computed now. `note`: in what its files do not agree with `at`."""
+    the widths before and after it. An edit of its values is put into the point that it `writes`; `why_not_edited` is
+    None where they can be edited. `missing`: why it cannot be computed now. `note`: in what its files do not agree with
+    `at`."""
 
     name: str
     site: str
@@ -74,6 +76,7 @@ class AddedModuleDescription(Frozen, frozen=True):
     digest: str
     bytes_held: int
     error_term: bool
+    writes: str | None = None
     why_not_edited: str | None = None
     missing: str | None = None
     note: str | None = None

@@ -40,7 +40,7 @@ def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
             f"It has {kept.site} of {identity.folder}, and {there.site} here is another module, of "
             f"{there.identity.folder}: remove that one first (%djinn_remove_module {there.site})."
         )
-    return there.tap_at(point)
+    return there.tap_in(runtime.forward.anatomy)
 
 
 def _read_again(table: ModuleTable, module: AddedModule, person: str | None, home: torch.device) -> None:

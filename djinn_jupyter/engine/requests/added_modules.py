@@ -11,7 +11,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.added_modules import AddedModule, point_of
+from djinn_jupyter.engine.session.added_modules import AddedModule, point_of, written_width
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Pieces, Steps
@@ -29,7 +29,7 @@ from djinn_jupyter.wire.texts import in_quotes
 class AddedModuleRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
-        self._added = runtime.modules.table
+        self._added, self._anatomy = runtime.modules.table, runtime.forward.anatomy
 
     @handles(ask.AddModule, changes=False)
     def add_module(self, request: ask.AddModule, holder: Holder) -> Steps | ModuleAdded:
@@ -48,10 +48,11 @@ class AddedModuleRequests:
             error_term=request.error_term,
             bytes_held=checks.bytes_of(request.form, arrays),
         )
+        checks.require_written(request.form, arrays, written_width(identity, self._anatomy))
         module = self._added.new(holder.person, identity)
         there = self._there(holder, module)
         if there is not None and there.held.missing is None:
-            return ModuleAdded(module=there.describe(), existed=True)
+            return ModuleAdded(module=there.describe(self._anatomy), existed=True)
         return self._adding(session, there or module, arrays, holder)
 
     def _there(self, holder: Holder, module: AddedModule) -> AddedModule | None:
@@ -86,7 +87,7 @@ class AddedModuleRequests:
             self._added.give_back(own.bytes_held)
             raise
         module.held.arrive(arithmetic)
-        return ModuleAdded(module=module.describe())
+        return ModuleAdded(module=module.describe(self._anatomy))
 
     def _draw(self, session: Session, size: int) -> Pieces:
         """Draw bytes from the budget; the person's own sessions leave for them, and where that is not enough others.
@@ -98,7 +99,7 @@ class AddedModuleRequests:
 
     @handles(ask.ListAddedModules)
     def list_added_modules(self, request: ask.ListAddedModules, holder: Holder) -> AddedModules:
-        return AddedModules(modules=tuple(one.describe() for one in self._added.of(holder.person)))
+        return AddedModules(modules=tuple(one.describe(self._anatomy) for one in self._added.of(holder.person)))
 
     @handles(ask.RemoveModule)
     def remove_module(self, request: ask.RemoveModule, holder: Holder) -> Cleared:

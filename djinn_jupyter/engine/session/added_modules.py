@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, check_selector
-from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout, HeldModule
+from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout, HeldModule, ThroughLayout
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.adapters import AdapterTable
@@ -51,36 +51,43 @@ class AddedModule:
     def site(self) -> Site:
         return Site(point=self.identity.name, layer=self.layer)
 
-    @property
-    def why_not_edited(self) -> str | None:
-        """The reason why its values cannot be put back into the point; None where they can."""
+    def written(self, anatomy: Anatomy) -> Tap | str:
+        """Return the tap of the point that its values are put back into, or the reason why they are not."""
         match self.identity.form.kind:
             case "sae":
-                return None
+                point = anatomy.resolve(self.at)
+                return point if point.editable else point.reason or "its point cannot be edited"
             case "transcoder":
-                return "a transcoder writes to another point than it reads"
+                return written_by_transcoder(self.identity, anatomy)
         return f"a {self.identity.form.kind.replace('_', ' ')} has no decoder"
 
-    def tap_at(self, point: Tap) -> Tap:
-        """Return the tap of its site, made of the point's."""
+    def tap_in(self, anatomy: Anatomy) -> Tap:
+        """Return the tap of its site, made of the point's; of a transcoder that is put back, that through its MLP."""
+        point, written = anatomy.resolve(self.at), self.written(anatomy)
         assert isinstance(point.layout, PositionLayout)  # refused otherwise when it was added
-        reason = point.reason if not point.editable else self.why_not_edited
+        through = self.identity.form.kind == "transcoder" and isinstance(written, Tap)
+        layout = FeatureLayout(point=point.layout, module=self.held)
+        if through:
+            layout = ThroughLayout(point=point.layout, module=self.held, inputs=self.identity.inputs)
         return replace(
             point,
+            kind="module_through" if through else point.kind,
+            key_out=written.key if isinstance(written, Tap) and through else None,
             site=self.site,
-            layout=FeatureLayout(point=point.layout, module=self.held),
+            layout=layout,
             axes=AXES_OF_POINT if self.identity.form.kind == "tuned_lens" else AXES,
             heads=None,
             width=self.identity.features,
-            editable=reason is None,
-            reason=reason,
+            editable=isinstance(written, Tap),
+            reason=None if isinstance(written, Tap) else written,
         )
 
     def is_that(self, other: ModuleIdentity) -> bool:
         """True where both are the same files at the same point, edited in the same way."""
         return _of_files(self.identity) == _of_files(other)
 
-    def describe(self) -> AddedModuleDescription:
+    def describe(self, anatomy: Anatomy) -> AddedModuleDescription:
+        written = self.written(anatomy)
         own, form = self.identity, self.identity.form
         return AddedModuleDescription(
             name=own.name,
@@ -94,7 +101,8 @@ class AddedModule:
             digest=own.digest,
             bytes_held=0 if self.held.arithmetic is None else own.bytes_held,
             error_term=own.error_term,
-            why_not_edited=self.why_not_edited,
+            writes=str(written.site) if isinstance(written, Tap) else None,
+            why_not_edited=written if isinstance(written, str) else None,
             missing=self.held.missing,
             note=self._note(),
         )
@@ -174,7 +182,7 @@ class SeenModules:
         module = self.table.find(self.person, site.point, site.layer)
         if module is None:
             return None
-        tap = module.tap_at(anatomy.resolve(module.at))
+        tap = module.tap_in(anatomy)
         check_selector(site, tap)
         return tap
 
@@ -204,6 +212,39 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
             "of another point."
         )
     return point
+
+
+def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
+    """Return the tap of what a transcoder computes in place of an MLP, or the reason why it is not put back."""
+    at = parse_site(own.at)
+    if at.point != "mlp_in":
+        return f"a transcoder is put back where it reads mlp_in.{at.layer} and writes mlp_out.{at.layer}"
+    site = Site(point="mlp_out", layer=at.layer)
+    if own.form.written_at is not None and _place(own.form.written_at) not in (None, site):
+        return f"its files say that it writes to {own.form.written_at}, and {own.at} is read for {site}"
+    point, written = anatomy.resolve(at), anatomy.resolve(site)
+    kinds = (point.kind, written.kind) == ("module_input", "module_output")
+    if not kinds or point.module is not written.module or point.within is not written.within:
+        return f"{own.at} and {site} are not what one module is given and makes"
+    if not _alike(point, written) or written.in_place or not written.editable:
+        return written.reason or f"{own.at} and {site} have different shapes"
+    return written
+
+
+def written_width(own: ModuleIdentity, anatomy: Anatomy) -> int | None:
+    """Return the width of what a transcoder has to write, None where it is not put back."""
+    written = written_by_transcoder(own, anatomy) if own.form.kind == "transcoder" else ""
+    return written.width if isinstance(written, Tap) else None
+
+
+def _alike(one: Tap, other: Tap) -> bool:
+    """Return whether two taps have their positions along the same axes, and nothing but features beside."""
+    shapes = [
+        (tap.layout.position, tap.layout.batch) if isinstance(tap.layout, PositionLayout) else None
+        for tap in (one, other)
+        if tap.axes == "T D" and tap.heads is None
+    ]
+    return len(shapes) == 2 and shapes[0] == shapes[1] is not None
 
 
 def _place(spelling: str) -> Site | None:

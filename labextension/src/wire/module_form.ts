@@ -16,7 +16,7 @@ export type ModuleDtype = 'float32' | 'float16' | 'bfloat16';
  * The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
  * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
  * the length of their decoder rows. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
- * `trained_at` is the place that its files name.
+ * `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them.
  */
 export interface ModuleForm {
   readonly kind: 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
@@ -27,6 +27,7 @@ export interface ModuleForm {
   readonly normalization: 'none' | 'layer_norm' | 'constant_norm_rescale';
   readonly by_decoder_norm: boolean;
   readonly trained_at: string | null;
+  readonly written_at: string | null;
 }
 
 /** A tensor of a module's file. */
@@ -53,8 +54,9 @@ export interface ModuleIdentity {
 
 /**
  * An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
- * the widths before and after it. `why_not_edited` is None where its values can be edited. `missing`: why it cannot be
- * computed now. `note`: in what its files do not agree with `at`.
+ * the widths before and after it. An edit of its values is put into the point that it `writes`; `why_not_edited` is
+ * None where they can be edited. `missing`: why it cannot be computed now. `note`: in what its files do not agree with
+ * `at`.
  */
 export interface AddedModuleDescription {
   readonly name: string;
@@ -68,6 +70,7 @@ export interface AddedModuleDescription {
   readonly digest: string;
   readonly bytes_held: number;
   readonly error_term: boolean;
+  readonly writes: string | null;
   readonly why_not_edited: string | null;
   readonly missing: string | null;
   readonly note: string | null;

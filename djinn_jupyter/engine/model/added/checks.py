@@ -81,6 +81,16 @@ def _require_possible(form: ModuleForm, inputs: int, features: int) -> None:
         raise UsageError("A transcoder's b_dec is of another point, so it is not subtracted from what it reads.")
 
 
+def require_written(form: ModuleForm, arrays: Mapping[str, Array], width: int | None) -> None:
+    """Raise UsageError where a transcoder writes vectors of another width than the point has; None: it writes none."""
+    written = arrays["W_dec"].shape[-1] if form.kind == "transcoder" else width
+    if width is not None and written != width:
+        raise UsageError(
+            f"The transcoder writes {written} numbers at each position, and the MLP makes {width}: it is of another "
+            "model."
+        )
+
+
 def bytes_of(form: ModuleForm, arrays: Mapping[str, Array]) -> int:
     """Return the bytes that the module takes on the device."""
     return sum(math.prod(array.shape) for array in arrays.values()) * DTYPES[form.dtype].itemsize

@@ -49,7 +49,11 @@ class FeatureLayout:
 
     def read(self, raw: Tensor, units: tuple[int, ...] | None = None) -> Tensor:
         """Return the features [T, F], or those of `units`."""
-        return self.module.present.read(self.point.read(raw).flatten(1), units)
+        return self.module.present.read(self._given(raw), units)
+
+    def _given(self, raw: Tensor) -> Tensor:
+        """Return what the module reads, [T, D]."""
+        return self.point.read(raw).flatten(1)
 
     @property
     def written_width(self) -> int | None:
@@ -59,7 +63,7 @@ class FeatureLayout:
 
     def written_by(self, raw: Tensor, units: tuple[int, ...] | None) -> Tensor:
         """Return what features of `raw` write [T, O]: the reconstruction, or the part of it that `units` make."""
-        dictionary, x_TD = self.module.present, self.point.read(raw).flatten(1)
+        dictionary, x_TD = self.module.present, self._given(raw)
         assert isinstance(dictionary, Dictionary)  # others have no width written
         if units is None:
             return dictionary.decode(x_TD, dictionary.read(x_TD)).to(raw.dtype)
@@ -79,6 +83,29 @@ class FeatureLayout:
         else:
             made = dictionary.decode(x_TD, features)
         return written(self.point, raw, made.to(raw.dtype).reshape(value.shape), site)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ThroughLayout(FeatureLayout):
+    """The layout of a transcoder, whose raw value has what an MLP was given before what it made: its features are read
+    from the first `inputs` columns and written into the others, at which `point` lies too."""
+
+    inputs: int
+
+    def _given(self, raw: Tensor) -> Tensor:
+        return self.point.read(raw[..., : self.inputs])
+
+    def spliced(self, raw: Tensor, features: Tensor, met: Tensor | None, site: str) -> Tensor:
+        """Return a copy of `raw` in which what the MLP made is what these features make of it."""
+        dictionary, x_TD, made = self.module.present, self._given(raw), raw[..., self.inputs :]
+        assert isinstance(dictionary, Dictionary)
+        if self.module.identity.error_term:
+            before = dictionary.read(x_TD) if met is None else met
+            changed = (features != before).any(1)
+            y_TD = _added(self.point.read(made), dictionary.difference(x_TD, before, features), changed)
+        else:
+            y_TD = dictionary.decode(x_TD, features)
+        return torch.cat([raw[..., : self.inputs], written(self.point, made, y_TD.to(raw.dtype), site)], -1)
 
 
 def _added(x_TD: Tensor, difference_TD: Tensor, changed_T: Tensor) -> Tensor:

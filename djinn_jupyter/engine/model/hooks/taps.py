@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import Cache
@@ -32,6 +33,7 @@ TapKind = Literal[
     "boundary",
     "module_input",
     "module_output",
+    "module_through",
     "softmax_input",
     "softmax_output",
     "query",
@@ -50,7 +52,9 @@ class Tap:
     input or output carries the value, or the attention module whose `ordinal`-th softmax (product, sdpa) does. `within`
     is set where several layers share that module: only calls inside that layer count. `key` is the tensor's place in
     the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
-    tensor is also the residual that is added later, so an edit has to change the tensor itself.
+    tensor is also the residual that is added later, so an edit has to change the tensor itself. Of "module_through" the
+    value is what the module was given (at `key`) and beside it, along the last axis, what it made (at `key_out`), which
+    alone is replaced.
     """
 
     site: Site
@@ -62,6 +66,7 @@ class Tap:
     module: nn.Module | None = None
     within: nn.Module | None = None
     key: TensorKey = None
+    key_out: TensorKey = None
     ordinal: int = 0
     heads: int | None = None
     width: int | None = None
@@ -177,6 +182,9 @@ class _Listener:
             _InterceptedFunctions(self, calls).attach(module, stack)
         if outputs:
             stack.callback(module.register_forward_hook(self._leaving(outputs)).remove)
+        through = [tap for tap in taps if tap.kind == "module_through"]
+        if through:
+            stack.callback(module.register_forward_hook(self._passing(through), with_kwargs=True).remove)
 
     def meet(self, tap: Tap, raw: Tensor) -> Tensor:
         if self.busy or (tap.within is not None and tap.within is not self.inside):
@@ -227,6 +235,19 @@ class _Listener:
                 changed = self.meet(tap, raw)
                 if changed is not raw:
                     output = swap(output, tap.key, changed)
+            return output
+
+        return hook
+
+    def _passing(self, taps: Sequence[Tap]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            for tap in taps:
+                given = args[tap.key] if isinstance(tap.key, int) else kwargs[str(tap.key)]
+                made = pick(output, tap.key_out)
+                raw = torch.cat([given, made], -1)
+                changed = self.meet(tap, raw)
+                if changed is not raw:
+                    output = swap(output, tap.key_out, changed[..., given.shape[-1] :].to(made.dtype).contiguous())
             return output
 
         return hook

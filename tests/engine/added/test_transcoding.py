@@ -1,0 +1,174 @@
+"""A transcoder reads what an MLP is given and writes what it makes; an edit of its features is a hook on the MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import InvalidEdit, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Add, Scale, Zero
+from tests import saes
+from tests.engine.added.adding import add
+from tests.engine.desk import Desk, array, desk_of, tokens
+from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
+from tests.families import build
+
+PROMPT, LAYER, LAYERS = tokens(12), 2, 4
+UNIT = 7
+SITE = f"trans.{LAYER}"
+FAMILIES = {"llama": "model.layers.2.mlp", "gpt2": "transformer.h.2.mlp"}
+Change = Callable[[Tensor, Tensor], Tensor]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def desk(family: str) -> Iterator[Desk]:
+    desk = desk_of(family, layers=LAYERS)
+    desk.open()
+    yield desk
+    desk.close_all()
+    for module in desk.ask(ask.ListAddedModules()).modules:
+        desk.ask(ask.RemoveModule(name=module.name))
+
+
+def saved(desk: Desk, folder: Path, **cfg: Any) -> saes.Tensors:
+    """Add a transcoder of the MLP, and return its tensors."""
+    error_term = cfg.pop("error_term", True)
+    tensors = saes.drawn(desk.engine.anatomy.hidden_size)
+    add(desk, saes.saved(folder, tensors, "transcoder", **cfg), f"mlp_in.{LAYER}", "trans", error_term=error_term)
+    return tensors
+
+
+def encoded(x: Tensor, tensors: saes.Tensors) -> Tensor:
+    return (x @ tensors["W_enc"] + tensors["b_enc"]).relu()
+
+
+def hooked(family: str, change: Change | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what the plain model's MLP is given and makes [T, D], and the logits [V], with its output changed."""
+    model, seen = build(family, layers=LAYERS), []
+
+    def hook(module: Any, args: Any, output: Tensor) -> Tensor | None:
+        seen.extend((args[0][0].clone(), output[0].clone()))
+        return None if change is None else change(args[0][0], output[0])[None]
+
+    model.get_submodule(FAMILIES[family]).register_forward_hook(hook)
+    with torch.inference_mode():
+        logits = model(torch.tensor([PROMPT]), use_cache=True, logits_to_keep=1).logits[0, -1]
+    return seen[0], seen[1], logits
+
+
+def test_features_are_read_and_an_edit_of_them_is_written_to_what_the_mlp_makes(
+    desk: Desk, family: str, tmp_path: Path
+) -> None:
+    tensors = saved(desk, tmp_path)
+    (module,) = desk.ask(ask.ListAddedModules()).modules
+    assert (module.at, module.writes, module.why_not_edited) == (f"mlp_in.{LAYER}", f"mlp_out.{LAYER}", None)
+    desk.stop_at(f"{SITE}[{UNIT}]", "value > -1")
+    assert desk.run(PROMPT, 1).site == f"{SITE}[{UNIT}]"
+    x, y, _ = hooked(family)
+    torch.testing.assert_close(desk.value(SITE), encoded(x, tensors), rtol=1e-4, atol=1e-5)
+    desk.edit(Add(vector=array(2.0)))
+    finished = desk.outcome(desk.resume(free=True))
+    _, _, plain = hooked(family, lambda given, made: made + 2.0 * tensors["W_dec"][UNIT])
+    torch.testing.assert_close(finished.logits, plain, rtol=1e-4, atol=1e-4)
+    assert float((plain - hooked(family)[2]).abs().max()) > 1e-2
+    assert y.shape == x.shape
+
+
+def test_a_stop_that_goes_on_unedited_changes_no_bit(desk: Desk, tmp_path: Path) -> None:
+    saved(desk, tmp_path)
+    straight = desk.outcome(desk.run(PROMPT, 3))
+    desk.open()
+    desk.stop_at(SITE)
+    desk.ask(ask.Watch(session="a", site=f"{SITE}[{UNIT}]"))
+    desk.run(PROMPT, 3)
+    first = desk.value("mlp_out.2")
+    desk.edit(Scale(factor=1.0))
+    assert torch.equal(desk.value("mlp_out.2"), first)
+    desk.resume()
+    desk.back(1)
+    assert torch.equal(desk.value("mlp_out.2"), first)
+    desk.clear()
+    assert desk.outcome(desk.resume(free=True)) == straight
+
+
+def test_without_the_error_term_the_mlp_makes_what_the_features_make(desk: Desk, family: str, tmp_path: Path) -> None:
+    tensors = saved(desk, tmp_path, error_term=False)
+    desk.steer(SITE, Scale(factor=1.0))
+    finished = desk.outcome(desk.run(PROMPT, 1))
+
+    def spliced(given: Tensor, made: Tensor) -> Tensor:
+        return encoded(given, tensors) @ tensors["W_dec"] + tensors["b_dec"]
+
+    torch.testing.assert_close(finished.logits, hooked(family, spliced)[2], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_sweep_over_features_is_that_of_plain_hooks(desk: Desk, family: str, tmp_path: Path, mode: Any) -> None:
+    tensors = saved(desk, tmp_path)
+    swept = ask.Sweep(
+        session="a",
+        corrupted=PROMPT,
+        site=f"{SITE}[*]",
+        over=("neuron",),
+        metrics=("logit(17)",),
+        edit=Zero(),
+        mode=mode,
+    )
+    found = to_tensor(desk.ask(swept).measured[0].values)
+    x, _, _ = hooked(family)
+    features = encoded(x, tensors)
+    for unit in (0, UNIT, 31):
+        written = features[:, unit, None] * tensors["W_dec"][unit]
+        plain = hooked(family, lambda given, made, written=written: made - written)[2]
+        assert abs(float(found[unit]) - float(plain[17])) < 1e-3
+    assert found.unique().numel() > 10
+
+
+def test_the_lens_reads_what_features_write(desk: Desk, family: str, tmp_path: Path) -> None:
+    tensors = saved(desk, tmp_path)
+    desk.stop_at(SITE)
+    desk.run(PROMPT, 1)
+    features = encoded(hooked(family)[0], tensors)
+    written = features @ tensors["W_dec"] + tensors["b_dec"]
+    read = desk.ask(ask.Lens(session="a", site=SITE, top=1))
+    assert [row.top[0].token for row in read.rows] == desk.engine.forward.lens(written).argmax(-1).tolist()
+
+
+def test_it_goes_with_a_checkpoint(tmp_path: Path) -> None:
+    one, other = pair_of("llama")
+    for desk in (one, other):
+        tensors = saes.drawn(desk.engine.anatomy.hidden_size)
+        add(desk, saes.saved(tmp_path, tensors, "transcoder"), "mlp_in.2", "trans")
+        desk.open()
+    one.stop_at(f"{SITE}[{UNIT}]")
+    one.run(PROMPT, 3)
+    one.edit(Add(vector=array(1.5)))
+    carry(one, other)
+    assert same(reading(one), reading(other))
+    assert same(future(one), future(other))
+    for desk in (one, other):
+        desk.close_all()
+        desk.ask(ask.RemoveModule(name="trans"))
+
+
+def test_one_of_another_model_or_place_is_said(desk: Desk, tmp_path: Path) -> None:
+    tensors = saes.drawn(desk.engine.anatomy.hidden_size)
+    wide = {**tensors, "W_dec": torch.cat([tensors["W_dec"]] * 2, -1), "b_dec": torch.cat([tensors["b_dec"]] * 2)}
+    with pytest.raises(UsageError, match=r"The transcoder writes 64 numbers at each position, and the MLP makes 32"):
+        add(desk, saes.saved(tmp_path / "wide", wide, "transcoder"), "mlp_in.2", "trans")
+    elsewhere = {"hook_name": "blocks.2.hook_mlp_in", "hook_name_out": "blocks.3.hook_mlp_out"}
+    add(desk, saes.saved(tmp_path / "e", tensors, "transcoder", metadata=elsewhere), "mlp_in.2", "trans")
+    with pytest.raises(InvalidEdit, match=r"its files say that it writes to blocks\.3\.hook_mlp_out"):
+        desk.steer("trans.2[1]")
