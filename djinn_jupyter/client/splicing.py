@@ -55,8 +55,8 @@ class Splice:
 
 @typed
 def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
-    """Measure the loss with the reconstruction of an added SAE in place of the point that it reads, error term left
-    out, beside the loss of the model and the one with the point at zero. `module` is where it is read, such as
+    """Measure the loss with the reconstruction of an added SAE or transcoder in place of the point that it writes, error
+    term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read, such as
     "sae.4"; prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module that
     writes nothing back; MeasurementEnded; WorkInterrupted.
 
@@ -67,12 +67,13 @@ def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     (True, True)
     """
     told = _added(engine.channel, module)
+    written = told.writes or told.at
     listed = tuple(given_prompts(prompts))
     with interruptible("The measurement", lambda: ("", None)):
         model = engine.loss(listed)
-        zeroed = _under(engine.channel, told.at, zero(), listed)
+        zeroed = _under(engine.channel, written, zero(), listed)
         return Splice(
-            module=told.site, at=told.at, model=model, spliced=_spliced(engine.channel, told, listed), zeroed=zeroed
+            module=told.site, at=written, model=model, spliced=_spliced(engine.channel, told, listed), zeroed=zeroed
         )
 
 

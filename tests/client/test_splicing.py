@@ -80,3 +80,17 @@ def test_what_cannot_be_spliced_is_one_sentence(engine: RemoteEngine, sae: saes.
     with pytest.raises(UsageError, match=r"has other files now than sae\.1 was added from"):
         dj.splice(engine, "sae.1", PROMPTS)
     assert sorted(one.site for one in engine.added_modules()) == ["sae.1", "told.1"]
+
+
+def test_a_transcoder_stands_in_place_of_what_its_mlp_makes(engine: RemoteEngine, tmp_path: Path) -> None:
+    tensors = saes.drawn(engine.description.hidden_size)
+    engine.add_module("trans", saes.saved(tmp_path / "trans", tensors, "transcoder"), at="mlp_in.1")
+    found = dj.splice(engine, "trans.1", PROMPTS)
+    engine.remove_module("trans")
+    session = engine.session("zeroed", fresh=True)
+    session.steer("mlp_out.1", dj.zero())
+    zeroed = session.loss(PROMPTS)
+    session.close()
+    assert found.at == "mlp_out.1"
+    assert all(np.array_equal(one, other) for one, other in zip(found.zeroed, zeroed, strict=True))
+    assert found.spliced.loss != found.model.loss
