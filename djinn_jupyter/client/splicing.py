@@ -55,10 +55,10 @@ class Splice:
 
 @typed
 def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
-    """Measure the loss with the reconstruction of an added SAE or transcoder in place of the point that it writes, error
-    term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read, such as
-    "sae.4"; prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module that
-    writes nothing back; MeasurementEnded; WorkInterrupted.
+    """Measure the loss with the reconstruction of an added SAE or transcoder in place of the point that it writes,
+    error term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read,
+    such as "sae.4"; prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module
+    that writes nothing back; MeasurementEnded; WorkInterrupted.
 
     >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
     'sae.4'

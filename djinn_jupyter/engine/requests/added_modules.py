@@ -34,6 +34,11 @@ class AddedModuleRequests:
     @handles(ask.AddModule, changes=False)
     def add_module(self, request: ask.AddModule, holder: Holder) -> Steps | ModuleAdded:
         session = require_empty(self._sessions.find(request.session), "add a module", "engine.add_module")
+        if request.form.kind == "transcoder" and self._runtime.forward.split:
+            raise UsageError(
+                "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "
+                "load it in an engine without."
+            )
         arrays = _arrays(request)
         inputs, features = checks.widths_of(request.form, arrays)
         point = point_of(request.name, request.at, self._runtime.forward.anatomy, inputs)

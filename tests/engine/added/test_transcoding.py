@@ -163,6 +163,12 @@ def test_it_goes_with_a_checkpoint(tmp_path: Path) -> None:
         desk.ask(ask.RemoveModule(name="trans"))
 
 
+def test_a_split_model_takes_none(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.engine.forward, "split", True)
+    with pytest.raises(UsageError, match="A model that --tensor-parallel splits takes no transcoder"):
+        saved(desk, tmp_path)
+
+
 def test_one_of_another_model_or_place_is_said(desk: Desk, tmp_path: Path) -> None:
     tensors = saes.drawn(desk.engine.anatomy.hidden_size)
     wide = {**tensors, "W_dec": torch.cat([tensors["W_dec"]] * 2, -1), "b_dec": torch.cat([tensors["b_dec"]] * 2)}
