@@ -178,7 +178,8 @@ def _shown(entries: Sequence[Entry]) -> list[str]:
 def _row(entry: Entry, name: str) -> tuple[str, ...]:
     found = entry.found
     up = time.strftime("%H:%M:%S", time.gmtime(max(0.0, time.time() - entry.started)))
-    return name, *(str(value) for value in (found.dtype, found.device, found.attention, entry.pid)), up
+    device = found.device if found.tensor_parallel == 1 else f"{found.device} x {found.tensor_parallel}"
+    return name, *(str(value) for value in (found.dtype, device, found.attention, entry.pid)), up
 
 
 def _address(entry: Entry) -> list[str]:

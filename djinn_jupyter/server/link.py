@@ -43,9 +43,10 @@ def load_words(identity: Identity, at: str | None = None, key: str | None = None
     way = [f"--{name} {_quoted(value)}" for name, value in (("at", at), ("key", key)) if value]
     named = {name: getattr(identity, name) for name in ("revision", "dtype", "device", "attention")}
     options = [f"{flag_of(name)} {_quoted(value)}" for name, value in named.items() if value]
+    ranks = [f"--tensor-parallel {identity.tensor_parallel}"] if identity.tensor_parallel > 1 else []
     random = [f"--random-weights --random-seed {identity.random_seed}"] if identity.random_weights else []
     copy = [f"--copy {identity.copy}"] if identity.copy > 1 else []
-    return " ".join([_quoted(identity.model), *options, *random, *copy, *way])
+    return " ".join([_quoted(identity.model), *options, *ranks, *random, *copy, *way])
 
 
 def _quoted(text: str) -> str:

@@ -88,7 +88,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, wanted: Identity) -> bool:
         """True if a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""
-        told_apart = ("random_weights", "random_seed", "copy")
+        told_apart = ("random_weights", "random_seed", "tensor_parallel", "copy")
         if any(getattr(wanted, name) != getattr(self.identity, name) for name in told_apart):
             return False
         if wanted.model not in (self.identity.model, self.found.model):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.cli.main import main
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
@@ -64,8 +65,12 @@ def test_a_killed_rank_ends_in_a_sentence_and_the_session_comes_back(model: Path
     assert back.resume().tokens == plain.tokens
 
 
-def test_the_ranks_end_with_an_engine_that_is_killed(model: Path) -> None:
+def test_the_ranks_are_listed_and_end_with_an_engine_that_is_killed(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = load(model)
+    assert main(["list"]) == 0
+    assert "cpu x 2" in capsys.readouterr().out
     (rank,) = ranks_of(engine)
     assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)

@@ -58,6 +58,7 @@ def test_what_is_no_entry_is_refused() -> None:
         (Identity(model="demo", device="cuda"), False),
         (Identity(model="other"), False),
         (Identity(model="demo", random_weights=True), False),
+        (Identity(model="demo", tensor_parallel=2), False),
     ],
 )
 def test_a_load_means_a_running_engine_when_all_that_it_names_agrees(wanted: Identity, serves: bool) -> None:
@@ -68,6 +69,12 @@ def test_a_load_that_leaves_open_what_was_named_then_means_another_engine() -> N
     assert not _entry(dtype="bfloat16").serves(Identity(model="demo"))
 
 
+def test_a_split_model_is_another_engine() -> None:
+    split = _entry(tensor_parallel=2)
+    assert split.serves(Identity(model="demo", tensor_parallel=2))
+    assert not split.serves(Identity(model="demo"))
+
+
 def test_slugs_are_readable_short_and_different() -> None:
     identities = [Identity(model="demo"), Identity(model="demo", dtype="float32"), Identity(model="/a/b c/demo")]
     slugs = [identity.slug() for identity in identities]
@@ -75,7 +82,7 @@ def test_slugs_are_readable_short_and_different() -> None:
     assert all(slug.startswith("demo-") and len(slug) < 60 and "/" not in slug for slug in slugs)
 
 
-def _entry(dtype: str | None = None) -> Entry:
+def _entry(dtype: str | None = None, tensor_parallel: int = 1) -> Entry:
     return Entry(
         version="1",
         pid=1,
@@ -83,7 +90,7 @@ def _entry(dtype: str | None = None) -> Entry:
         host="h",
         boot="b",
         started=3.0,
-        identity=Identity(model="demo", dtype=dtype),
+        identity=Identity(model="demo", dtype=dtype, tensor_parallel=tensor_parallel),
         found=Identity(model="demo", dtype=dtype or "float32", device="cpu", attention="sdpa"),
         options=Options(),
         commands="ipc://x/commands",
