@@ -16,10 +16,12 @@ from djinn_jupyter._version import __version__ as __version__
 if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.attributing import attribute as attribute
+    from djinn_jupyter.client.circuits import Circuit as Circuit
     from djinn_jupyter.client.circuits import auroc as auroc
     from djinn_jupyter.client.circuits import circuit as circuit
     from djinn_jupyter.client.circuits import circuit_curve as circuit_curve
     from djinn_jupyter.client.direct import direct as direct
+    from djinn_jupyter.client.edges import Edges as Edges
     from djinn_jupyter.client.edges import edges as edges
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
@@ -80,6 +82,8 @@ _HOMES = {
     "Grid": "client.grid",
     "Reproduction": "client.reproduction",
     "Losses": "client.scoring",
+    "Edges": "client.edges",
+    "Circuit": "client.circuits",
     "HeadScores": "client.heads",
     "HeadPatterns": "client.heads",
     "Splice": "client.splicing",

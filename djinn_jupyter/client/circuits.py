@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
 from djinn_jupyter.client.edges import Edges, session_like
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edges import EdgeRecipe
+from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
 from djinn_jupyter.wire.replies import CircuitsRun
 
 if TYPE_CHECKING:
@@ -27,25 +30,47 @@ Numbers = tuple[tuple[int, int], ...]
 SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # those of MIB
 
 
-class Circuit(Tabular):
+class Circuit(Measurement):
     """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
     `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
     as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
-    `interval` bounds it, None of one pair."""
+    `interval` bounds it, None of one pair. `of` counts the edges that there are, and `scores` are those of its own."""
 
-    def __init__(
-        self, found: Edges, numbers: Numbers, replies: Sequence[CircuitsRun], at: int, interval: Interval
-    ) -> None:
+    _kind = CIRCUIT
+
+    def __init__(self, replies: Sequence[CircuitsRun], *, scores: Sequence[float], of: int, drawn: Interval) -> None:
         import numpy as np
 
-        self.found, self.replies, self.engine = found, tuple(replies), found.engine
-        self.edges = [(found.writers[writer], found.readers[reader]) for writer, reader in numbers]
-        self.scores = [float(found.values[edge]) for edge in numbers]
-        self.values: np.ndarray[Any, Any] = np.array([one.values[at] for one in replies])
+        self.replies, self.scores, self.of, self.drawn = tuple(replies), list(scores), of, drawn
+        self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
+        self.tokens = lines_of(replies)
+        first = replies[0]
+        assert first.made is not None
+        self.edges = [(first.writers[writer], first.readers[at]) for writer, at in first.made.asked.circuits[0]]
+        self.values: np.ndarray[Any, Any] = np.array([one.values[0] for one in replies])
         self.corrupted: np.ndarray[Any, Any] = np.array([one.corrupted for one in replies])
         self.clean: np.ndarray[Any, Any] = np.array([one.clean for one in replies])
-        self.faithfulness, self.interval = faithfulness_of(self.values, self.corrupted, self.clean, interval)
-        self.confidence = interval.confidence
+        self.faithfulness, self.interval = faithfulness_of(self.values, self.corrupted, self.clean, drawn)
+
+    @property
+    def _content(self) -> KeptCircuit:
+        drawn = {name: getattr(self.drawn, name) for name in ("confidence", "resamples", "seed")}
+        values = from_numpy(self.values)
+        return KeptCircuit(values=values, replies=self.replies, scores=tuple(self.scores), edges=self.of, **drawn)
+
+    @classmethod
+    def _with_content(cls, content: KeptCircuit) -> Circuit:
+        drawn = Interval(confidence=content.confidence, resamples=content.resamples, seed=content.seed)
+        return cls(content.replies, scores=content.scores, of=content.edges, drawn=drawn)
+
+    def again(self, channel: Channel) -> Circuit:
+        """Return the same circuit, run anew."""
+        replies = [_run(channel, one.made.asked, one.made) for one in self.replies if one.made is not None]
+        return Circuit(replies, scores=self.scores, of=self.of, drawn=self.drawn)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the pair of the metric at this index."""
+        return {"pair": index[0]}
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -58,7 +83,7 @@ class Circuit(Tabular):
     def __repr__(self) -> str:
         low_high = "" if self.interval is None else " ({:.1%} to {:.1%})".format(*self.interval)
         pairs = f", {len(self.replies)} pairs" if len(self.replies) > 1 else ""
-        return f"{len(self):,} of {len(self.found):,} edges: faithfulness {self.faithfulness:.1%}{low_high}{pairs}"
+        return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:.1%}{low_high}{pairs}"
 
 
 class CircuitCurve(Tabular):
@@ -228,26 +253,37 @@ class _Runs:
 
     def of(self, circuits: Sequence[Numbers]) -> list[Circuit]:
         """Return each circuit, run on all pairs."""
-        replies = [self._run(*asked) for asked in self._requests(circuits)]
-        return [Circuit(self.found, numbers, replies, at, self.interval) for at, numbers in enumerate(circuits)]
+        runs = [_run(self.engine.channel, *asked) for asked in self._requests(circuits)]
+        return [
+            Circuit(
+                [_alone(one, at) for one in runs],
+                scores=[float(self.found.values[edge]) for edge in numbers],
+                of=len(self.found),
+                drawn=self.interval,
+            )
+            for at, numbers in enumerate(circuits)
+        ]
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[tuple[ask.RunCircuits, EdgeRecipe]]:
         for reply in self.found.replies:
             if reply.made is None:
                 raise UsageError("These edges do not say of which lines they are; score them anew with dj.edges.")
             asked = reply.made.asked
-            request = ask.RunCircuits(
-                session="edges",
-                corrupted=asked.corrupted,
-                clean=asked.clean,
-                metric=asked.metric,
-                circuits=tuple(circuits),
-            )
-            yield request, reply.made
+            lines = {"corrupted": asked.corrupted, "clean": asked.clean}
+            yield ask.RunCircuits(session="edges", metric=asked.metric, circuits=tuple(circuits), **lines), reply.made
 
-    def _run(self, request: ask.RunCircuits, made: EdgeRecipe) -> CircuitsRun:
-        with session_like(self.engine, "circuit", made) as name:
-            return ask_for(self.engine.channel, msgspec.structs.replace(request, session=name), CircuitsRun)
+
+def _run(channel: Channel, request: ask.RunCircuits, made: EdgeRecipe | CircuitRecipe) -> CircuitsRun:
+    with session_like(channel, "circuit", made) as name:
+        return ask_for(channel, msgspec.structs.replace(request, session=name), CircuitsRun)
+
+
+def _alone(run: CircuitsRun, at: int) -> CircuitsRun:
+    """Return the part of a run that is of one circuit."""
+    assert run.made is not None
+    asked = msgspec.structs.replace(run.made.asked, circuits=(run.made.asked.circuits[at],))
+    made = msgspec.structs.replace(run.made, asked=asked)
+    return msgspec.structs.replace(run, values=(run.values[at],), made=made)
 
 
 def auroc(found: Edges, known: Iterable[NamedEdge]) -> float:

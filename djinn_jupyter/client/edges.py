@@ -11,11 +11,13 @@ import msgspec
 from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy, token_ids
-from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.edge_files import EDGES, KeptEdges, circumstances, lines_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
-from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of
 from djinn_jupyter.client.temporary import temporary_session
@@ -33,12 +35,14 @@ STRONGEST: Final = 10
 ANY_SESSION: Final = "edges"
 
 
-class Edges(Tabular):
+class Edges(Measurement):
     """`values` are float64 [writers, readers], NaN where a writer is not before a reader: by how much the metric would
     change, to first order, if that reader got what that writer writes in the clean line. `corrupted` and `clean` are
     the metrics of the two lines. Of several pairs all are means, and `by_pair` has the scores of each. `engine` is the
-    engine's name in views, None where it is no process of its own. `exact` is NaN but at the edges that were patched
-    exactly too, None where none was."""
+    engine's name in views, None where it is no process of its own. `exact` is NaN but at the edges that were `patched`
+    exactly too, None where none was. `tokens` are the corrupted and the clean line of each pair."""
+
+    _kind = EDGES
 
     def __init__(
         self,
@@ -46,12 +50,14 @@ class Edges(Tabular):
         *,
         paired: bool = False,
         engine: str | None = None,
-        exact: np.ndarray[Any, Any] | None = None,
+        patched: Sequence[EdgesAttributed] = (),
     ) -> None:
         import numpy as np
 
         first = replies[0]
-        self.replies, self.paired, self.engine, self.exact = tuple(replies), paired, engine, exact
+        self.replies, self.patched, self.paired, self.engine = tuple(replies), tuple(patched), paired, engine
+        self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
+        self.tokens = lines_of(replies)
         self.writers, self.readers = first.writers, first.readers
         self.steps, self.method = first.steps, first.method
         self.metrics = tuple(one.metric for one in replies)
@@ -60,6 +66,28 @@ class Edges(Tabular):
         self.clean = float(np.mean([one.clean for one in replies]))
         self.by_pair: np.ndarray[Any, Any] = np.stack([to_numpy(one.scores) for one in replies])
         self.values: np.ndarray[Any, Any] = self.by_pair.mean(axis=0)
+        each = [to_numpy(one.scores) for one in patched]
+        self.exact: np.ndarray[Any, Any] | None = np.stack(each).mean(axis=0) if each else None
+
+    @property
+    def _content(self) -> KeptEdges:
+        return KeptEdges(paired=self.paired, replies=self.replies, patched=self.patched)
+
+    @classmethod
+    def _with_content(cls, content: KeptEdges) -> Edges:
+        return cls(content.replies, paired=content.paired, patched=content.patched)
+
+    def again(self, channel: Channel) -> Edges:
+        """Return the same edges, scored anew."""
+        each, exact = (
+            [scored(channel, one.made.asked, one.made) for one in replies if one.made is not None]
+            for replies in (self.replies, self.patched)
+        )
+        return Edges(each, paired=self.paired, engine=self.engine, patched=exact)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the writer and the reader of the score at this index."""
+        return {"writer": self.writers[index[0]], "reader": self.readers[index[1]]}
 
     @property
     def metric(self) -> str:
@@ -172,11 +200,11 @@ def edges(
         raise UsageError("The edges of the largest scores of gradients are patched too with top, from 1 on.")
     metrics = metrics_of(metric, len(pairs))
     asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(pairs, metrics, strict=True)]
-    found = Edges([_scored(engine, one) for one in asked], paired=paired, engine=name_of(engine))
+    found = Edges([scored(engine.channel, one) for one in asked], paired=paired, engine=name_of(engine))
     if top is None:
         return found
-    patched = Edges([_scored(engine, one, made) for one, made in _patching(found, top)], paired=paired)
-    return Edges(found.replies, paired=paired, engine=found.engine, exact=patched.values)
+    patched = [scored(engine.channel, one, made) for one, made in _patching(found, top)]
+    return Edges(found.replies, paired=paired, engine=found.engine, patched=patched)
 
 
 def metrics_of(metric: str | Sequence[str], pairs: int) -> tuple[str, ...]:
@@ -210,19 +238,20 @@ def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, Edge
         yield msgspec.structs.replace(reply.made.asked, method="exact", steps=1, chosen=edges), reply.made
 
 
-def _scored(engine: RemoteEngine, request: ask.AttributeEdges, made: EdgeRecipe | None = None) -> EdgesAttributed:
-    with session_like(engine, "edges", made) as name:
-        return ask_for(engine.channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
+def scored(channel: Channel, request: ask.AttributeEdges, made: EdgeRecipe | None = None) -> EdgesAttributed:
+    """Return the scores of a request, computed as those were whose recipe this is."""
+    with session_like(channel, "edges", made) as name:
+        return ask_for(channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
 
 
 @contextmanager
-def session_like(engine: RemoteEngine, kind: str, made: EdgeRecipe | CircuitRecipe | None) -> Iterator[str]:
+def session_like(channel: Channel, kind: str, made: EdgeRecipe | CircuitRecipe | None) -> Iterator[str]:
     """Open a session for the time of one piece of work, which computes as that did whose recipe this is."""
-    with temporary_session(engine.channel, kind) as name:
-        session = RemoteSession(engine.channel, name)
+    with temporary_session(channel, kind) as name:
+        session = RemoteSession(channel, name)
         if made is not None and made.attention is not None:
             session.attend(made.attention)
-        adapter = None if made is None else same_adapter(engine.channel, made.adapter)
+        adapter = None if made is None else same_adapter(channel, made.adapter)
         if adapter is not None:
             session.adapter = adapter
         yield name

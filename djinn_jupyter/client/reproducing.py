@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.client.arguments import shown, typed
+from djinn_jupyter.client.circuits import Circuit
+from djinn_jupyter.client.edge_files import CIRCUIT, EDGES
+from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.heads import HeadPatterns, HeadScores
@@ -19,7 +22,13 @@ from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.sweeping import OnProgress
 from djinn_jupyter.errors import DjinnError, UsageError
 
-MEASUREMENTS: Final = ((LOSSES, Losses), (SCORES, HeadScores), (PATTERNS, HeadPatterns))
+MEASUREMENTS: Final = (
+    (LOSSES, Losses),
+    (SCORES, HeadScores),
+    (PATTERNS, HeadPatterns),
+    (EDGES, Edges),
+    (CIRCUIT, Circuit),
+)
 SHARED: Final = (
     'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
 )
@@ -28,7 +37,8 @@ SHARED: Final = (
 @typed
 def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnProgress | None = None) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
-    `dj.attribute`), losses, head scores or patterns; or the file of one. The engine may be another one, of another day.
+    `dj.attribute`), losses, head scores, patterns, edges or a circuit; or the file of one. The engine may be another
+    one, of another day.
 
     In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same
     cells share each pass as then, unless a pass takes too long here or finds less memory; where they do not, bits may
@@ -52,7 +62,10 @@ def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnProgress |
             return reproduced_grid(engine, kept, on_progress)
         if isinstance(kept, Measurement):
             return _measured(engine, kept)
-    raise UsageError(f"Grids, losses, head scores and patterns are computed again; {shown(result)} is none of these.")
+    raise UsageError(
+        "Grids, losses, head scores, patterns, edges and circuits are computed again; "
+        f"{shown(result)} is none of these."
+    )
 
 
 def _read(path: Path) -> Result:

@@ -18,7 +18,7 @@ from djinn_jupyter.wire.texts import in_quotes
 class ReproducingMagics(Group):
     @verb(option("result", metavar="FILE|NAME", help="a file that save wrote, or a variable"), KEEP)
     def djinn_reproduce(self, args: Namespace) -> None:
-        """Compute a grid, losses or head scores again from the recipe, and say "The same bits", or what differs."""
+        """Compute a grid, losses, head scores, edges or a circuit again, and say "The same bits", or what differs."""
         progress = Redrawn(self.state.screen, at_once=False)
         found = reproducing.reproduce(
             self.state.engine,

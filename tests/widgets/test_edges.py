@@ -6,8 +6,11 @@ import itertools
 import json
 import re
 
+import msgspec
+import numpy as np
 import pytest
 
+from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.widgets.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
 from djinn_jupyter.widgets.edges import MIME, MOST, edges_view
@@ -121,13 +124,12 @@ def test_lines_of_no_session_are_read_from_none() -> None:
 
 
 def test_what_was_patched_exactly_stands_beside_the_score() -> None:
-    import numpy as np
-
     scored = edged.found()
     exact = np.full(scored.values.shape, np.nan)
     [(writer, reader, _), *_] = scored.top(2)
     exact[scored.writers.index(writer), scored.readers.index(reader)] = 0.125
-    view = edges_view(Edges(scored.replies, engine="demo-1", exact=exact), top=2)
+    patched = [msgspec.structs.replace(scored.replies[0], scores=from_numpy(exact))]
+    view = edges_view(Edges(scored.replies, engine="demo-1", patched=patched), top=2)
     assert view.plain.splitlines()[1].split() == ["writer", "reader", "score", "exact"]
     assert view.plain.splitlines()[2].endswith("0.125")
     assert [one["exact"] for one in view._repr_mimebundle_()[MIME]["edges"]] == ["0.125", ""]
