@@ -15,6 +15,7 @@ import {
   BreakpointDescription,
   LiveEngine,
   LiveSession,
+  AddedModuleDescription,
   ModuleDescription,
   SessionSwapped,
   StopDescription,
@@ -48,6 +49,8 @@ export interface IDjinn extends IObservableDisposable {
   ): Promise<Answers[K]>;
   /** The modules of an engine's model, asked for once: they do not change. Rejects with `RequestRefused`. */
   modules(engine: string): Promise<readonly ModuleDescription[]>;
+  /** The modules that the user has added to the model, as they are now. Rejects with `RequestRefused`. */
+  addedModules(engine: string): Promise<readonly AddedModuleDescription[]>;
 
   resume(place: Place, free?: boolean): Promise<void>;
   pause(place: Place): Promise<void>;

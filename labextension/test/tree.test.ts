@@ -31,6 +31,39 @@ test('an open layer shows its points in their order, and its modules behind one 
   expect(labels([layerId(1), 'modules of 1'])).toContain('mlp');
 });
 
+test('an added module is a row of its layer, and leads to its features', () => {
+  const added = {
+    name: 'sae',
+    site: 'sae.1',
+    at: 'resid_post.1',
+    kind: 'sae',
+    activation: 'jumprelu',
+    inputs: 8,
+    features: 48,
+    folder: '/saes/one',
+    digest: 'd',
+    bytes_held: 1,
+    error_term: true,
+    why_not_edited: null,
+    missing: null,
+    note: null
+  } as const;
+  const rows = treeRows(MODEL, MODULES, new Set([layerId(1), layerId(2)]), [added]);
+  const found = rows.filter(({ label }) => label === 'sae');
+  expect(found).toEqual([
+    {
+      id: 'sae.1',
+      label: 'sae',
+      detail: '48 of resid_post.1',
+      depth: 1,
+      site: 'sae.1',
+      readOnly: false,
+      open: null
+    }
+  ]);
+  expect(stopRow(rows, 'sae.1[17]')).toBe('sae.1');
+});
+
 test('a row leads to its site; a layer to its output; a module that runs twice a pass to none', () => {
   const rows = treeRows(MODEL, MODULES, new Set([layerId(1), 'modules of 1']));
   const site = (id: string): string | null | undefined => rows.find(row => row.id === id)?.site;

@@ -74,13 +74,13 @@ class SiteScope:
     def _value_rows(self) -> list[float]:
         """Return the only number of each row."""
         if self._values is None:
-            part = self.site_value.units(self.site.selector).flatten(1)
-            if part.shape[1] != 1:
+            part = self.site_value.units(self.site.selector)
+            if part.numel() != len(part):
                 raise InvalidCondition(
-                    f"value is of one feature, and {self.site} has {part.shape[1]}: name one, as in "
+                    f"value is of one feature, and {self.site} has {part.numel() // len(part)}: name one, as in "
                     f"{self.site.whole()}[0]; norm is of several."
                 )
-            self._values = part[:, 0].to(torch.float32).tolist()
+            self._values = part.flatten().tolist()
         return self._values
 
     def _logits(self) -> Tensor:

@@ -1,7 +1,12 @@
 /* The model as rows of a tree: layers with their points and modules, which are open, where a row leads. Pure. */
 
 import { modelPoints, pointsOf, spelled } from './places';
-import { ModelDescription, ModuleDescription, PointDescription } from '../wire';
+import {
+  AddedModuleDescription,
+  ModelDescription,
+  ModuleDescription,
+  PointDescription
+} from '../wire';
 
 export interface TreeRow {
   readonly id: string;
@@ -20,12 +25,13 @@ export interface TreeRow {
 export function treeRows(
   model: ModelDescription,
   modules: readonly ModuleDescription[],
-  open: ReadonlySet<string>
+  open: ReadonlySet<string>,
+  added: readonly AddedModuleDescription[] = []
 ): TreeRow[] {
   const layers = Array.from({ length: model.layers }, (_, layer) => layer);
   return [
     ...modelPoints(model, 'before').map(point => pointRow(point, null, 0)),
-    ...layers.flatMap(layer => layerRows(model, modules, open, layer)),
+    ...layers.flatMap(layer => layerRows(model, modules, open, added, layer)),
     ...modelPoints(model, 'after').map(point => pointRow(point, null, 0))
   ];
 }
@@ -38,6 +44,7 @@ function layerRows(
   model: ModelDescription,
   modules: readonly ModuleDescription[],
   open: ReadonlySet<string>,
+  added: readonly AddedModuleDescription[],
   layer: number
 ): TreeRow[] {
   const id = layerId(layer);
@@ -56,7 +63,22 @@ function layerRows(
     return [head];
   }
   const points = pointsOf(model, layer).map(point => pointRow(point, layer, 1));
-  return [head, ...points, ...moduleRows(modules, open, layer)];
+  return [head, ...points, ...addedRows(added, layer), ...moduleRows(modules, open, layer)];
+}
+
+/** SAEs and their like, each as a site of its layer: the whole of its features. */
+function addedRows(added: readonly AddedModuleDescription[], layer: number): TreeRow[] {
+  return added
+    .filter(({ name, site }) => site === `${name}.${layer}`)
+    .map(({ name, site, at, features, why_not_edited: why }) => ({
+      id: site,
+      label: name,
+      detail: `${features} of ${at}`,
+      depth: 1,
+      site,
+      readOnly: why !== null,
+      open: null
+    }));
 }
 
 function pointRow(point: PointDescription, layer: number | null, depth: number): TreeRow {

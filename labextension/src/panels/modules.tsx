@@ -6,7 +6,7 @@ import * as React from 'react';
 import { Place } from '../models/live';
 import { IDjinn } from '../tokens';
 import { TreeRow, inside, plainSite, stopRow, treeRows } from '../models/tree';
-import { BreakpointDescription, ModuleDescription } from '../wire';
+import { AddedModuleDescription, BreakpointDescription, ModuleDescription } from '../wire';
 import { Empty, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 
@@ -33,18 +33,45 @@ export function useModules(service: IDjinn, engine: string | null): readonly Mod
   return found && found.engine === engine ? found.modules : NO_MODULES;
 }
 
+const NONE_ADDED: readonly AddedModuleDescription[] = [];
+
+/** The modules that the user has added, asked for again when the session moves: a notebook adds them meanwhile. */
+function useAdded(
+  service: IDjinn,
+  engine: string | null,
+  moved: string
+): readonly AddedModuleDescription[] {
+  const [found, setFound] = React.useState({ engine, added: NONE_ADDED });
+  React.useEffect(() => {
+    let wanted = true;
+    if (engine !== null) {
+      service.addedModules(engine).then(
+        added => wanted && setFound({ engine, added }),
+        () => undefined // the tree is there without them
+      );
+    }
+    return () => {
+      wanted = false;
+    };
+  }, [service, engine, moved]);
+  return found.engine === engine ? found.added : NONE_ADDED;
+}
+
 export function Modules({ service, trans }: PanelProps): React.JSX.Element {
   const model = useModel(service);
   const [sight, seen] = useInSight<HTMLDivElement>();
   const { chosen, engine, session } = model;
   const modules = useModules(service, seen ? (chosen?.engine ?? null) : null);
+  const { state, stopped_at, breakpoints = [] } = session?.described ?? {};
+  const moved = [state, stopped_at, ...breakpoints.map(({ site }) => site)].join(' ');
+  const added = useAdded(service, seen ? (chosen?.engine ?? null) : null, moved);
   const description = engine?.found.description ?? null;
   return (
     <div ref={sight} className="djinn-Modules-body">
       {chosen && description && session ? (
         <Tree
           key={chosen.engine}
-          rowsOf={open => treeRows(description, modules, open)}
+          rowsOf={open => treeRows(description, modules, open, added)}
           breakpoints={session.described.breakpoints}
           stop={session.described.stopped_at}
           place={chosen}

@@ -7,6 +7,7 @@ import { DjinnModel } from '../models/model';
 import { aboutStop } from '../models/refusals';
 import { IDjinn } from '../tokens';
 import {
+  AddedModuleDescription,
   Answers,
   BreakpointDescription,
   Live,
@@ -88,6 +89,11 @@ export class DjinnService implements IDjinn {
     this._modules.set(engine, asked);
     asked.catch(() => this._modules.delete(engine));
     return asked;
+  }
+
+  async addedModules(engine: string): Promise<readonly AddedModuleDescription[]> {
+    const request = { request: 'ListAddedModules' } as const;
+    return (await this.sendRequest<'ListAddedModules'>(engine, request)).modules;
   }
 
   resume(place: Place, free = false): Promise<void> {

@@ -80,6 +80,17 @@ import {
 } from './scoring';
 
 import {
+  MoveSettled,
+  ProvenanceRead,
+  SentAway,
+} from './moving';
+
+import {
+  Inspected,
+  PassRead,
+} from './passes';
+
+import {
   Collected,
 } from './collecting';
 

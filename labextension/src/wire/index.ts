@@ -31,6 +31,8 @@ export * from './added_modules';
 export * from './weights';
 export * from './heads';
 export * from './scoring';
+export * from './moving';
+export * from './passes';
 export * from './collecting';
 export * from './replies';
 export * from './events';

@@ -59,6 +59,10 @@ import {
   RemoveModule,
 } from './added_modules';
 
+import {
+  ReadPass,
+} from './passes';
+
 export interface ListModules {
   readonly request: 'ListModules';
 }

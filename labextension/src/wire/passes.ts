@@ -1,0 +1,41 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+} from './values';
+
+import {
+  Snapshot,
+  StopIdentity,
+} from './nouns';
+
+export interface Inspected {
+  readonly reply: 'Inspected';
+  readonly snapshot: Snapshot;
+  readonly not_kept: string | null;
+}
+
+/**
+ * Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
+ * from there with the edits made so far, and with `logits` those of all its positions.
+ */
+export interface ReadPass {
+  readonly request: 'ReadPass';
+  readonly session: string;
+  readonly sites?: readonly string[];
+  readonly ahead?: boolean;
+  readonly logits?: boolean;
+}
+
+/**
+ * The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
+ * the pass, vocabulary].
+ */
+export interface PassRead {
+  readonly reply: 'PassRead';
+  readonly stop: StopIdentity;
+  readonly sites: readonly string[];
+  readonly values: readonly ArrayJson[];
+  readonly logits: ArrayJson | null;
+  readonly not_kept: string | null;
+}
