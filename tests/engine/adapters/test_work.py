@@ -86,7 +86,9 @@ def test_a_sweep_of_its_lines_is_that_of_pefts_model(desk: Desk, peft: Desk, sit
     found, plain = (swept(one, adapter, mode="exact", site=site) for one, adapter in ((desk, "sql"), (peft, None)))
     assert torch.equal(values(found), values(plain))
     assert found.made.adapter.name == "sql"
-    assert not torch.equal(values(swept(desk, None, mode="exact", site=site)), values(plain))
+    base = swept(desk, None, mode="exact", site=site)
+    assert not torch.equal(values(base), values(plain))
+    assert found.recipe != base.recipe  # neither goes on from cells of the other
 
 
 def test_cells_of_a_fast_sweep_are_computed_alone_and_it_says_so(desk: Desk, peft: Desk) -> None:
