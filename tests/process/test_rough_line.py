@@ -19,7 +19,8 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.registry import running_engines
 from tests.process.quickstart import play
@@ -64,6 +65,53 @@ async def test_the_quickstart_over_a_rough_line_is_the_same_to_the_last_bit() ->
             await asyncio.sleep(1.0)
             await line.mend()
             assert await playing == expected
+
+
+@pytest.mark.usefixtures("keys")
+async def test_an_activation_over_a_slow_line_that_is_cut_in_its_midst_is_the_same_to_the_last_bit() -> None:
+    """An array of half a MiB over a line of 200 kB/s; an interrupt first, and then whole."""
+    engine = await asyncio.to_thread(dj.load, "demo", listen="tcp://127.0.0.1:*")
+    near = await asyncio.to_thread(_stopped, engine, "near")
+    assert engine.entry is not None
+    assert engine.entry.listens is not None
+    host, _, port = engine.entry.listens.removeprefix("tcp://").rpartition(":")
+    line = RoughLine(engine=(host, int(port)), delay_seconds=0.025, lost_share=0.0, bytes_per_second=2e5)
+    async with line.standing():
+        with ThreadPoolExecutor(1) as notebook:
+            loop = asyncio.get_running_loop()
+            afar = await loop.run_in_executor(notebook, dj.connect, f"tcp://127.0.0.1:{line.port}")
+            stop = await loop.run_in_executor(notebook, _stopped, afar, "afar")
+            seen: list[int] = []
+
+            def cell() -> bytes:
+                afar.channel.show_receiving(_interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    _ = stop.hidden
+                assert afar.session("afar").describe().state == "paused"
+                afar.channel.show_receiving(lambda progress, *, over: seen.append(progress.received))
+                return bytes(stop.hidden.data)
+
+            reading = loop.run_in_executor(notebook, cell)
+            while not seen:
+                await asyncio.sleep(0.01)
+            line.cut()
+            await asyncio.sleep(1.0)
+            await line.mend()
+            assert await reading == bytes(near.hidden.data)
+            assert 0 < seen[0] < near.hidden.nbytes
+
+
+def _interrupt(progress: ReceivedSoFar, *, over: bool) -> None:
+    if not over:
+        raise KeyboardInterrupt
+
+
+def _stopped(engine: RemoteEngine, name: str) -> dj.Paused:
+    session = engine.session(name, fresh=True)
+    session.breakpoint("resid_post.4")
+    stop = session.run([5 + number % 300 for number in range(1000)], max_new_tokens=1)
+    assert isinstance(stop, dj.Paused)
+    return stop
 
 
 @pytest.fixture
