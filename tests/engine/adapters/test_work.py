@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.sweeps.continuing import recipe_of
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -88,7 +89,11 @@ def test_a_sweep_of_its_lines_is_that_of_pefts_model(desk: Desk, peft: Desk, sit
     assert found.made.adapter.name == "sql"
     base = swept(desk, None, mode="exact", site=site)
     assert not torch.equal(values(base), values(plain))
-    assert found.recipe != base.recipe  # neither goes on from cells of the other
+    engine, made = desk.engine, found.made
+    of = (made.asked, engine.runtime.description, engine.persistence.identity, made.attention)
+    assert (
+        recipe_of(*of, made.adapter) == found.recipe != recipe_of(*of, None)
+    )  # neither goes on from the other's cells
 
 
 def test_cells_of_a_fast_sweep_are_computed_alone_and_it_says_so(desk: Desk, peft: Desk) -> None:
