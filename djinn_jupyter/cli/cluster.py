@@ -40,6 +40,9 @@ def add_to(commands: Commands) -> None:
     stop = verbs.add_parser("stop", help="end an engine of the cluster")
     stop.add_argument("model", nargs="?", help="which, when several run")
     stop.set_defaults(command=_stop)
+    drain = verbs.add_parser("drain", help="move the engines of a machine that is to go down, with their sessions")
+    drain.add_argument("machine", help="its host name or address, as Ray knows it")
+    drain.set_defaults(command=_drain)
     entry = verbs.add_parser("entry", help="the question of a notebook: place the engine of a model, and tell of it")
     entry.add_argument("model", nargs="?", help="by default the only engine of the cluster")
     entry.add_argument("--key", metavar="NAME", help="which of your keys, or its file; by default the only one")
@@ -80,6 +83,15 @@ def _list(options: argparse.Namespace) -> int:
     if not found:
         print("No engine is in the cluster.")
     return 0
+
+
+def _drain(options: argparse.Namespace) -> int:
+    with TerminalProgress() as shown:
+        found = _verbs().drain(options.machine, StartCallbacks(line=shown.line, second=shown.second))
+    print(f"Ray places nothing more on {options.machine}.")
+    for identity, state in found:
+        print(f"{identity} {state}.")
+    return int(any("stays" in state for _, state in found))
 
 
 def _stop(options: argparse.Namespace) -> int:

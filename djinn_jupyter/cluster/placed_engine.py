@@ -41,6 +41,7 @@ class PlacedEngine:
         self._identity, self._words = identity, words
         self._notice: Notice = Progressed(line=f"starting the engine of {identity}")
         self._child: ChildEngine | None = None
+        self._leaves = False
         self._keeper = threading.Thread(target=self._keep, name="djinn-keeper", daemon=True)
         self._keeper.start()
 
@@ -58,10 +59,19 @@ class PlacedEngine:
         """Return the machine and the number of the process that is the actor now."""
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
+    def resources(self) -> dict[str, float]:
+        """Return what Ray sets aside for it."""
+        return dict(ray.get_runtime_context().get_assigned_resources())
+
     def end(self) -> None:
         """End the engine in order; the actor goes with it."""
         if self._child is not None:
             self._child.end(END_SECONDS)
+
+    def leave(self) -> None:
+        """End the engine in order, and have Ray start it anew on another machine, because this one is drained."""
+        self._leaves, self._notice = True, Progressed(line=f"the engine of {self._identity} goes to another machine")
+        self.end()
 
     def _keep(self) -> None:
         """Start the engine and stay with it. One that ended in order takes the actor along, also by itself when it has
@@ -76,6 +86,8 @@ class PlacedEngine:
             return
         self._notice = Ready(entry=self._child.entry)
         status = self._child.wait()
+        if self._leaves:
+            os._exit(FAILED)
         if status == 0 or (status == CLAIM_LOST_STATUS and self._is_the_one()):
             ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
         os._exit(FAILED)

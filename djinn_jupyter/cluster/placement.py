@@ -58,6 +58,8 @@ class Placed:
         except (GetTimeoutError, ActorUnavailableError):
             return None
         except ActorDiedError:
+            if _named(_name(self.identity)) is not None:
+                return None  # Ray starts it anew
             raise EngineUnavailable(f"The engine of {self.identity} has ended; load it again.") from None
 
     def admit(self, public: str, person: str) -> str:
@@ -69,6 +71,26 @@ class Placed:
         except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
             raise EngineUnavailable(f"The engine of {self.identity} has just ended; load it again.") from None
         return spelled
+
+    def machine(self) -> str | None:
+        """Return Ray's number of the machine that has it; None while Ray places it."""
+        try:
+            found: str = ray.get(self.actor.process.remote(), timeout=ANSWER_SECONDS)[0]
+        except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
+            return None
+        return found
+
+    def needs(self) -> dict[str, float]:
+        """Return what Ray sets aside for it, by Ray's names."""
+        found: dict[str, float] = ray.get(self.actor.resources.remote(), timeout=ANSWER_SECONDS)
+        return found
+
+    def leave(self) -> None:
+        """End the engine in order, so that Ray starts it anew on another machine."""
+        try:
+            ray.get(self.actor.leave.remote(), timeout=END_SECONDS)
+        except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
+            pass  # it went while it answered
 
     def end(self) -> None:
         """End the engine in order, and return when Ray has let go of it."""

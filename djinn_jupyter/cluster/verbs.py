@@ -15,6 +15,7 @@ from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.cluster.attaching import attached
 from djinn_jupyter.cluster.attaching import begin as begin
+from djinn_jupyter.cluster.draining import drained
 from djinn_jupyter.cluster.placement import Placed, SetAside, await_entry, only, place, placed, there
 from djinn_jupyter.described import check_least, part_of
 from djinn_jupyter.errors import EngineUnavailable, UsageError
@@ -52,6 +53,13 @@ def listed() -> list[tuple[Identity, str]]:
     """Return the engines of the cluster, each with where it is or how its start goes."""
     with attached():
         return [(one.identity, _state(one)) for one in placed()]
+
+
+def drain(machine: str, told: StartCallbacks) -> list[tuple[Identity, str]]:
+    """Have a machine take no more engines, and its own go on elsewhere with their sessions; return each engine of it
+    with where it is now, or why it stays."""
+    with attached():
+        return [(one.identity, state) for one, state in drained(machine, told)]
 
 
 def stop(model: str | None) -> Identity:
@@ -102,6 +110,7 @@ def _found(engine: Placed, told: StartCallbacks) -> tuple[Placed, Entry]:
 def _reached(engine: Placed, entry: Entry, own: KeyPair, key: str | None) -> Entry:
     """Admit a person; return the engine's entry with its address in the place of its private folder, where its key is
     noted."""
+    entry = msgspec.structs.replace(entry, in_cluster=True)
     assert entry.listens is not None  # the actor gave it an address
     require_this_protocol(entry)
     engines_key = engine.admit(spell_public(own.public), _person(key))

@@ -13,6 +13,7 @@ from djinn_jupyter.cli.main import main
 from djinn_jupyter.client.connection import road as roads
 from djinn_jupyter.client.connection.road import road_to
 from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency
 from djinn_jupyter.wire.registry import Entry
 
@@ -29,6 +30,11 @@ async def test_an_engine_is_looked_for_where_it_was_and_then_the_cluster_is_aske
     assert (road.entry, asked) == (before, [])
     await road.mend()
     assert (road.entry, asked) == (after, [before])
+
+
+def test_an_engine_of_another_version_names_the_way_to_end_it_there() -> None:
+    there = msgspec.structs.replace(entry_at(read_address("10.0.0.3:7001"), None), protocol="another", in_cluster=True)
+    assert f"end it with `djinn cluster stop {there.identity.model}`" in (refusal_of(there) or "")
 
 
 def test_without_ray_the_command_says_what_to_install(

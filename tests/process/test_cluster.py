@@ -44,6 +44,19 @@ class Machines:
     def kill(self, address: str) -> None:
         self._cluster.remove_node(self._up.pop(address), allow_graceful=False)
 
+    def refill(self) -> None:
+        """Have two machines that take engines, in the place of those that were killed or drained."""
+        import ray
+
+        from djinn_jupyter.cluster.attaching import attached
+
+        with attached():
+            alive = {one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"]}
+        for address in MACHINES:
+            if address not in alive:
+                self._up.pop(address, None)
+                self._up[address] = begun(lambda at=address: self._add(at))
+
     def end(self) -> None:
         self._cluster.shutdown()
 
@@ -145,6 +158,38 @@ def test_a_model_that_is_not_there_is_told_and_leaves_nothing(
     capsys.readouterr()
     main(["cluster", "list"])
     assert capsys.readouterr().out == "No engine is in the cluster.\n"
+
+
+def test_the_engines_of_a_drained_machine_go_on_elsewhere_with_their_sessions(
+    placed: RemoteEngine, machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines.refill()
+    session = placed.session("paris", fresh=True)
+    plain = session.run(PROMPT, max_new_tokens=6)
+    session.breakpoint("resid_post.4", when="step == 2")
+    hidden, before = session.run(PROMPT, max_new_tokens=6).hidden.tobytes(), at(placed)
+    capsys.readouterr()
+    assert main(["cluster", "drain", before]) == 0
+    said = capsys.readouterr().out
+    assert f"Ray places nothing more on {before}." in said
+    after = at(dj.load("demo", device="cpu", at="cluster"))
+    assert after != before
+    assert f"at tcp://{after}:" in said
+    assert session.describe().exactness == "exact"
+    assert session.stop.hidden.tobytes() == hidden
+    assert session.resume().logits.tobytes() == plain.logits.tobytes()
+
+
+def test_an_engine_that_no_other_machine_can_have_stays(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
+    machines.refill()
+    assert main(["cluster", "load", "demo", "--device", "cpu"]) == 0
+    where = at(dj.load("demo", device="cpu", at="cluster"))
+    capsys.readouterr()
+    assert main(["cluster", "drain", where]) == 1
+    assert "stays, because it has no --shared-journal" in capsys.readouterr().out
+    assert main(["cluster", "drain", "127.0.0.99"]) == 1
+    assert "No machine is named 127.0.0.99" in capsys.readouterr().err
+    assert main(["cluster", "stop", "demo"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ def refusal_of(entry: Entry) -> str | None:
     if different is None:
         return None
     stop = f"`djinn stop --force {shlex.quote(str(entry.identity))}`"
+    if entry.in_cluster:
+        stop = f"`djinn cluster stop {shlex.quote(entry.identity.model)}`"
     after = "its sessions end with it" if entry.options.no_journal else "its sessions come back then"
     return (
         f"The engine of {entry.identity} (process {entry.pid}) {different}: end it with {stop} and load again; {after}."
