@@ -144,9 +144,9 @@ class SweepRequests:
         many = "1 token" if source == 1 else f"{source} tokens"
         counts = f"The {source_of(request.into)} line has {many} and the {request.into} one {line}"
         if not request.align:
+            named = "" if request.receivers else ", or name those that do correspond, with align"
             raise UsageError(
-                f"{counts}, so their positions do not correspond; choose texts of equally many tokens, or name those "
-                "that do correspond, with align."
+                f"{counts}, so their positions do not correspond; choose texts of equally many tokens{named}."
             )
         maps = next((tap for tap in places.taps.values() if tap.width is None), None)
         if maps is not None:

@@ -225,7 +225,11 @@ def _without_freezing(called: Any) -> Any:
         ({}, ("model.layers.2.mlp",), "A path ends at a point of a layer"),
         ({}, ("attn_out.2",), "a path ends at what one reads: attn_in, q, k or v"),
         ({}, ("pattern.2",), "pattern.2 cannot be edited here"),
-        ({"clean": tokens(9)}, ("q.2[0]",), "The clean line has 9 tokens and the corrupted one 12"),
+        (
+            {"clean": tokens(9)},
+            ("q.2[0]",),
+            "the corrupted one 12, so their positions do not correspond; choose texts of equally many tokens.",
+        ),
         ({"windows": (("layer", 2),)}, ("q.2[0]",), "A path has one sender a cell"),
         ({"clean": None, "edit": Zero(), "into": "clean"}, ("q.2[0]",), "into the clean line needs that line"),
     ],
