@@ -70,8 +70,9 @@ falcon:new, falcon:alibi, bloom, deepseek_v3, gptj, codegen, gpt_neo, mpt, diffl
 gpt_neox_japanese, jetmoe, glm4_moe_lite, doge, afmoe, minicpm3, youtu, axk1, megatron-bert, roformer, big_bird,
 trocr, mvp, rembert, longcat_flash.
 
-Paths go one by one where layers read the keys of others (gemma3n_text, gemma3n_text:five, gemma4_text:shared): between
-sender and receivers layers run with their blocks left out, and such a layer then hands no keys on.
+Paths go one by one where layers read the keys of others: between sender and receivers layers run with their blocks left
+out, and such a layer then hands no keys on. Where a third block adds inputs by layer (gemma3n_text, gemma3n_text:five,
+gemma4_text, gemma4_text:shared) there is no point for what the MLP adds, and so no path.
 """
 TOWERS = """Served is what the model computes of a text alone, bit for bit as the class with its tower does. The towers
 are not loaded to the device; what joins them to the text is small and stays. What transformers can also build as a

@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.inside import NotPacked
 from djinn_jupyter.engine.wavefront.shared_keys import Handing, MappingWatch, SharedEntry, first_other_keys
 from djinn_jupyter.engine.wavefront.wavefront import Wavefront
+from djinn_jupyter.errors import DjinnError, UnknownSite
 from djinn_jupyter.wire.edits import Zero
+from djinn_jupyter.wire.sites import Site
 from tests.engine.desk import Desk, build_desk, desk_of
 from tests.engine.sweeps import plain_sweep
 from tests.engine.sweeps.test_paths import paths
@@ -108,11 +111,22 @@ def test_keys_that_are_kept_for_layers_above_are_in_the_budget(desk: Desk, monke
     assert with_keys - taken[-1] >= 2 * max(held) > 0
 
 
-def test_paths_are_computed_alone_and_say_so(desk: Desk) -> None:
-    exact, fast = (paths(desk, "q.7[0]", mode=mode) for mode in ("exact", "fast"))
+def test_paths_are_computed_alone_and_say_so(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family whose layers hand keys on, with a point for what each of its blocks adds: none of today's has both."""
+    monkeypatch.setattr(Anatomy, "mappings", ("shared",))
+    exact, fast = (paths(llama, "q.7[0]", mode=mode) for mode in ("exact", "fast"))
     assert fast.mode == "exact"
     assert "its layers read the keys of others, which paths do not hand on" in fast.notes[0]
     assert torch.equal(values(fast), values(exact))
+
+
+def test_layers_of_three_blocks_have_no_point_between_two_and_no_paths(desk: Desk) -> None:
+    """Attention, MLP and the inputs by layer each add to the residual: the last is no MLP."""
+    for point in ("resid_mid", "mlp_in", "mlp_out", "mlp_out_post"):
+        with pytest.raises(UnknownSite, match=rf"There is no {point}\.2 here"):
+            desk.engine.forward.anatomy.resolve(Site(point=point, layer=2))
+    with pytest.raises(DjinnError, match=r"layer 0 cannot be frozen: There is no mlp_out\.0 here"):
+        paths(desk, "q.7[0]")
 
 
 def test_what_is_handed_on_is_known_by_what_attention_gets() -> None:

@@ -47,8 +47,15 @@ class Blocks:
     second: BlockContribution | None = None
 
 
-def find_blocks(record: LayerRecord) -> Blocks:
-    return _two(record, exact=True) or _parallel(record) or _one(record) or _two(record, exact=False) or _unknown()
+def find_blocks(record: LayerRecord, *, edited: bool = False) -> Blocks:
+    """Find the blocks of a layer, whose residual between two may have been `edited`: then nothing tells the first."""
+    return (
+        _two(record, exact=True, edited=edited)
+        or _parallel(record)
+        or _one(record)
+        or _two(record, exact=False, edited=edited)
+        or _unknown()
+    )
 
 
 def _unknown() -> Blocks:
@@ -61,7 +68,7 @@ def _factor(one: Tensor, other: Tensor, total: Tensor, exact: bool) -> float | N
     return scale_of(one, other, total)
 
 
-def _two(record: LayerRecord, exact: bool) -> Blocks | None:
+def _two(record: LayerRecord, exact: bool, edited: bool) -> Blocks | None:
     tried: list[Tensor] = []
     for call, key, residual in record.inputs:
         if any(same(residual, value) for value in (record.before, record.after, *tried)):
@@ -76,7 +83,10 @@ def _two(record: LayerRecord, exact: bool) -> Blocks | None:
             second = None
         else:
             continue
-        return Blocks(kind="two", mid=(call, key), first=_first(record, residual, call), second=second)
+        first = _first(record, residual, call)
+        if first is None and not edited and _has_blocks_before(record, call):
+            continue
+        return Blocks(kind="two", mid=(call, key), first=first, second=second)
     return None
 
 
@@ -97,6 +107,12 @@ def _first(record: LayerRecord, residual: Tensor, mid: Call) -> BlockContributio
             if factor is not None:
                 return _contribution(record, value, factor)
     return None
+
+
+def _has_blocks_before(record: LayerRecord, mid: Call) -> bool:
+    """Return whether a residual behind a first block is given to a call before this one, as in layers of three."""
+    earlier = [(call, value) for call, _, value in record.inputs if call.entered < mid.entered]
+    return any(not same(value, record.before) and _first(record, value, call) is not None for call, value in earlier)
 
 
 def _parallel(record: LayerRecord) -> Blocks | None:

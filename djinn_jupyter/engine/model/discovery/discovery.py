@@ -191,7 +191,7 @@ class Discovery:
         place = self.found[index]["resid_mid"]
         if not isinstance(place, ModuleTensor):
             return False
-        blocks = find_blocks(layer)
+        blocks = find_blocks(layer, edited=True)
         return blocks.kind == "two" and blocks.mid is not None and blocks.mid[0].module is place.module
 
     # --- before and after the layers -------------------------------------------------------------------------------
