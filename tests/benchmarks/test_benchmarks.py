@@ -20,17 +20,17 @@ from benchmarks import batches, breakpoints, generation
 from benchmarks.environments import NotRun
 from benchmarks.results import Disagreement, Figure
 from benchmarks.setting import Setting, Shape
-from benchmarks.workers import batched, copying, plain
+from benchmarks.workers import batched, copying, features, plain
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from
 from tests.faults.inside import moved
 from tests.threads import one_thread
 
 TINIEST = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1056)
-WORKERS = {"plain": plain.Plain, "batched": batched.Batched, "copying": copying.Copying}
+WORKERS = {"plain": plain.Plain, "features": features.Features, "batched": batched.Batched, "copying": copying.Copying}
 NAMES = (
-    "attribution", "batches", "breakpoints", "collection", "fork", "generation", "patching", "prefetch", "resume",
-    "rules", "stop", "swap", "sweep",
+    "attribution", "batches", "breakpoints", "collection", "features", "fork", "generation", "patching", "prefetch",
+    "resume", "rules", "stop", "swap", "sweep",
 )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_a_benchmark_measures_what_it_says_and_its_sides_agree(name: str, near: 
         assert (figure.value is None) == (figure.not_run is not None), figure.name
     for figures in kept:
         assert {figure.name for figure in figures} <= set(names)
-    assert kept or name in ("fork", "prefetch")  # these have all of their figures at once, or after a round
+    assert kept or name in ("features", "fork", "prefetch")  # these have all of their figures at once, or after a round
 
 
 def test_a_side_that_computes_other_tokens_ends_the_benchmark(near: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
