@@ -25,8 +25,9 @@ from tests.wire import values
 
 SHARED: Final = f"bert@{GUESSED}"  # as anna names it
 PROMPT: Final = tokens(9, seed=4)
+MOVING: Final = {ask.SendAway, ask.TakeIn, ask.SettleMove}  # of a session to another engine
 OF_THE_MODEL: Final = {ask.AddModule, ask.AddAdapter, ask.SetAdapter}  # what was added is each person's own
-OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.Collect, ask.RestoreCheckpoint} | OF_THE_MODEL
+OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.Collect, ask.RestoreCheckpoint} | OF_THE_MODEL | MOVING
 NAMING: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest) or kind in (ask.Listen, ask.Unlisten)]
 MOST: Final = 4  # cases of a kind
 
