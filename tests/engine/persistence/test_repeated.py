@@ -21,6 +21,7 @@ from djinn_jupyter.wire.edits import Scale
 from tests.engine.cases import OF_A_SESSION, State
 from tests.engine.crowd import Crowd
 from tests.engine.desk import ME, Desk, tokens
+from tests.engine.persistence.carrying import MOVE, moves_below, provenance
 from tests.engine.persistence.crashes import crashed, forget, journal
 from tests.engine.persistence.roundtrip import pair_of
 from tests.engine.persistence.test_all_fields import differing
@@ -55,7 +56,10 @@ def _name_for(kind: type) -> str:
     return "anna@a" if kind is ask.Share else "a"
 
 
-CHANGING: Final = [kind for kind in OF_A_SESSION if NEEDS.kept_with(next(_requests_of(kind)))]
+OF_TWO_ENGINES: Final = (ask.SendAway, ask.TakeIn)
+CHANGING: Final = [
+    kind for kind in OF_A_SESSION if kind not in OF_TWO_ENGINES and NEEDS.kept_with(next(_requests_of(kind)))
+]
 
 
 def number_of(number: int, *, again: bool = False) -> RequestId:
@@ -132,6 +136,25 @@ def test_any_request_that_changes_a_session_is_done_once(kind: type, alive: tupl
             assert asked(other, request, number_of(number, again=True)) == reply or kind is ask.Close, (state, request)
             assert list(differing(once, images(other))) == [], (state, request)
     assert done, "no request of this kind was taken"
+
+
+@pytest.mark.parametrize("step", ["sent", "taken"])
+def test_a_step_of_a_move_is_done_once(alive: tuple[Desk, Desk, Path], step: str) -> None:
+    """The engine is killed after its reply, and the next one, which has looked who has the session, hears it again."""
+    one, other, folder = alive
+    _bring(one, "a", "stopped")
+    moves_below(one, folder / "alive")
+    request: ask.Request = ask.SendAway(session="a", to=provenance(one), move=MOVE)
+    reply = asked(one, request, number_of(1))
+    if step == "taken":
+        request = ask.TakeIn(session="b", move=MOVE)
+        reply = asked(one, request, number_of(1))
+    assert not isinstance(reply, told.Failed), reply
+    moves_below(other, folder / step)
+    killed(one, other, folder, step)
+    assert asked(other, request, number_of(1, again=True)) == reply
+    assert set(other.engine.sessions) == ({"a"} if step == "sent" else {"b"})
+    one.session("a").moving.end()
 
 
 @pytest.mark.parametrize(
