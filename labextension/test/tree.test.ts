@@ -43,6 +43,7 @@ test('an added module is a row of its layer, and leads to its features', () => {
     folder: '/saes/one',
     digest: 'd',
     bytes_held: 1,
+    writes: 'resid_post.1',
     error_term: true,
     why_not_edited: null,
     missing: null,
