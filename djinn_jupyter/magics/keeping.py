@@ -124,8 +124,8 @@ class KeepingMagics(Group):
         SESSION,
     )
     def djinn_move(self, args: Namespace) -> None:
-        """Move a session to another engine of the same model, as it stands. This notebook goes along with the session
-        in use."""
+        """Move a session to another engine of the same model, as it stands.
+        This notebook goes along with the session in use."""
         session, in_use = self.state.reach(args.session), self.state.present
         engine = self.state.client.beside(self.state.engine, args.to, progress=self.state.screen.say)
         moved = session.move(engine, force=args.force)
