@@ -19,6 +19,8 @@ from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import OF_A_SESSION, Case
 from tests.engine.crowd import Crowd
 from tests.engine.desk import ME, Desk, desk_of
+from tests.engine.persistence.carrying import MOVE
+from tests.magics.swept import PROVENANCE
 from tests.wire import values
 
 PARIS, ROME = "shared/trips/paris.ipynb", "shared/trips/rome.ipynb"
@@ -31,6 +33,7 @@ ENDING = (
     ask.Open(session="a", fresh=True),
     ask.Open(session="a", fresh=True, join=True),
     ask.RestoreCheckpoint(session="a", name="noon", replace=True),
+    ask.SendAway(session="a", to=PROVENANCE, move=MOVE),
 )
 
 
