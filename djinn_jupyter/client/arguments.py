@@ -146,7 +146,7 @@ def _words(kind: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, get_args(kind)))
     if origin in (Sequence, Iterable):
-        return f"a list of {WORDS[get_args(kind)[0]].removeprefix('a ')}s"
+        return f"a list of {_words(get_args(kind)[0]).removeprefix('a ')}s"
     if origin is Mapping:
         return f"a dict of {WORDS[get_args(kind)[1]].removeprefix('a ')}s"
     if origin is Callable:

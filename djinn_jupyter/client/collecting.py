@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +17,9 @@ from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
 from djinn_jupyter.wire.nouns import Mode
@@ -68,7 +71,7 @@ class Collection:
 
 
 def collect(
-    channel: Channel,
+    channels: Sequence[Channel],
     prompts: object,
     sites: str | Sequence[str],
     *,
@@ -80,7 +83,8 @@ def collect(
     seed: int,
     on_progress: OnCollected | None,
 ) -> Activations:
-    """Collect, and return the activations in the folder."""
+    """Collect, and return the activations in the folder; several engines each write a shard at a time."""
+    channel = channels[0]
     asked = Collection(
         sites=_spelled(sites, channel.welcome.model.layers),
         folder=_folder(to),
@@ -96,46 +100,94 @@ def collect(
         following = next(shards, None)
         if following is None:
             raise UsageError("There are no prompts to collect from.")
+        work = _Work(asked, on_progress or (lambda done: None))
+        if len(channels) > 1:
+            _spread(channels, work, [following, *shards])
+            return Activations(asked.folder)
         with temporary_session(channel, "collection") as session:
-            work = _Work(channel, session, asked, on_progress or (lambda done: None))
+            first = number = 0
             while following is not None:
                 here, following = following, next(shards, None)
-                work.collect(here, last=following is None)
+                shard = shard_request(asked, session, here, shard=number, first=first, last=following is None)
+                work.collect(channel, shard)
+                first, number = first + len(here), number + 1
     return Activations(asked.folder)
+
+
+def _spread(channels: Sequence[Channel], work: _Work, shards: Sequence[Prompts]) -> None:
+    """Have each shard written by whichever engine is free. Raises the error of one that failed."""
+    starts = [0, *accumulate(map(len, shards))]
+    requests = [
+        partial(shard_request, work.asked, prompts=here, shard=n, first=starts[n], last=n + 1 == len(shards))
+        for n, here in enumerate(shards)
+    ]
+    outcome = spread(channels, [_ShardOfMany(work, request) for request in requests])
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if len(outcome.found) < len(shards):
+        raise outcome.error or EngineUnavailable(f"No engine is left to collect with. {outcome.lost[-1]}")
+
+
+def shard_request(
+    asked: Collection, session: str, prompts: Prompts, *, shard: int, first: int, last: bool
+) -> ask.Collect:
+    """Return the request for one shard."""
+    return ask.Collect(
+        session=session,
+        folder=str(asked.folder),
+        shard=shard,
+        first=first,
+        last=last,
+        prompts=prompts,
+        sites=asked.sites,
+        positions=asked.positions,
+        dtype=asked.dtype,
+        mode=asked.mode,
+        seed=asked.seed,
+    )
 
 
 @dataclass(slots=True)
 class _Work:
-    channel: Channel
-    session: str
+    """A collection under way: how many prompts of each shard are done."""
+
     asked: Collection
     on_progress: OnCollected
-    shard: int = 0
-    first: int = 0
+    done: dict[int, int] = field(default_factory=dict)
 
-    def collect(self, prompts: Prompts, *, last: bool) -> None:
+    def collect(self, channel: Channel, request: ask.Collect, tell: Tell = lambda show: show()) -> Collected:
         """Have one shard computed and written, or found to be there."""
-        asked = self.asked
-        request = ask.Collect(
-            session=self.session,
-            folder=str(asked.folder),
-            shard=self.shard,
-            first=self.first,
-            last=last,
-            prompts=prompts,
-            sites=asked.sites,
-            positions=asked.positions,
-            dtype=asked.dtype,
-            mode=asked.mode,
-            seed=asked.seed,
-        )
-        with followed(self.channel, self.session, request) as shard:
+        with followed(channel, request.session, request) as shard:
             for event in shard.events():
                 if isinstance(event, CollectionProgressed):
-                    self.on_progress(self.first + event.done)
-            expect(shard.reply.result(), Collected)
-        self.shard, self.first = self.shard + 1, self.first + len(prompts)
-        self.on_progress(self.first)
+                    self._note(request.shard, event.done, tell)
+            collected = expect(shard.reply.result(), Collected)
+        self._note(request.shard, len(request.prompts), tell)
+        return collected
+
+    def _note(self, shard: int, done: int, tell: Tell) -> None:
+        self.done[shard] = done
+        total = sum(self.done.values())
+        tell(lambda: self.on_progress(total))
+
+
+@dataclass(slots=True, eq=False)
+class _ShardOfMany:
+    """A shard that is written by whichever engine is free."""
+
+    work: _Work
+    request_in: Callable[[str], ask.Collect]
+    under_way: tuple[Channel, str] | None = None
+
+    def run(self, engine: Channel, tell: Tell) -> Collected:
+        with temporary_session(engine, "collection") as session:
+            self.under_way = engine, session
+            return self.work.collect(engine, self.request_in(session), tell)
+
+    def end(self) -> None:
+        if self.under_way is not None:
+            channel, session = self.under_way
+            channel.ask(ask.Close(session=session))
 
 
 def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:

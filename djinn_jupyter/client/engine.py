@@ -22,7 +22,7 @@ from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterDescription
@@ -189,13 +189,15 @@ class RemoteEngine:
         shard_prompts: int | None = None,
         mode: Mode = "fast",
         seed: int = 0,
+        beside: Sequence[RemoteEngine] = (),
         on_progress: OnCollected | None = None,
     ) -> Activations:
         """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to`, and return them,
         to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a file with one a line, `.json` or
         `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs
         many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone. Where the
-        folder has shards of this very collection, it goes on after them. `on_progress` is called with the prompts
+        folder has shards of this very collection, it goes on after them. Other engines of the model `beside` this
+        one, which write to the same folder, each take a shard at a time. `on_progress` is called with the prompts
         done. UsageError where the folder has another collection.
 
         >>> prompts = ["The capital of France is", "The capital of Italy is"]
@@ -204,7 +206,7 @@ class RemoteEngine:
         ((2, 128), (2, 4, 32))
         """
         return collecting.collect(
-            self.channel,
+            [one.channel for one in engines_of_one_model(self, beside)],
             prompts,
             sites,
             to=to,
@@ -331,6 +333,15 @@ class RemoteEngine:
 
 
 collect = RemoteEngine.collect
+
+
+def engines_of_one_model(engine: RemoteEngine, beside: Sequence[RemoteEngine]) -> tuple[RemoteEngine, ...]:
+    """Return the engines, each once. Raises UsageError for those of several models."""
+    each = tuple({id(one.channel): one for one in (engine, *beside)}.values())
+    models = sorted({f"{one.description.name} ({one.description.architecture})" for one in each})
+    if len(models) > 1:
+        raise UsageError(f"Work is spread over engines of one model; these serve {', '.join(models)}.")
+    return each
 
 
 def _await_silence(channel: Channel) -> None:

@@ -180,6 +180,12 @@ def are_lines(given: object) -> bool:
     return any(isinstance(one, str | RemoteSession) or np.ndim(one) > 0 for one in given)
 
 
+def require_no_session(pairs: Iterable[tuple[object, object]]) -> None:
+    """Raise UsageError where a line is that of a session, which other engines do not have."""
+    if any(isinstance(line, RemoteSession) for pair in pairs for line in pair):
+        raise UsageError("A session is at one engine, and pairs are spread over several; give its text or its tokens.")
+
+
 def pairs_of(corrupted: Any, clean: Any) -> list[tuple[object, object]]:
     if clean is None:
         return [(line, None) for line in corrupted]

@@ -14,16 +14,19 @@ from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
 from djinn_jupyter.client.grid import Grid, continued, unfinished
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.sweep_arguments import (
     are_lines,
     cells_asked,
     lines_given,
     pairs_of,
+    require_no_session,
 )
+from djinn_jupyter.client.swept_replies import AT_ITS_END, grid_of, nameless, noted, require_shape, without_end
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -32,9 +35,8 @@ from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
 from djinn_jupyter.wire.sweeps import Noise, Recipe
 
 OnProgress = Callable[[Grid, int, int], None]
-ANY_SESSION: Final = "sweep"
+Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
-AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
 
 
 @interruptible("The sweep")
@@ -59,6 +61,7 @@ def sweep(
     mode: Literal["fast", "exact"] = "fast",
     seed: int = 0,
     so_far: Grid | None = None,
+    beside: Sequence[RemoteEngine] = (),
     on_progress: OnProgress | None = None,
 ) -> Grid:
     """Return the metric of the line `corrupted` edited at every cell of `over` ("point", "layer", "position", "head",
@@ -79,6 +82,9 @@ def sweep(
 
     A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
     first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them.
+    With other engines of the model `beside` this one, each sweeps a pair at a time, and another takes the pair of one
+    that is lost; where they differ in threads or the like, a note says so.
+
     `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an expression of logit(),
     prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')"; with a list of them the grid has an
     axis for them, and `grid.of(metric)` is that of one. `fast` computes many cells in one pass and some of them again
@@ -99,6 +105,7 @@ def sweep(
     >>> grid.values.shape, bool(grid.values[0, 3] > 0 > grid.corrupted)
     ((8, 5), True)
     """
+    engines = engines_of_one_model(engine, beside)
     clean, corrupted = lines_given(clean, corrupted, pairs)
     request = cells_asked(
         site=site,
@@ -114,12 +121,12 @@ def sweep(
     request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
     asked = _Asked(request=request, several=not isinstance(metric, str), on_progress=on_progress, so_far=so_far)
     if noise is not None:
-        return _swept_in_noise(engine, asked, clean, corrupted, samples)
+        return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
         raise UsageError("Samples draw the noise so often: give it too, as noise=dj.noise('1:4').")
     if corrupted is None:
         raise UsageError("A sweep needs the line to edit, as corrupted=..., or noise.")
-    return _swept_lines(engine, asked, corrupted, clean)
+    return _swept_lines(engines, asked, corrupted, clean)
 
 
 def swept(
@@ -134,57 +141,70 @@ def swept(
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
     asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far)
-    return _swept_lines(engine, asked, corrupted, clean)
+    return _swept_lines([engine], asked, corrupted, clean)
 
 
 def swept_again(engine: RemoteEngine, made: Sequence[Recipe], before: Grid, on_progress: OnProgress | None) -> Grid:
     """Return the grid of the sweeps that made `before`, computed anew from its first cell on."""
 
-    def sweep_of_a_pair(number: int) -> _Sweep:
+    def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
         asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None)
         adapter = same_adapter(engine.channel, made[number].adapter)
         return _Sweep(engine, asked, pair=request.pair, attention=attention, adapter=adapter)
 
     lines = [(one.asked.corrupted, one.asked.clean) for one in made]
-    return _swept_pairs(lines, sweep_of_a_pair) if before.paired else sweep_of_a_pair(0).of(*lines[0])
+    if before.paired:
+        return _swept_pairs([engine], lines, sweep_of_a_pair)
+    return sweep_of_a_pair(engine, 0).of(*lines[0])
 
 
-def _swept_lines(engine: RemoteEngine, asked: _Asked, corrupted: object, clean: object) -> Grid:
+def _swept_lines(engines: Sequence[RemoteEngine], asked: _Asked, corrupted: object, clean: object) -> Grid:
     if not (are_lines(corrupted) or are_lines(clean)):
-        return _Sweep(engine, asked).of(corrupted, clean)
-    return _swept_pairs(pairs_of(corrupted, clean), lambda number: _Sweep(engine, asked, pair=number))
+        return _Sweep(engines[0], asked).of(corrupted, clean)
+    return _swept_pairs(engines, pairs_of(corrupted, clean), lambda engine, number: _Sweep(engine, asked, pair=number))
 
 
-def _swept_in_noise(engine: RemoteEngine, asked: _Asked, clean: object, corrupted: object, samples: int | None) -> Grid:
+def _swept_in_noise(
+    engines: Sequence[RemoteEngine], asked: _Asked, clean: object, corrupted: object, samples: int | None
+) -> Grid:
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
     if clean is None or corrupted is not None or are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
     if samples is None:
-        return _Sweep(engine, asked).of(clean, clean)
+        return _Sweep(engines[0], asked).of(clean, clean)
     if not 1 <= samples <= MOST_SAMPLES:
         raise UsageError(f"A sweep in noise draws 1 to {MOST_SAMPLES:,} samples, not {samples:,}.")
     first = asked.request.seed
     checked_seed(first + samples - 1)
     return _swept_pairs(
-        [(clean, clean)] * samples, lambda number: _Sweep(engine, asked.with_seed(first + number), pair=number)
+        engines,
+        [(clean, clean)] * samples,
+        lambda engine, number: _Sweep(engine, asked.with_seed(first + number), pair=number),
     )
 
 
-def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callable[[int], _Sweep]) -> Grid:
-    """Sweep one pair after the other. An interrupt ends this with the pair that it meets."""
+def _swept_pairs(
+    engines: Sequence[RemoteEngine], pairs: Sequence[Pair], sweep_of_a_pair: Callable[[RemoteEngine, int], _Sweep]
+) -> Grid:
+    """Sweep one pair after the other; with several engines, one at each. An interrupt ends this with the pair that it
+    meets."""
+    if len(engines) > 1:
+        require_no_session(pairs)
+        pieces = [_PairOfMany(number, pair, sweep_of_a_pair) for number, pair in enumerate(pairs)]
+        return grid_of(spread(engines, pieces), len(pairs), several=sweep_of_a_pair(engines[0], 0).asked.several)
     found: list[Swept] = []
     interrupted = False
     for number, pair in enumerate(pairs):
-        one = sweep_of_a_pair(number)
+        one = sweep_of_a_pair(engines[0], number)
         several = one.asked.several
         try:
             [reply] = one.of(*pair).replies
-            _require_shape(reply, found)
+            require_shape(reply, found)
         except KeyboardInterrupt:
             if not found:
                 raise
-            found[-1] = _noted(found[-1], f"The sweep is not whole: it was interrupted in pair {len(found)}.")
+            found[-1] = noted(found[-1], f"The sweep is not whole: it was interrupted in pair {len(found)}.")
             interrupted = True
             break
         except DjinnError as error:
@@ -199,36 +219,10 @@ def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callab
         interrupted = one.interrupted
         if interrupted:
             if number + 1 < len(pairs):
-                found[-1] = _noted(_without_end(reply), f"The sweep is not whole: it was interrupted in pair {number}.")
+                found[-1] = noted(without_end(reply), f"The sweep is not whole: it was interrupted in pair {number}.")
             break
     missing = len(pairs) - len(found)
     return Grid(found, paired=True, several=several, interrupted=interrupted, missing=missing)
-
-
-def _nameless(reply: Swept) -> Swept:
-    """Return a reply without the name of the session that computed it, which is free again."""
-    if reply.made is None:
-        return reply
-    asked = msgspec.structs.replace(reply.made.asked, session=ANY_SESSION)
-    return msgspec.structs.replace(reply, made=msgspec.structs.replace(reply.made, asked=asked))
-
-
-def _without_end(reply: Swept) -> Swept:
-    """Return a pair without the note on its end, where other pairs follow."""
-    return msgspec.structs.replace(reply, notes=tuple(note for note in reply.notes if note != AT_ITS_END))
-
-
-def _noted(reply: Swept, note: str) -> Swept:
-    return msgspec.structs.replace(reply, notes=(*reply.notes, note))
-
-
-def _require_shape(reply: Swept, before: Sequence[Swept]) -> None:
-    shape = reply.measured[0].values.shape
-    if before and shape != before[0].measured[0].values.shape:
-        raise UsageError(
-            f"its cells are {list(shape)}, and the first pair's {list(before[0].measured[0].values.shape)}; "
-            "pairs swept over positions need equally many tokens, or equally many positions that align names."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +237,25 @@ class _Asked:
 
     def with_seed(self, seed: int) -> _Asked:
         return replace(self, request=msgspec.structs.replace(self.request, seed=seed))
+
+
+@dataclass(slots=True, eq=False)
+class _PairOfMany:
+    """A pair that is swept by whichever engine is free."""
+
+    number: int
+    lines: Pair
+    sweep_of_a_pair: Callable[[RemoteEngine, int], _Sweep]
+    under_way: _Sweep | None = None
+
+    def run(self, engine: RemoteEngine, tell: Tell) -> Swept:
+        self.under_way = self.sweep_of_a_pair(engine, self.number).telling(tell)
+        [reply] = self.under_way.of(*self.lines).replies
+        return reply
+
+    def end(self) -> None:
+        if self.under_way is not None and self.under_way.session is not None:
+            self.under_way.engine.channel.ask(ask.Close(session=self.under_way.session))
 
 
 @dataclass(slots=True)
@@ -263,12 +276,25 @@ class _Sweep:
     told: bool = False  # of cells that this sweep finished
     done: int = 0  # cells that were finished when it last told
     interrupted: bool = False
+    session: str | None = None  # once it is open
+
+    def telling(self, tell: Tell) -> _Sweep:
+        """Return the sweep, which has its progress shown by another thread."""
+        show = self.asked.on_progress
+        if show is not None:
+
+            def told(grid: Grid, done: int, total: int) -> None:
+                tell(lambda: show(grid, done, total))
+
+            self.asked = replace(self.asked, on_progress=told)
+        return self
 
     def of(self, corrupted: object, clean: object) -> Grid:
         lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
         grid: Grid | None = None
         try:
             with temporary_session(self.engine.channel, "sweep") as session:
+                self.session = session
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
                 if self.adapter is not None:
@@ -279,7 +305,7 @@ class _Sweep:
             if grid is None:
                 raise
             self.interrupted = True
-            grid = Grid([_noted(grid.replies[0], AT_ITS_END)], several=self.asked.several, interrupted=True)
+            grid = Grid([noted(grid.replies[0], AT_ITS_END)], several=self.asked.several, interrupted=True)
         return grid
 
     def _continued(self, request: ask.Sweep) -> ask.Sweep:
@@ -310,7 +336,7 @@ class _Sweep:
         with followed(self.engine.channel, session, request) as under_way:
             try:
                 self._note(under_way.events())
-                return Grid([_nameless(expect(under_way.reply.result(), Swept))], several=self.asked.several)
+                return Grid([nameless(expect(under_way.reply.result(), Swept))], several=self.asked.several)
             except KeyboardInterrupt:
                 if not self.places:
                     raise

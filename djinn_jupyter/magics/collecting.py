@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.parsing import BESIDE, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.wire.texts import in_quotes
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.engine import RemoteEngine
+    from djinn_jupyter.magics.kernel_state import KernelState
 
 PROMPTS = option(
     "--prompts",
@@ -33,6 +39,7 @@ class CollectingMagics(Group):
         option("--shard-prompts", type=int, metavar="N", help="prompts in a file; default by their size"),
         option("--exact", action="store_true", help="run each prompt alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the prompts that are computed again alone; default 0"),
+        BESIDE,
         KEEP,
     )
     def djinn_collect(self, args: Namespace) -> None:
@@ -50,6 +57,7 @@ class CollectingMagics(Group):
                 shard_prompts=args.shard_prompts,
                 mode="exact" if args.exact else "fast",
                 **given(seed=args.seed),
+                beside=engines_beside(self.state, args.beside),
                 on_progress=lambda done: progress.draw(lambda: views.progress_line_view(f"{done} prompts collected")),
             )
         except KeyboardInterrupt:
@@ -86,6 +94,11 @@ class CollectingMagics(Group):
         self.state.keep(args.keep, losses)
         rules = [f"{rule.number}: {rule.what}" for rule in session.rules() if rule.enabled]
         self.state.screen.say(views.loss_lines(losses, rules))
+
+
+def engines_beside(state: KernelState, places: Iterable[str]) -> list[RemoteEngine]:
+    """Return the engines that --beside names."""
+    return [state.client.beside(state.engine, where, progress=state.screen.say) for where in places]
 
 
 def prompts_of(group: Group, name: str) -> object:

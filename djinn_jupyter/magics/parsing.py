@@ -165,6 +165,13 @@ SO_FAR = option(
     metavar="NAME",
     help="go on with the grid in this variable, which was cut short; its finished cells are kept",
 )
+BESIDE = option(
+    "--beside",
+    action="append",
+    default=[],
+    metavar="ENGINE",
+    help="another engine of the model too, by its address or the number of a copy; may be given again",
+)
 HOVER = option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer")
 METRICS = option(
     "--metric",

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import SweepEnded, UsageError
-from djinn_jupyter.magics.collecting import prompts_of
+from djinn_jupyter.magics.collecting import engines_beside, prompts_of
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import sweep_arguments, sweeping, views
 from djinn_jupyter.magics.parsing import (
+    BESIDE,
     HOVER,
     KEEP,
     METRICS,
@@ -92,6 +93,7 @@ class SweepingMagics(Group):
         option("--samples", type=int, help="draw the noise so often; the picture is the mean"),
         option("--exact", action="store_true", help="compute each cell alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the cells that are computed again alone; default 0"),
+        BESIDE,
         HOVER,
         SO_FAR,
         KEEP,
@@ -119,6 +121,7 @@ class SweepingMagics(Group):
                 mode="exact" if args.exact else "fast",
                 on_progress=on_progress,
                 so_far=None if args.so_far is None else self.state.value(args.so_far),
+                beside=engines_beside(self.state, args.beside),
                 **cells_of(self.state, args),
                 **given(seed=args.seed),
             ),

@@ -1,0 +1,142 @@
+"""Pieces of work spread over engines: each goes to an engine that is free, and to another where its engine is lost.
+Knows no kind of work, and of engines nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final, Generic, Protocol, TypeVar
+
+from djinn_jupyter.client.connection.io_thread import beside_debuggers
+from djinn_jupyter.errors import DjinnError, EngineUnavailable
+
+Result = TypeVar("Result")
+Made = TypeVar("Made", covariant=True)
+Engine = TypeVar("Engine")
+At = TypeVar("At", contravariant=True)
+LOOK_SECONDS: Final = 0.5
+Show = Callable[[], object]
+Tell = Callable[[Show], object]
+
+
+class PieceOfWork(Protocol[At, Made]):
+    def run(self, engine: At, tell: Tell) -> Made:
+        """Do the piece. What is to be shown meanwhile is told, for the thread that waits for all pieces."""
+
+    def end(self) -> None:
+        """End it where it runs, from another thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadResults(Generic[Result]):
+    """The results by the number of their piece. Where a piece failed `error` is why, and the others were ended, as by
+    an interrupt. `lost` are the engines that went on the way."""
+
+    found: dict[int, Result]
+    error: DjinnError | None
+    interrupted: bool
+    lost: tuple[str, ...]
+
+    @property
+    def first(self) -> list[Result]:
+        """The results of the pieces before the first that has none."""
+        count = next(number for number in range(len(self.found) + 1) if number not in self.found)
+        return [self.found[number] for number in range(count)]
+
+
+def spread(engines: Sequence[Engine], pieces: Sequence[PieceOfWork[Engine, Result]]) -> SpreadResults[Result]:
+    """Do all pieces, one at a time at each engine. An interrupt, or a piece that fails, ends those under way."""
+    under_way = _Spreading(pieces)
+    threads = [threading.Thread(target=partial(under_way.work, engine), daemon=True) for engine in engines]
+    for thread in threads:
+        beside_debuggers(thread).start()
+    interrupted = False
+    try:
+        under_way.show(threads)
+    except KeyboardInterrupt:
+        interrupted = True
+    under_way.end()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            under_way.end()  # once more, for a piece that had only begun
+    return SpreadResults(
+        found=under_way.found, error=under_way.error, interrupted=interrupted, lost=tuple(under_way.lost)
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Spreading(Generic[Engine, Result]):
+    pieces: Sequence[PieceOfWork[Engine, Result]]
+    found: dict[int, Result] = field(default_factory=dict)
+    error: DjinnError | None = None
+    lost: list[str] = field(default_factory=list)
+    ended: bool = False
+    _waiting: deque[int] = field(init=False)
+    _running: set[int] = field(default_factory=set)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _shows: SimpleQueue[Show] = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        self._waiting = deque(range(len(self.pieces)))
+
+    def show(self, threads: Sequence[threading.Thread]) -> None:
+        """Show what pieces tell, until all threads are done."""
+        while any(thread.is_alive() for thread in threads):
+            try:
+                self._shows.get(timeout=LOOK_SECONDS)()
+            except Empty:
+                continue
+
+    def end(self) -> None:
+        """Begin no piece any more, and end those that run."""
+        with self._changed:
+            self.ended = True
+            running = tuple(self._running)
+            self._changed.notify_all()
+        for number in running:
+            self.pieces[number].end()
+
+    def work(self, engine: Engine) -> None:
+        """Do pieces at one engine, until none is left or the engine is lost."""
+        while (number := self._next()) is not None:
+            try:
+                result = self.pieces[number].run(engine, self._shows.put)
+            except EngineUnavailable as error:
+                self._put_back(number, error)
+                return
+            except DjinnError as error:
+                self._fail(error)
+                return
+            with self._changed:
+                self.found[number] = result
+                self._leave(number)
+
+    def _next(self) -> int | None:
+        """Return a piece that waits; as long as others run, one may come back. None where there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ended or self._waiting or not self._running)
+            if self.ended or not self._waiting:
+                return None
+            number = self._waiting.popleft()
+            self._running.add(number)
+            return number
+
+    def _put_back(self, number: int, error: EngineUnavailable) -> None:
+        with self._changed:
+            self.lost.append(str(error))
+            self._waiting.appendleft(number)
+            self._leave(number)
+
+    def _fail(self, error: DjinnError) -> None:
+        with self._changed:
+            self.error = self.error or (None if self.ended else error)
+        self.end()
+
+    def _leave(self, number: int) -> None:
+        self._running.discard(number)
+        self._changed.notify_all()
