@@ -19,7 +19,7 @@ from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import EngineUnavailable, UsageError
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
 from djinn_jupyter.wire.nouns import Mode
@@ -124,8 +124,8 @@ def _spread(channels: Sequence[Channel], work: _Work, shards: Sequence[Prompts])
     outcome = spread(channels, [_ShardOfMany(work, request) for request in requests])
     if outcome.interrupted:
         raise KeyboardInterrupt
-    if len(outcome.found) < len(shards):
-        raise outcome.error or EngineUnavailable(f"No engine is left to collect with. {outcome.lost[-1]}")
+    if outcome.error is not None:
+        raise outcome.error
 
 
 def shard_request(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -33,11 +34,12 @@ class PieceOfWork(Protocol[At, Made]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadResults(Generic[Result]):
-    """The results by the number of their piece. Where a piece failed `error` is why, and the others were ended, as by
-    an interrupt. `lost` are the engines that went on the way."""
+    """The results by the number of their piece. Where piece `failed` ended the others `error` is why; where no engine
+    was left it is that. `lost` says why engines went on the way."""
 
     found: dict[int, Result]
-    error: DjinnError | None
+    error: Exception | None
+    failed: int | None
     interrupted: bool
     lost: tuple[str, ...]
 
@@ -56,41 +58,51 @@ def spread(engines: Sequence[Engine], pieces: Sequence[PieceOfWork[Engine, Resul
         beside_debuggers(thread).start()
     interrupted = False
     try:
-        under_way.show(threads)
+        under_way.show(len(threads))
     except KeyboardInterrupt:
         interrupted = True
-    under_way.end()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(LOOK_SECONDS)
-            under_way.end()  # once more, for a piece that had only begun
-    return SpreadResults(
-        found=under_way.found, error=under_way.error, interrupted=interrupted, lost=tuple(under_way.lost)
-    )
+    finally:  # also where what is shown fails
+        under_way.end()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(LOOK_SECONDS)
+                under_way.end()  # once more, for a piece that had only begun
+    return under_way.results(interrupted)
 
 
 @dataclass(slots=True, eq=False)
 class _Spreading(Generic[Engine, Result]):
     pieces: Sequence[PieceOfWork[Engine, Result]]
     found: dict[int, Result] = field(default_factory=dict)
-    error: DjinnError | None = None
+    error: Exception | None = None
+    failed: int | None = None
     lost: list[str] = field(default_factory=list)
     ended: bool = False
     _waiting: deque[int] = field(init=False)
     _running: set[int] = field(default_factory=set)
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _shows: SimpleQueue[Show] = field(default_factory=SimpleQueue)
+    _shows: SimpleQueue[Show | None] = field(default_factory=SimpleQueue)  # None of an engine that is done
 
     def __post_init__(self) -> None:
         self._waiting = deque(range(len(self.pieces)))
 
-    def show(self, threads: Sequence[threading.Thread]) -> None:
-        """Show what pieces tell, until all threads are done."""
-        while any(thread.is_alive() for thread in threads):
-            try:
-                self._shows.get(timeout=LOOK_SECONDS)()
-            except Empty:
-                continue
+    def show(self, engines: int) -> None:
+        """Show what pieces tell, until so many engines are done."""
+        while engines:
+            with suppress(Empty):
+                show = self._shows.get(timeout=LOOK_SECONDS)  # now and then, for an interrupt
+                if show is None:
+                    engines -= 1
+                else:
+                    show()
+
+    def results(self, interrupted: bool) -> SpreadResults[Result]:
+        error = self.error
+        if error is None and not interrupted and len(self.found) < len(self.pieces):
+            error = EngineUnavailable(f"No engine is left to compute with. {self.lost[-1]}")
+        return SpreadResults(
+            found=self.found, error=error, failed=self.failed, interrupted=interrupted, lost=tuple(self.lost)
+        )
 
     def end(self) -> None:
         """Begin no piece any more, and end those that run."""
@@ -99,9 +111,16 @@ class _Spreading(Generic[Engine, Result]):
             running = tuple(self._running)
             self._changed.notify_all()
         for number in running:
-            self.pieces[number].end()
+            with suppress(DjinnError):  # the engine is gone, and its piece with it
+                self.pieces[number].end()
 
     def work(self, engine: Engine) -> None:
+        try:
+            self._work(engine)
+        finally:
+            self._shows.put(None)
+
+    def _work(self, engine: Engine) -> None:
         """Do pieces at one engine, until none is left or the engine is lost."""
         while (number := self._next()) is not None:
             try:
@@ -109,8 +128,8 @@ class _Spreading(Generic[Engine, Result]):
             except EngineUnavailable as error:
                 self._put_back(number, error)
                 return
-            except DjinnError as error:
-                self._fail(error)
+            except Exception as error:  # noqa: BLE001  raised by the thread that waits
+                self._fail(number, error)
                 return
             with self._changed:
                 self.found[number] = result
@@ -132,9 +151,11 @@ class _Spreading(Generic[Engine, Result]):
             self._waiting.appendleft(number)
             self._leave(number)
 
-    def _fail(self, error: DjinnError) -> None:
+    def _fail(self, number: int, error: Exception) -> None:
         with self._changed:
-            self.error = self.error or (None if self.ended else error)
+            if not self.ended and self.error is None:
+                self.error, self.failed = error, number
+            self._leave(number)
         self.end()
 
     def _leave(self, number: int) -> None:

@@ -28,7 +28,7 @@ from djinn_jupyter.client.sweep_arguments import (
 )
 from djinn_jupyter.client.swept_replies import AT_ITS_END, grid_of, nameless, noted, require_shape, without_end
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
@@ -250,7 +250,12 @@ class _PairOfMany:
 
     def run(self, engine: RemoteEngine, tell: Tell) -> Swept:
         self.under_way = self.sweep_of_a_pair(engine, self.number).telling(tell)
-        [reply] = self.under_way.of(*self.lines).replies
+        try:
+            [reply] = self.under_way.of(*self.lines).replies
+        except SweepEnded as ended:
+            if isinstance(ended.__cause__, EngineUnavailable):  # another engine computes the whole pair
+                raise ended.__cause__ from ended
+            raise
         return reply
 
     def end(self) -> None:

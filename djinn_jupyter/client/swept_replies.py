@@ -9,7 +9,7 @@ import msgspec
 
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.spreading import SpreadResults
-from djinn_jupyter.errors import EngineUnavailable, SweepEnded, UsageError
+from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.wire.fingerprints import differences
 from djinn_jupyter.wire.replies import Swept
 
@@ -20,24 +20,33 @@ AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
 def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool) -> Grid:
     """Return the grid of pairs that were spread over engines. An interrupt leaves those before the first that has none.
     Raises SweepEnded, which has these, where a pair failed or no engine is left."""
-    found = outcome.first
-    error = outcome.error
-    if error is None and not outcome.interrupted and len(found) < pairs:
-        error = EngineUnavailable(f"No engine is left to compute with. {outcome.lost[-1]}")
+    found, error = list[Swept](), outcome.error
+    try:
+        for reply in outcome.first:
+            require_shape(reply, found)
+            found.append(reply)
+    except UsageError as unlike:
+        error = unlike
+    if error is not None and not isinstance(error, DjinnError):
+        raise error
+    at = len(found)
+    if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) and outcome.failed == at:
+        found += error.grid.replies
     if not found:
         raise error or KeyboardInterrupt
-    missing, by_others = pairs - len(found), _notes(found, outcome.lost)
-    found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, *by_others))
+    missing = pairs - len(found)
+    for note in _notes(found, () if missing else outcome.lost):
+        found[-1] = noted(found[-1], note)
     if outcome.interrupted and missing:
-        found[-1] = noted(found[-1], f"The sweep is not whole: it was interrupted in pair {len(found)}.")
+        found[-1] = noted(found[-1], f"The sweep is not whole: it was interrupted in pair {at}.")
     grid = Grid(found, paired=True, several=several, interrupted=outcome.interrupted, missing=missing)
     if error is not None:
-        raise SweepEnded(f"The sweep ended in pair {len(found)}: {error}", grid) from error
+        raise SweepEnded(f"The sweep ended in pair {at}: {error}", grid) from error
     return grid
 
 
 def _notes(found: Sequence[Swept], lost: Sequence[str]) -> list[str]:
-    """Return what is to be said of pairs that several engines computed."""
+    """Return what is to be said of pairs that several engines computed, of which some were lost on the way."""
     made = [one.made.by for one in found if one.made is not None]
     other = dict.fromkeys(
         f"{name} ({here}, {there})" for by in made[1:] for name, here, there in differences(made[0], by)

@@ -153,6 +153,98 @@ def test_an_interrupt_ends_the_pairs_under_way(engines: list[RemoteEngine]) -> N
     assert (outcome.found, outcome.error, outcome.interrupted) == ({}, None, True)
 
 
+def test_a_pair_whose_engine_is_lost_on_the_way_goes_to_another_too(
+    engines: list[RemoteEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its cells were told: alone at one engine the sweep would end with these."""
+    alone = dj.sweep(engines[0], **ASKED, mode="exact")
+    Took(monkeypatch)
+    counted = sweeping._Sweep.of
+
+    def lost_on_the_way(sweep: Any, corrupted: object, clean: object) -> dj.Grid:
+        grid = counted(sweep, corrupted, clean)
+        if sweep.engine is engines[1]:
+            raise SweepEnded("3 cells were finished.", grid) from EngineUnavailable("Its process has ended.")
+        return grid
+
+    monkeypatch.setattr(sweeping._Sweep, "of", lost_on_the_way)
+    grid = dj.sweep(engines[0], beside=engines[1:], **ASKED, mode="exact")
+    assert grid.values.tobytes() == alone.values.tobytes()
+    assert grid.notes[-1].endswith("its pair: Its process has ended.")
+
+
+def test_the_cells_of_the_pair_that_fails_are_kept(
+    engines: list[RemoteEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = sweeping._Sweep.of
+
+    def fails(sweep: Any, corrupted: object, clean: object) -> dj.Grid:
+        grid = plain(sweep, corrupted, clean)
+        if sweep.pair == 0:
+            raise SweepEnded("Some cells were finished: there is no memory.", grid)
+        return grid
+
+    monkeypatch.setattr(sweeping._Sweep, "of", fails)
+    with pytest.raises(SweepEnded, match="in pair 0: Some cells were finished: there is no memory") as ended:
+        dj.sweep(engines[0], beside=engines[1:], **ASKED)
+    assert isinstance(ended.value.grid, dj.Grid)
+    assert (len(ended.value.grid.replies), ended.value.grid.missing) == (1, 4)
+
+
+def test_pairs_of_other_shapes_are_named_as_at_one_engine(engines: list[RemoteEngine]) -> None:
+    asked = {**ASKED, "clean": [CLEAN, (1, *CLEAN)], "corrupted": [CORRUPTED, (1, *CORRUPTED)]}
+    with pytest.raises(SweepEnded, match=r"in pair 1: its cells are \[3, 6\], and the first pair's \[3, 5\]") as ended:
+        dj.sweep(engines[0], beside=engines[1:], **asked)
+    assert isinstance(ended.value.grid, dj.Grid)
+    assert len(ended.value.grid.replies) == 1
+
+
+def test_an_error_of_any_kind_in_a_piece_ends_all(engines: list[RemoteEngine]) -> None:
+    class Piece:
+        def run(self, engine: RemoteEngine, tell: Tell) -> float:
+            return 1 / 0
+
+        def end(self) -> None: ...
+
+    found = spread(engines, [Piece(), Piece(), Piece()])
+    assert isinstance(found.error, ZeroDivisionError)
+    assert found.failed in (0, 1)
+
+
+def test_an_error_in_what_is_shown_ends_the_pieces_under_way(engines: list[RemoteEngine]) -> None:
+    ended = threading.Event()
+
+    class Piece:
+        def run(self, engine: RemoteEngine, tell: Tell) -> None:
+            tell(lambda: 1 / 0)
+            assert ended.wait(20)
+
+        def end(self) -> None:
+            ended.set()
+
+    with pytest.raises(ZeroDivisionError):
+        spread(engines, [Piece(), Piece()])
+    assert ended.is_set()
+
+
+def test_all_that_was_told_is_shown(engines: list[RemoteEngine]) -> None:
+    shown: list[int] = []
+
+    class Piece:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def run(self, engine: RemoteEngine, tell: Tell) -> int:
+            for _ in range(100):
+                tell(lambda: shown.append(self.number))
+            return self.number
+
+        def end(self) -> None: ...
+
+    assert spread(engines, [Piece(n) for n in range(20)]).first == list(range(20))
+    assert sorted(shown) == sorted(list(range(20)) * 100)
+
+
 def test_progress_is_shown_by_the_thread_that_asked(engines: list[RemoteEngine]) -> None:
     shown = set()
     dj.sweep(
@@ -230,5 +322,5 @@ def test_a_shard_that_fails_ends_the_collection_with_its_sentence(
         raise EngineUnavailable("Its process has ended.")
 
     monkeypatch.setattr(collecting._ShardOfMany, "run", lost)
-    with pytest.raises(EngineUnavailable, match=r"No engine is left to collect with\. Its process has ended"):
+    with pytest.raises(EngineUnavailable, match=r"No engine is left to compute with\. Its process has ended"):
         engines[0].collect(prompts[:2], ["resid_post.1"], to=tmp_path / "b", beside=engines[1:], shard_prompts=1)
