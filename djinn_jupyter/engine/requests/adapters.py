@@ -4,6 +4,7 @@ request and are checked here."""
 from __future__ import annotations
 
 from djinn_jupyter.engine.model.added.low_rank import HeldAdapter, LowRank
+from djinn_jupyter.engine.requests.drawing import draw_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -12,7 +13,7 @@ from djinn_jupyter.engine.session.adapters import described, require_name
 from djinn_jupyter.engine.session.fitting import Fitted, fitted
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Pieces, Steps
+from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -41,7 +42,7 @@ class AdapterRequests:
     def _adding(self, session: Session, adapter: HeldAdapter, parts: list[Fitted], holder: Holder) -> Steps:
         """Put the matrices on the devices of their layers, a module a step, and then the adapter among the others."""
         size = sum(part.nbytes for part in parts)
-        yield from self._draw(session, size)
+        yield from draw_for(self._adapters, size, self._runtime, session)
         try:
             products: list[LowRank] = []
             for part in parts:
@@ -55,14 +56,6 @@ class AdapterRequests:
             raise
         adapter.arrive(products, size)
         return AdapterAdded(adapter=self._described(adapter))
-
-    def _draw(self, session: Session, size: int) -> Pieces:
-        """Draw bytes from the budget; the person's own sessions leave for them, and where that is not enough others.
-        Raises OverQuota and SlabFull."""
-        yield from self._runtime.space.within_quota(session, size)
-        yield from self._runtime.space.set_aside(session, size)
-        self._runtime.space.put_back()
-        self._adapters.draw(size)
 
     @handles(ask.ListAdapters)
     def list_adapters(self, request: ask.ListAdapters, holder: Holder) -> Adapters:

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.added import checks
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.requests.drawing import draw_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.added_modules import AddedModule, point_of, written_width
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Pieces, Steps
+from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -77,7 +78,7 @@ class AddedModuleRequests:
     def _adding(self, session: Session, module: AddedModule, arrays: dict[str, Array], holder: Holder) -> Steps:
         """Put the tensors on the device of the point, one a step, and then the module among the others."""
         own = module.identity
-        yield from self._draw(session, own.bytes_held)
+        yield from draw_for(self._added, own.bytes_held, self._runtime, session)
         try:
             tensors: dict[str, Tensor] = {}
             home = self._runtime.forward.home_of(self._runtime.resolve(module.at))
@@ -93,14 +94,6 @@ class AddedModuleRequests:
             raise
         module.held.arrive(arithmetic)
         return ModuleAdded(module=module.describe(self._anatomy))
-
-    def _draw(self, session: Session, size: int) -> Pieces:
-        """Draw bytes from the budget; the person's own sessions leave for them, and where that is not enough others.
-        Raises OverQuota and SlabFull."""
-        yield from self._runtime.space.within_quota(session, size)
-        yield from self._runtime.space.set_aside(session, size)
-        self._runtime.space.put_back()
-        self._added.draw(size)
 
     @handles(ask.ListAddedModules)
     def list_added_modules(self, request: ask.ListAddedModules, holder: Holder) -> AddedModules:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from djinn_jupyter.engine.memory.budget import Budget, Part
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
+from djinn_jupyter.engine.session.added_tensors import AddedTensors
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.adapters import AdapterDescription, AdapterIdentity
 
@@ -18,22 +19,12 @@ NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 NONE: Final = ("off", "none")  # what the magic has for no adapter
 
 
-class AdapterTable:
+class AdapterTable(AddedTensors):
     """The adapters of an engine. Used on its thread."""
 
     def __init__(self, budget: Budget) -> None:
+        super().__init__(budget, "adapters")
         self._adapters: dict[tuple[str | None, str], HeldAdapter] = {}
-        self._budget, self.bytes_held = budget, 0
-        budget.join(self, Part(name="adapters", held=lambda: self.bytes_held, idle=lambda: 0, release=lambda: 0))
-
-    def draw(self, size: int) -> None:
-        """Draw bytes for tensors that come. Raises SlabFull."""
-        self._budget.take(size, by=self)
-        self.bytes_held += size
-
-    def give_back(self, size: int) -> None:
-        self._budget.give_back(size)
-        self.bytes_held -= size
 
     def of(self, person: str | None) -> list[HeldAdapter]:
         """Return a person's adapters by name."""

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakValueDictionary
 
-from djinn_jupyter.engine.memory.budget import Budget, Part
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, check_selector
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout, HeldModule, ThroughLayout
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.adapters import AdapterTable
+from djinn_jupyter.engine.session.added_tensors import AddedTensors
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.module_form import AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.sites import LAYER_POINTS, POINTS, Site, parse_site
@@ -115,23 +116,13 @@ class AddedModule:
         return f"its files say that it was trained at {trained}"
 
 
-class ModuleTable:
+class ModuleTable(AddedTensors):
     """The added modules of an engine, and the bytes of their tensors in its budget. Used on its thread."""
 
     def __init__(self, budget: Budget) -> None:
+        super().__init__(budget, "modules")
         self._modules: dict[Key, AddedModule] = {}
         self._let_go: WeakValueDictionary[tuple[str | None, FilesKey], HeldModule] = WeakValueDictionary()
-        self._budget, self.bytes_held = budget, 0
-        budget.join(self, Part(name="modules", held=lambda: self.bytes_held, idle=lambda: 0, release=lambda: 0))
-
-    def draw(self, size: int) -> None:
-        """Draw bytes for tensors that come. Raises SlabFull."""
-        self._budget.take(size, by=self)
-        self.bytes_held += size
-
-    def give_back(self, size: int) -> None:
-        self._budget.give_back(size)
-        self.bytes_held -= size
 
     def of(self, person: str | None) -> list[AddedModule]:
         """Return a person's modules in order of their sites."""
