@@ -40,7 +40,7 @@ def run(setting: Setting) -> Result:
             spliced = partial(_spliced, plain, prompt, layer)
             sides |= {
                 "hook": partial(plain_clock.of, spliced),
-                "rows": partial(plain_clock.of, partial(plain.ask, "row", calls=CALLS)),
+                "rows": partial(plain_clock.of, partial(plain.ask, "row", calls=CALLS, features=BREAKPOINTS)),
             }
             checks.same("tokens of both splices", _generated(sessions["spliced"], prompt), spliced())
             after = setting.after_rounds(partial(_figures, unit=clock.unit), rounds)

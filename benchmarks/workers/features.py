@@ -56,12 +56,13 @@ class Features(Plain):
             hook.remove()
 
     @torch.inference_mode()
-    def row(self, calls: int) -> dict[str, Any]:
-        """Compute one feature of one position, `calls` times."""
+    def row(self, calls: int, features: int) -> dict[str, Any]:
+        """Compute one feature of one position, `calls` times: each of so many in turn, so that a row is no nearer to
+        the processor than those of as many breakpoints are."""
         x_1D = torch.ones(1, self.model.config.n_embd)
         begun = perf_counter()
-        for _ in range(calls):
-            self._active(x_1D, slice(17, 18))
+        for call in range(calls):
+            self._active(x_1D, slice(call % features, call % features + 1))
         return {"seconds": perf_counter() - begun}
 
     def _active(self, x: Tensor, chosen: slice) -> Tensor:

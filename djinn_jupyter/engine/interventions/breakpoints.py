@@ -35,10 +35,11 @@ class Breakpoint:
         if self.condition is None:
             return site_value.positions[-1]
         scope = SiteScope(site_value, self.site, self.text_of, self.id_of)
+        holds = self.condition.value
         if self.condition.same_for_all_positions:
-            return site_value.positions[-1] if self.condition.holds(scope) else None
-        for row, position in enumerate(site_value.row_positions()):
-            if self.condition.holds(scope.stand_at(row)):
+            return site_value.positions[-1] if holds(scope) else None
+        for scope.row, position in enumerate(site_value.row_positions()):
+            if holds(scope):
                 return position
         return None
 

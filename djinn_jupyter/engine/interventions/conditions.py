@@ -68,7 +68,7 @@ EXAMPLES: Final[dict[Noun, str]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A parsed expression. `names` are those it reads, `tokens` the texts and `token_ids` the numbers of tokens. With
-    no name beyond `step` it holds for all positions or for none. `value` computes the expression, `holds` its truth.
+    no name beyond `step` it is `same_for_all_positions`. `value` computes the expression, `holds` its truth.
     `disagreement` says why it is not true or false in a meaningful way, `no_number` why it is no number; None where it
     is."""
 
@@ -76,6 +76,7 @@ class Condition:
     names: frozenset[str]
     tokens: frozenset[str]
     token_ids: frozenset[int]
+    same_for_all_positions: bool
     disagreement: str | None
     no_number: str | None
     value: Compiled
@@ -94,10 +95,6 @@ class Condition:
     @property
     def needs_lens(self) -> bool:
         return bool(self.names & LENS_NAMES)
-
-    @property
-    def same_for_all_positions(self) -> bool:
-        return self.names <= {"step"}
 
 
 def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Condition:
@@ -129,6 +126,7 @@ def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Conditi
         names=frozenset(reading.names),
         tokens=frozenset(token for token in reading.tokens if isinstance(token, str)),
         token_ids=frozenset(token for token in reading.tokens if isinstance(token, int)),
+        same_for_all_positions=reading.names <= {"step"},
         disagreement=reading.kinds.disagreement,
         no_number=no_number,
         value=value,
@@ -233,6 +231,9 @@ def _arithmetic(operate: Callable[[Any, Any], Any], left: Operand, right: Operan
 
 
 def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Operand]) -> Compiled:
+    if len(holds) == 1:
+        return _comparison(holds[0], sides[0].value, sides[1].value)
+
     def compare(scope: Scope) -> bool:
         left = sides[0].value(scope)
         for agree, side in zip(holds, sides[1:], strict=True):
@@ -243,3 +244,7 @@ def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Operand])
         return True
 
     return compare
+
+
+def _comparison(agree: Callable[[Any, Any], Any], left: Compiled, right: Compiled) -> Compiled:
+    return lambda scope: agree(left(scope), right(scope))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class SiteScope:
     row: int = 0
     _norms: list[float] | None = None
     _values: list[float] | None = None
-    _lens: list[Tensor] = field(default_factory=list)
+    _lens: list[Tensor] | None = None
 
     def stand_at(self, row: int) -> SiteScope:
         """Read this row from now on."""
@@ -46,6 +46,10 @@ class SiteScope:
 
     def read(self, name: str) -> Any:
         match name:
+            case "value":
+                return (self._values or self._value_rows())[self.row]
+            case "norm":
+                return (self._norms or self._norm_rows())[self.row]
             case "step":
                 return self.site_value.step
             case "position":
@@ -54,10 +58,6 @@ class SiteScope:
                 return self.site_value.row_tokens()[self.row]
             case "token":
                 return self.text_of(self.site_value.row_tokens()[self.row])
-            case "norm":
-                return self._norm_rows()[self.row]
-            case "value":
-                return self._value_rows()[self.row]
             case "top1":
                 return self.text_of(int(self._logits().argmax()))
         raise InvalidCondition(f"A condition knows no {name!r}.")
@@ -66,21 +66,19 @@ class SiteScope:
         return of_token(name, self._logits(), self.id_of(token) if isinstance(token, str) else token)
 
     def _norm_rows(self) -> list[float]:
-        if self._norms is None:
-            part = self.site_value.units(self.site.selector)
-            self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
+        part = self.site_value.units(self.site.selector)
+        self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
         return self._norms
 
     def _value_rows(self) -> list[float]:
         """Return the only number of each row."""
-        if self._values is None:
-            part = self.site_value.units(self.site.selector)
-            if part.numel() != len(part):
-                raise InvalidCondition(
-                    f"value is of one feature, and {self.site} has {part.numel() // len(part)}: name one, as in "
-                    f"{self.site.whole()}[0]; norm is of several."
-                )
-            self._values = part.flatten().tolist()
+        part, rows = self.site_value.units(self.site.selector), self.site_value.rows
+        if part.numel() != rows:
+            raise InvalidCondition(
+                f"value is of one feature, and {self.site} has {part.numel() // rows}: name one, as in "
+                f"{self.site.whole()}[0]; norm is of several."
+            )
+        self._values = [part.item()] if rows == 1 else part.flatten().tolist()
         return self._values
 
     def _logits(self) -> Tensor:
@@ -90,7 +88,8 @@ class SiteScope:
                 f"top1, p, logit and rank need a site of the residual stream's width; {self.site} is none."
             )
         block, offset = divmod(self.row, LENS_ROWS)
-        while len(self._lens) <= block:
-            start = len(self._lens) * LENS_ROWS
-            self._lens.append(self.site_value.lens(self.site_value.value[start : start + LENS_ROWS]))
-        return self._lens[block][offset]
+        blocks = self._lens = [] if self._lens is None else self._lens
+        while len(blocks) <= block:
+            start = len(blocks) * LENS_ROWS
+            blocks.append(self.site_value.lens(self.site_value.value[start : start + LENS_ROWS]))
+        return blocks[block][offset]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from djinn_jupyter.engine.model.added.arithmetic import OfUnits
 from djinn_jupyter.engine.model.hooks.taps import Tap
 
 Lens = Callable[[Tensor], Tensor]
@@ -26,6 +27,9 @@ class SiteValue:
     lens: Lens | None
     _met: Tensor | None = field(default=None, init=False)
     _value: Tensor | None = field(default=None, init=False)
+    _units: OfUnits | None = field(default=None, init=False)
+    _rows: int | None = field(default=None, init=False)
+    _row_positions: range | None = field(default=None, init=False)
 
     @property
     def value(self) -> Tensor:
@@ -38,18 +42,24 @@ class SiteValue:
         computed."""
         if selector is None:
             return self.value
-        if self._value is None:
-            return self.tap.read_units(self.raw, selector)
-        return self._value[:, list(selector)]
+        if self._value is not None:
+            return self._value[:, list(selector)]
+        if self._units is None:
+            self._units = self.tap.reading(self.raw)
+        return self._units(selector)
 
     @property
     def rows(self) -> int:
-        return self.tap.rows_in(self.raw) if self._value is None else len(self._value)
+        if self._rows is None:
+            self._rows = self.tap.rows_in(self.raw)
+        return self._rows
 
     def row_positions(self) -> range:
         """Return the positions of the value's rows: the whole pass, or its last ones where the model kept only those
         (logits)."""
-        return self.positions[len(self.positions) - self.rows :]
+        if self._row_positions is None:
+            self._row_positions = self.positions[len(self.positions) - self.rows :]
+        return self._row_positions
 
     def row_tokens(self) -> tuple[int, ...]:
         return self.tokens[len(self.tokens) - self.rows :]

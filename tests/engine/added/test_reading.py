@@ -105,15 +105,19 @@ def test_a_condition_computes_the_row_of_its_feature_and_no_other(
 
     add(desk, saes.saved(tmp_path, saes.drawn(width(desk))))
     rows: list[int] = []
-    multiplied = arithmetic.linear
+    given: list[int] = []
+    active, encoded = arithmetic.Dictionary._active, arithmetic.Dictionary._given
     monkeypatch.setattr(
-        arithmetic, "linear", lambda x, weight, *more: (rows.append(len(weight)), multiplied(x, weight, *more))[1]
+        arithmetic.Dictionary, "_active", lambda own, of, x: (rows.append(len(of.bias_m)), active(own, of, x))[1]
     )
+    monkeypatch.setattr(arithmetic.Dictionary, "_given", lambda own, x: (given.append(len(x)), encoded(own, x))[1])
     desk.stop_at("sae.4[17]", "value > 1e9")
     desk.stop_at("sae.4[17]", "norm > 1e9")
+    desk.stop_at("sae.4[18]", "value > 1e9")
     desk.ask(ask.Watch(session="a", site="sae.4[17]"))
     desk.run(PROMPT, 2)
     assert set(rows) == {1}
+    assert given == [len(PROMPT), 1]  # what comes before the rows is computed once a pass
 
 
 def test_the_value_of_a_condition_is_that_of_one_feature(desk: Desk, tmp_path: Path) -> None:

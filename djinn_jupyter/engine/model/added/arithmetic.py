@@ -1,13 +1,15 @@
 """The arithmetic of added modules: a value to features, and features back.
 
 Standard SAEs (Bricken et al. 2023), JumpReLU (2407.14435), TopK (2406.04093), gated (2404.16014), transcoders
-(2406.11944), with a skip (2501.18823) or across layers (Lindsey et al. 2024), linear probes, tuned lenses (2303.08112).
-Shapes: T positions, D features of the point, F of the module, O of what is written, L layers written to later.
+(2406.11944), linear probes, tuned lenses (2303.08112). Shapes: T positions, D features of the point, F of the module,
+O of what is written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import torch
@@ -15,20 +17,31 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from djinn_jupyter.engine.model.added.normalizing import normalized
-from djinn_jupyter.wire.module_form import TRANSCODERS, ModuleForm
+from djinn_jupyter.wire.module_form import ModuleForm
 
-Units = tuple[int, ...] | None
 Chosen = slice | list[int]
+OfUnits = Callable[[tuple[int, ...]], Tensor]
+"""Returns what units have of the value that it was made for, [T, m]."""
+
+KEPT: Final = 4096  # features whose rows are kept cut out
 FEW: Final = 4  # where less than a quarter of the features changed, the rows of these alone are multiplied
 
 
-def rows_of(units: Units) -> Chosen:
+def rows_of(units: tuple[int, ...]) -> Chosen:
     """Return units as an index. Of one unit, or several in a row, it is a slice, which copies nothing: an index of
     numbers takes as long as the row's product itself."""
-    if units is None:
-        return slice(None)
     in_a_row = len(units) > 0 and units == tuple(range(units[0], units[-1] + 1))
     return slice(units[0], units[-1] + 1) if in_a_row else list(units)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FeatureRows:
+    """What is computed of some features: their rows of the encoder, and what belongs to these."""
+
+    encoder_Dm: Tensor
+    bias_m: Tensor
+    threshold_m: Tensor | None
+    gate: tuple[Tensor, Tensor] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,27 +57,51 @@ class Dictionary:
     threshold_F: Tensor | None = None
     gate: tuple[Tensor, Tensor] | None = None
     length_F: Tensor | None = None  # of the decoder's rows, where features are measured by it
-    skip_OD: Tensor | None = None
-    later_LFO: Tensor | None = None  # of a cross-layer transcoder: the decoders into the layers after its own
+    _kept: dict[tuple[int, ...], FeatureRows] = field(default_factory=dict, init=False, repr=False)
 
-    def read(self, x_TD: Tensor, units: Units = None) -> Tensor:
-        """Return the features [T, F], or those of `units`. The row of a unit alone is computed, except of a topk."""
-        if units is not None and self.form.activation == "topk":
-            return self.read(x_TD)[:, list(units)]
-        chosen = rows_of(units)
+    def read(self, x_TD: Tensor) -> Tensor:
+        """Return the features [T, F]."""
+        return self._active(self._cut(slice(None)), self._given(x_TD))
+
+    def reading(self, x_TD: Tensor) -> OfUnits:
+        """Return what reads the features of units. The rows of these alone are computed, except of a topk; what comes
+        before the rows is computed once."""
+        if self.form.activation == "topk":
+            return partial(_columns, self.read(x_TD))
+        given_TD, kept = self._given(x_TD), self._kept
+        return lambda units: self._active(kept.get(units) or self._rows_of(units), given_TD)
+
+    def _rows_of(self, units: tuple[int, ...]) -> FeatureRows:
+        """Return the rows of features, and keep that of a single one: a view, which takes as long to make as its
+        product."""
+        rows = self._cut(rows_of(units))
+        if len(units) == 1:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            self._kept[units] = rows
+        return rows
+
+    def _cut(self, chosen: Chosen) -> FeatureRows:
+        return FeatureRows(
+            encoder_Dm=self.encoder_FD[chosen].t(),
+            bias_m=self.bias_F[chosen],
+            threshold_m=None if self.threshold_F is None else self.threshold_F[chosen],
+            gate=None if self.gate is None else (self.gate[0][chosen], self.gate[1][chosen]),
+        )
+
+    def _given(self, x_TD: Tensor) -> Tensor:
+        """Return what the encoder multiplies."""
         normed, _, _ = normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)
-        given = normed - self.decoder_bias_O if self.form.subtracts_decoder_bias else normed
-        return self._active(given, chosen)
+        return normed - self.decoder_bias_O if self.form.subtracts_decoder_bias else normed
 
-    def _active(self, given_TD: Tensor, chosen: Chosen) -> Tensor:
-        rows, bias = self.encoder_FD[chosen], self.bias_F[chosen]
-        if self.gate is not None:
-            scale, magnitude_bias = self.gate[0][chosen], self.gate[1][chosen]
-            shared = linear(given_TD, rows)
-            return ((shared + bias) > 0) * (shared * scale.exp() + magnitude_bias).relu()
-        before = linear(given_TD, rows, bias)
-        if self.threshold_F is not None:
-            return before.relu() * (before > self.threshold_F[chosen])
+    def _active(self, rows: FeatureRows, given_TD: Tensor) -> Tensor:
+        if rows.gate is not None:
+            scale, magnitude_bias = rows.gate
+            shared = given_TD @ rows.encoder_Dm
+            return ((shared + rows.bias_m) > 0) * (shared * scale.exp() + magnitude_bias).relu()
+        before = torch.addmm(rows.bias_m, given_TD, rows.encoder_Dm)
+        if rows.threshold_m is not None:
+            return before.relu() * (before > rows.threshold_m)
         return before.relu() if self.form.activation == "relu" else self._largest(before)
 
     def _largest(self, before_TF: Tensor) -> Tensor:
@@ -73,11 +110,9 @@ class Dictionary:
         return torch.zeros_like(measured).scatter_(-1, places, values.relu())
 
     def decode(self, x_TD: Tensor, features_TF: Tensor) -> Tensor:
-        """Return the reconstruction [T, O] that the features make of x; of a cross-layer transcoder, the part of it
-        that its own layer has of them."""
+        """Return the reconstruction [T, O] that the features make of x."""
         scale, shift = self._way_back(x_TD)
         made = self._written(features_TF) + self.decoder_bias_O
-        made = made if self.skip_OD is None else made + linear(x_TD.to(self.encoder_FD.dtype), self.skip_OD)
         made = made if scale is None else made * scale
         return made if shift is None else made + shift
 
@@ -90,13 +125,9 @@ class Dictionary:
         made = self._written(changed[:, units], units) if few else self._written(changed)
         return made if scale is None else made * scale
 
-    def handed_on(self, features_TF: Tensor) -> list[Tensor]:
-        """Return what features write [T, O] into each layer after their own."""
-        return [] if self.later_LFO is None else [features_TF @ decoder_FO for decoder_FO in self.later_LFO]
-
     def _way_back(self, x_TD: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the scale and the shift that undo the normalization of x; a transcoder writes another value."""
-        if self.form.kind in TRANSCODERS:
+        if self.form.kind == "transcoder":
             return None, None
         return normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)[1:]
 
@@ -114,12 +145,22 @@ class Linear:
     bias_F: Tensor
     adds: bool
 
-    def read(self, x_TD: Tensor, units: Units = None) -> Tensor:
-        """Return [T, F], or the columns of `units`."""
-        chosen = rows_of(units)
+    def read(self, x_TD: Tensor) -> Tensor:
+        """Return [T, F]."""
+        return self._made(x_TD.to(self.weight_FD.dtype), slice(None))
+
+    def reading(self, x_TD: Tensor) -> OfUnits:
+        """Return what reads the columns of units; these alone are computed."""
         given = x_TD.to(self.weight_FD.dtype)
-        made = linear(given, self.weight_FD[chosen], self.bias_F[chosen])
-        return given[:, chosen] + made if self.adds else made
+        return lambda units: self._made(given, rows_of(units))
+
+    def _made(self, given_TD: Tensor, chosen: Chosen) -> Tensor:
+        made = linear(given_TD, self.weight_FD[chosen], self.bias_F[chosen])
+        return given_TD[:, chosen] + made if self.adds else made
+
+
+def _columns(features_TF: Tensor, units: tuple[int, ...]) -> Tensor:
+    return features_TF[:, list(units)]
 
 
 Arithmetic = Dictionary | Linear

@@ -79,6 +79,10 @@ class PositionLayout:
         rows = self._rows(raw)
         return rows if self.heads is None else self.heads.read(rows.reshape(rows.shape[0], -1))
 
+    def rows_in(self, raw: Tensor) -> int:
+        """Return the number of positions in `raw`."""
+        return raw.shape[self.position]
+
     def put(self, raw: Tensor, value: Tensor) -> None:
         """Write `value` into `raw` in place."""
         rows = self._rows(raw)
@@ -100,10 +104,10 @@ class PositionLayout:
         return lines_BTD if self.batch is None else lines_BTD.movedim((0, 1), (self.batch, self.position))
 
     def _rows(self, raw: Tensor) -> Tensor:
-        rows = raw.movedim(self.position, 0)
-        if self.batch is not None:
-            rows = rows.select(self.batch + 1 if self.batch < self.position else self.batch, 0)
-        return rows
+        if self.batch is None:
+            return raw.movedim(self.position, 0)
+        line, axis = raw.select(self.batch, 0), self.position - (self.batch < self.position)
+        return line.movedim(axis, 0) if axis else line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +116,9 @@ class Maps:
 
     def read(self, raw: Tensor) -> Tensor:
         return raw.reshape(-1, *raw.shape[-2:]).transpose(0, 1)
+
+    def rows_in(self, raw: Tensor) -> int:
+        return raw.shape[-2]
 
     def put(self, raw: Tensor, value: Tensor) -> None:
         raw.copy_(value.transpose(0, 1).reshape(raw.shape))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import Cache
 
+from djinn_jupyter.engine.model.added.arithmetic import OfUnits
 from djinn_jupyter.engine.model.hooks.attention import (
     PRODUCTS,
     SDPA,
@@ -54,7 +55,7 @@ class Tap:
     the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
     tensor is also the residual that is added later, so an edit has to change the tensor itself. Of "module_through" the
     value is what the module was given (at `key`) and beside it, along the last axis, what it made (at `key_out`), which
-    alone is replaced; behind these, what is added at each of the taps `later`, which are `handed_by` this site.
+    alone is replaced.
     """
 
     site: Site
@@ -67,8 +68,6 @@ class Tap:
     within: nn.Module | None = None
     key: TensorKey = None
     key_out: TensorKey = None
-    later: tuple[Tap, ...] = ()
-    handed_by: Site | None = None
     ordinal: int = 0
     heads: int | None = None
     width: int | None = None
@@ -84,13 +83,14 @@ class Tap:
     def rows_in(self, raw: Tensor) -> int:
         """Return the number of positions in `raw`, without computing an added module."""
         layout = self.layout.point if isinstance(self.layout, FeatureLayout) else self.layout
-        return len(layout.read(raw))
+        return layout.rows_in(raw)
 
-    def read_units(self, raw: Tensor, units: tuple[int, ...]) -> Tensor:
-        """Return the value of some heads or features. Those of an added module are computed alone."""
+    def reading(self, raw: Tensor) -> OfUnits:
+        """Return what reads the value of heads or features in `raw`. Those of an added module are computed alone."""
         if isinstance(self.layout, FeatureLayout):
-            return self.layout.read(raw, units)
-        return self.layout.read(raw)[:, list(units)]
+            return self.layout.reading(raw)
+        value = self.layout.read(raw)
+        return lambda units: value[:, list(units)]
 
     @property
     def added(self) -> ModuleIdentity | None:
@@ -246,11 +246,10 @@ class _Listener:
             for tap in taps:
                 given = args[tap.key] if isinstance(tap.key, int) else kwargs[str(tap.key)]
                 made = pick(output, tap.key_out)
-                raw = torch.cat([given, made, *(torch.zeros_like(made) for _ in tap.later)], -1)
+                raw = torch.cat([given, made], -1)
                 changed = self.meet(tap, raw)
                 if changed is not raw:
-                    own = changed[..., given.shape[-1] : given.shape[-1] + made.shape[-1]]
-                    output = swap(output, tap.key_out, own.to(made.dtype).contiguous())
+                    output = swap(output, tap.key_out, changed[..., given.shape[-1] :].to(made.dtype).contiguous())
             return output
 
         return hook
