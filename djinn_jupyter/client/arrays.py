@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     """Return a writable numpy copy of a wire Array."""
+    return shared_numpy(array).copy()
+
+
+def shared_numpy(array: Array) -> np.ndarray[Any, Any]:
+    """Return the values of a wire Array in its own memory, to be read."""
     import numpy as np
 
-    return np.frombuffer(array.data, dtype=_numpy_dtype(array.dtype)).reshape(array.shape).copy()
+    return np.frombuffer(array.data, dtype=_numpy_dtype(array.dtype)).reshape(array.shape)
 
 
 def from_any(value: object) -> Array:

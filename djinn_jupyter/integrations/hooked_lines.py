@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.arrays import from_numpy, shared_numpy
 from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, expect
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire import replies
@@ -144,7 +144,9 @@ class HookedLines:
         """Move all lines on to their next stop. Return its place and the values there."""
         stops = [_halted(reply, order) for reply in self._each(order, request, replies.ReplyBase)]
         here = self._each(order, lambda name, line: ask.Inspect(session=name), replies.Inspected)
-        return place_of(stops[0].site), _stacked([reply.snapshot.value for reply in here])
+        values = _stacked([reply.snapshot.value for reply in here])
+        values.setflags(write=False)  # the next pass may begin with them
+        return place_of(stops[0].site), values
 
     def _change(self, order: Order, here: Values, calls: Sequence[Change]) -> Values:
         """Call the functions of a stop, and edit the positions that they changed."""
@@ -220,4 +222,5 @@ def _edit_of(here: Values, changed: Values) -> tuple[Set, tuple[int, ...] | None
 
 
 def _stacked(arrays: Sequence[Any]) -> Values:
-    return np.stack([to_numpy(array) for array in arrays])
+    """Return the values of all lines in memory of their own."""
+    return np.stack([shared_numpy(array) for array in arrays])

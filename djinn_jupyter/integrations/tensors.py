@@ -13,8 +13,9 @@ Values = np.ndarray[Any, Any]
 
 
 def to_tensor(values: Values) -> Tensor:
-    """Return a tensor on the host with memory of its own."""
-    values = np.array(values, copy=True, order="C")
+    """Return a tensor of these values on the host: in their memory where that may be written, else in its own."""
+    if not (values.flags.writeable and values.flags.c_contiguous):
+        values = np.array(values, copy=True, order="C")
     if values.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -54,6 +54,7 @@ class Target:
 
 
 Halt = Breakpoint | Target
+Placed = TypeVar("Placed", Observer, Halt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +118,17 @@ def make_plan(
     all_logits: bool = False,
 ) -> Plan:
     """Return a plan with one place per tap."""
-    rules, observers, halts = tuple(rules), tuple(observers), tuple(halts)
+    rules, observed, halting = tuple(rules), _by_site(observers), _by_site(halts)
     taps: dict[Site, Tap] = {}
-    for tap in (*(tap for rule in rules for tap in rule.taps), *(one.tap for one in (*observers, *halts))):
+    first = [there[0].tap for there in observed.values()] + [there[0].tap for there in halting.values()]
+    for tap in (*(tap for rule in rules for tap in rule.taps), *first):
         taps.setdefault(tap.site.whole(), tap)
     places = [
         TapPlan(
             tap=tap,
             rules=tuple(rule for rule in rules if site in rule.places),
-            observers=tuple(o for o in observers if o.tap.site.whole() == site),
-            halts=tuple(h for h in halts if h.tap.site.whole() == site),
+            observers=tuple(observed.get(site, ())),
+            halts=tuple(halting.get(site, ())),
         )
         for site, tap in taps.items()
     ]
@@ -138,3 +140,11 @@ def make_plan(
         boundaries[place.tap.boundary] = (*boundaries.get(place.tap.boundary, ()), place)
     inside = tuple(p for p in places if p.tap.boundary is None)
     return Plan(boundaries=boundaries, inside=inside, counted=counted, yields=yields, all_logits=all_logits)
+
+
+def _by_site(placed: Iterable[Placed]) -> dict[Site, list[Placed]]:
+    """Return observers or halts by their sites, in their order."""
+    found: dict[Site, list[Placed]] = {}
+    for one in placed:
+        found.setdefault(one.tap.site.whole(), []).append(one)
+    return found

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.engine.system.arrays import handed_over
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import PassRead
 from djinn_jupyter.wire.sites import Site, parse_site
@@ -65,6 +65,6 @@ class PassRequests:
         return PassRead(
             stop=reports.standing(session),
             sites=tuple(met),
-            values=tuple(to_array(value) for value in met.values()),
-            logits=None if logits_TV is None or not request.logits else to_array(logits_TV.float()),
+            values=tuple(handed_over(value) for value in met.values()),
+            logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
         )

@@ -36,8 +36,7 @@ class CellLines:
         keys: dict[int, KeyValues] = {}
         if boundary is None:
             inside = self._inside(edits.base, edited, cell.number)
-            taps = (edited.tap, *edited.tap.later, *(one.tap for one in later))
-            layer = max(0, *(tap.stage for tap in taps))
+            layer = max(edited.tap.stage, *(one.tap.stage for one in later), 0)
             if inside is not None and (
                 yield from self._together.has_inside(front, inside, lambda: self.behind(edits, edited, layer))
             ):

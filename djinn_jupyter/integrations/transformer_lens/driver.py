@@ -92,9 +92,9 @@ class DjinnDriver:
             for name, site in wanted.items()
             if site.site in passed.values
         }
-        for name in looking:
+        for name, point in looking.items():
             if name in values:
-                fired(self._bridge.hook_dict[name], values[name])
+                fired(point, values[name])
         if until:
             raise StopAtLayerException(to_tensor(passed.values[until]))
         logits = to_tensor(passed.logits) if passed.logits is not None and return_logits else None
@@ -110,7 +110,7 @@ class DjinnDriver:
 
     # --- what is wanted of a pass -----------------------------------------------------------------------------------
 
-    def _hooked(self) -> tuple[list[str], dict[str, list[Function]]]:
+    def _hooked(self) -> tuple[dict[str, Any], dict[str, list[Function]]]:
         """Return the hook points at which a value is looked at, and the functions of those where it may be changed."""
         points = {} if self._bridge is None else {point.name: point for point in self._bridge.hook_points()}
         if any(point.bwd_hooks for point in points.values()):
@@ -120,7 +120,7 @@ class DjinnDriver:
         places = {place_of(self.sites[name].site) for name in changing}
         # A look at a place that changes sees the value as it is between the changes before it and those behind.
         changing |= {n for n in hooked if self.sites[n].changes and place_of(self.sites[n].site) in places}
-        looking = [name for name in hooked if name not in changing]
+        looking = {name: points[name] for name in hooked if name not in changing}
         return looking, {name: [partial(fired, points[name])] for name in hooked if name in changing}
 
     def _until(self) -> str | None:

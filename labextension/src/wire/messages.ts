@@ -11,12 +11,12 @@ import {
 } from './nouns';
 
 import {
-  WireReply,
-} from './replies';
-
-import {
   WireEvent,
 } from './events';
+
+import {
+  WireReply,
+} from './answers';
 
 export type EngineState = 'connecting' | 'ready' | 'refused';
 

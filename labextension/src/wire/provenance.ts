@@ -18,5 +18,4 @@ export interface Provenance {
   readonly torch: string;
   readonly transformers: string;
   readonly djinn: string;
-  readonly tensor_parallel: number;
 }
