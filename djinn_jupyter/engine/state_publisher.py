@@ -192,6 +192,7 @@ class StatePublisher:
             recovered_recomputed=self._counters.recovered_recomputed,
             layers_replayed=self._counters.layers_replayed,
             graphs_postponed=self._counters.graphs_postponed,
+            whole_heads=self._counters.whole_heads,
             budget=budget,
             people=self._people,
             process=None if self._footprint is None else self._process(weights, budget.bytes_taken),

@@ -346,6 +346,7 @@ class EngineStatistics(Noun, frozen=True):
     recovered_recomputed: int = 0
     layers_replayed: int = 0  # of those run, by CUDA graphs
     graphs_postponed: int = 0  # layers whose CUDA graphs found no memory yet; recorded later, plain until then
+    whole_heads: int = 0  # sweeps that read few logits and computed all: a few alone have other bits here
     budget: BudgetStatistics | None = None
     process: ProcessMemory | None = None
     people: tuple[PersonMemory, ...] = ()  # none where all sessions are the engine's own user's

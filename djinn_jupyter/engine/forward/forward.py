@@ -35,7 +35,7 @@ from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.gates import Gates, Leave, RunLayer
-from djinn_jupyter.engine.model.hooks.head_columns import head_columns
+from djinn_jupyter.engine.model.hooks.head_columns import head_blocks, head_columns
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
 from djinn_jupyter.engine.model.loading.reasons import first_line
@@ -240,6 +240,7 @@ class Forward:
             self._by_graphs(frame, taps, cache) as run_layer,
             self.gates.entered(controller, run_layer),
             self._experts_for(frame),
+            self._head_for(controller.plan, taps),
             caught,
         ):
             logits: Tensor = self.model(tokens_1T, **arguments).logits
@@ -266,6 +267,14 @@ class Forward:
             context: AbstractContextManager[Any] = model._optimize_model_for_decode()
             return context
         return nullcontext()
+
+    def _head_for(self, plan: Plan, taps: Sequence[Tap]) -> AbstractContextManager[None]:
+        """Return the context in which the head computes no more than the plan wants, where nothing behind the layers
+        is met and the model gives it the last row alone."""
+        behind = any(tap.stage >= self.layers for tap in taps)
+        if plan.logits_of is None or plan.all_logits or behind or not self.anatomy.keep_last:
+            return nullcontext()
+        return head_blocks(self.model, plan.logits_of)
 
     def lens_at(self, tap: Tap) -> Lens | None:
         return self.lens if tap.width == self.anatomy.hidden_size and tap.axes == "T D" else None

@@ -78,6 +78,7 @@ class Plan:
     counted: bool = True
     yields: Callable[[], bool] | None = None
     all_logits: bool = False  # of all positions of the pass, in place of the last one's
+    logits_of: tuple[int, ...] | None = None  # tokens: other logits are not wanted, and are NaN where that is less work
 
     def stages(self) -> frozenset[int]:
         """Return the stages that have a place inside them."""
@@ -116,6 +117,7 @@ def make_plan(
     counted: bool = True,
     yields: Callable[[], bool] | None = None,
     all_logits: bool = False,
+    logits_of: tuple[int, ...] | None = None,
 ) -> Plan:
     """Return a plan with one place per tap."""
     rules, observed, halting = tuple(rules), _by_site(observers), _by_site(halts)
@@ -139,7 +141,14 @@ def make_plan(
         assert place.tap.boundary is not None
         boundaries[place.tap.boundary] = (*boundaries.get(place.tap.boundary, ()), place)
     inside = tuple(p for p in places if p.tap.boundary is None)
-    return Plan(boundaries=boundaries, inside=inside, counted=counted, yields=yields, all_logits=all_logits)
+    return Plan(
+        boundaries=boundaries,
+        inside=inside,
+        counted=counted,
+        yields=yields,
+        all_logits=all_logits,
+        logits_of=logits_of,
+    )
 
 
 def _by_site(placed: Iterable[Placed]) -> dict[Site, list[Placed]]:

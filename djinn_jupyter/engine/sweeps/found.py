@@ -60,8 +60,9 @@ class Found:
         self.largest = differences if self.largest is None else tuple(map(max, self.largest, differences))
         self.exact.append(exact)
 
-    def forget(self) -> None:
-        """Distrust what was computed together."""
+    def begin_again(self, unchanged: Values, sizes: Values, values: list[Values]) -> None:
+        """Distrust what was computed together; take these of the line without an edit, and those of each cell."""
+        self.unchanged, self.sizes, self.values = unchanged, sizes, values
         self.largest, self.rechecked = None, []
         self.computed.clear()
 

@@ -44,7 +44,7 @@ class Recorded:
 class RunLine:
     """A line as it ran: `raw` by tap, the hidden states `residuals` before each layer and after the last (empty where
     they were not asked for), its keys and values `rows` where it is the base of others, and the logits of its last
-    position. `overrides` are in place wherever it runs."""
+    position, NaN where they were not wanted. `overrides` are in place wherever it runs."""
 
     tokens: tuple[int, ...]
     raw: dict[Site, Tensor]
@@ -63,9 +63,14 @@ class LinesAlone:
 
     def __init__(self, runtime: Runtime, session: Session) -> None:
         self.runtime, self.session = runtime, session
+        self._logits_of: tuple[int, ...] | None = None
         anatomy = runtime.forward.anatomy
         # What one layer hands to a later one besides the hidden state is made below: such a pass starts at its begin.
         self.from_the_start = runtime.recurrent or bool(anatomy.mappings or anatomy.handed)
+
+    def read(self, tokens: tuple[int, ...] | None) -> None:
+        """Have the logits of these tokens computed alone from here on, None for those of all; others may be NaN."""
+        self._logits_of = tokens
 
     def run(
         self,
@@ -176,7 +181,12 @@ class LinesAlone:
     ) -> Plan:
         """Return the plan of a pass that counts nothing and gives way to other jobs."""
         return make_plan(
-            rules=rules, observers=observers, halts=halts, counted=False, yields=self.runtime.giving_way.asked
+            rules=rules,
+            observers=observers,
+            halts=halts,
+            counted=False,
+            yields=self.runtime.giving_way.asked,
+            logits_of=self._logits_of,
         )
 
     def passed(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:

@@ -21,7 +21,6 @@ from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.wire.sweeps import Swept
 
 SOURCES_RECHECKED: Final = 0.25  # the share of joined sources that run again alone, drawn by the seed
 
@@ -33,7 +32,6 @@ class PairSweeping(Sweeping):
     def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
         super().__init__(runtime, session, asked, together)
         self._awaited = False  # the source has not run yet
-        self._source_values: Values | None = None  # as it ran among others, or alone after that
 
     def _source_line(
         self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
@@ -42,7 +40,7 @@ class PairSweeping(Sweeping):
         return None if self._awaited else (yield from super()._source_line(room, taps, tokens))
 
     def _may_join(self, tokens: tuple[int, ...]) -> bool:
-        asked, cells = self.asked, self.asked.cells()
+        asked, cells = self.asked, self.cells
         if asked.pair == 0 or asked.finished or asked.edit is not None or asked.noise is not None:
             return False
         if self.together.packing is None or len(tokens) != len(asked.line) or tokens == asked.line:
@@ -78,38 +76,34 @@ class PairSweeping(Sweeping):
             return False
         return True
 
-    def _run_source(self, room: Reservation, edits: CellEdits) -> Generator[Blocked | None, None, Values]:
-        """Run the source alone after all, for the cells that are computed from here on. Return its metrics."""
+    def _run_source(self, room: Reservation, edits: CellEdits) -> Pieces:
+        """Run the source alone after all, for the cells that are computed from here on, and take its metrics."""
+        if not self._awaited:
+            yield from super()._run_source(room, edits)
+            return
         assert self.asked.source is not None
         taps = tuple(self.asked.places.taps.values())
         source = yield from self._reserved(room, taps, self.asked.source, residuals=False)
         edits.patch_from(source)
-        self._source_values, self._awaited = self.asked.metrics.of(source.logits_V), False
-        return self._source_values
+        self.source_values, self._awaited = self.asked.metrics.of(source.logits_V), False
 
     def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
-        among = self._source_values
+        among = self.source_values
         if self._awaited and among is not None and self._draws_source():
-            found.compare((yield from self._run_source(room, edits)), among)
+            yield from self._run_source(room, edits)
+            assert self.source_values is not None
+            found.compare(self.source_values, among)
         yield from super()._recheck(room, edits, cells, found)
 
     def _draws_source(self) -> bool:
         return random.Random(f"source {self.asked.seed} {self.asked.pair}").random() < SOURCES_RECHECKED
 
-    def _one_by_one(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
-        if self._awaited:
-            yield from self._run_source(room, edits)
-        yield from super()._one_by_one(room, edits, cells, found)
-
     def _take(self, values: Mapping[int, Values], found: Found) -> None:
-        self._source_values = values.get(SOURCE, self._source_values)
+        self.source_values = values.get(SOURCE, self.source_values)
         super()._take({number: of_cell for number, of_cell in values.items() if number != SOURCE}, found)
 
     def _tell(self, cells: Sequence[int], found: Found) -> None:
         super()._tell([number for number in cells if number != SOURCE], found)
-
-    def _reply(self, found: Found, source: Values | None) -> Swept:
-        return super()._reply(found, source if self._source_values is None else self._source_values)
 
 
 def _first_other(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -56,6 +57,11 @@ class Sweeping:
         self.mode: Mode = asked.mode
         self.plan = CallPlan(asked.calls)
         self.done = len(asked.finished)
+        self.source_values: Values | None = None
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return self.asked.cells()
 
     def steps(self, workspace: Workspace) -> Steps:
         """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
@@ -76,9 +82,12 @@ class Sweeping:
             if why is not None:
                 self.mode = "exact"
                 notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
+            else:
+                self.alone.read((yield from self.together.few_logits.of(asked.metrics.tokens)))
         if asked.source is not None:
             seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
             source = yield from self._source_line(room, seen, asked.source)
+            self.source_values = None if source is None else asked.metrics.of(source.logits_V)
         spoiled: tuple[Override, ...] = ()
         if asked.noise is not None and source is not None:
             raw = swept_edits.noised(source.raw[first.site], asked.noise, asked.seed)
@@ -96,8 +105,8 @@ class Sweeping:
             values=asked.before(unchanged),
             notes=notes,
         )
-        yield from self._compute(room, self._edits(base, source), asked.cells(), found)
-        return self._reply(found, None if source is None else asked.metrics.of(source.logits_V))
+        yield from self._compute(room, self._edits(base, source), self.cells, found)
+        return self._reply(found)
 
     def _source_line(
         self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
@@ -156,8 +165,26 @@ class Sweeping:
         if why is not None:
             found.notes.append(f"{why}: every cell was computed alone.")
             self.mode, self.done = "exact", 0
-            found.forget()
+            yield from self._read_again(room, edits, found)
             yield from self._one_by_one(room, edits, cells, found)
+
+    def _read_again(self, room: Reservation, edits: CellEdits, found: Found) -> Pieces:
+        """Read both lines again, all their logits: those of a few tokens may be what the recheck distrusts."""
+        if found.missed is not None:
+            self.together.few_logits.distrust()
+        self.alone.read(None)
+        end, layers = self.alone.borders()[-1], self.runtime.forward.layers
+        logits_V = yield from self.alone.logits(edits.base, end, self.alone.hidden(edits.base, layers))
+        metrics, unchanged = self.asked.metrics, self.asked.metrics.of(logits_V)
+        found.begin_again(unchanged, metrics.sizes(logits_V), self.asked.before(unchanged))
+        if self.asked.source is not None:
+            yield from self._run_source(room, edits)
+
+    def _run_source(self, room: Reservation, edits: CellEdits) -> Pieces:
+        """Run the line that cells are patched from again, and take its metrics."""
+        assert self.asked.source is not None
+        again = yield from self.alone.run(self.asked.source, (), residuals=False)
+        self.source_values = self.asked.metrics.of(again.logits_V)
 
     def _computed_before(
         self, edits: CellEdits, cells: Sequence[Cell], unchanged: Values
@@ -263,6 +290,8 @@ class Sweeping:
 
     def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
+        if self.asked.pair == 0:
+            self.alone.read(None)  # so that a wrong proof of few logits is found, by the bits of a cell left out
         draw, computed = random.Random(self.asked.seed + self.asked.pair), set(found.computed)
         many, few = (RECHECKED, LEFT_OUT) if self.asked.pair == 0 else (1, 0)
         numbers = [cell.number for cell in cells]
@@ -312,7 +341,7 @@ class Sweeping:
             return made
         return msgspec.structs.replace(made, asked=msgspec.structs.replace(made.asked, calls=calls))
 
-    def _reply(self, found: Found, source: Values | None) -> Swept:
+    def _reply(self, found: Found) -> Swept:
         asked, places = self.asked, self.asked.places
         return Swept(
             site=places.site,
@@ -320,7 +349,7 @@ class Sweeping:
             places=places.along,
             texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.line),
             edit=swept_edits.spell(asked.edit, asked.noise, source_of(asked.into)),
-            measured=found.measured(places.shape, source, asked.into),
+            measured=found.measured(places.shape, self.source_values, asked.into),
             mode=self.mode,
             seed=asked.seed,
             computed=len(found.computed),

@@ -12,6 +12,7 @@ from torch import Tensor
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.sweeps.few_logits import FewLogits
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metrics, Values
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
@@ -39,6 +40,7 @@ class Together:
         self.runtime, self.axes = runtime, ArgumentAxes()
         self.packing: Packing | None = None
         self.columns = False
+        self.few_logits = FewLogits(runtime.forward, runtime.counters)
         self._tested = False
         self._why_not: str | None = None
         self._inside: dict[tuple[Any, ...], bool] = {}

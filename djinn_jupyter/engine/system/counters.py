@@ -18,6 +18,7 @@ class Counters:
     tokens_sampled: int = 0
     requests_answered: int = 0
     preemptions: int = 0
+    whole_heads: int = 0
     recovered_exact: int = 0
     recovered_recomputed: int = 0
 
@@ -36,6 +37,9 @@ class Counters:
 
     def count_answer(self) -> None:
         self.requests_answered += 1
+
+    def count_whole_head(self) -> None:
+        self.whole_heads += 1
 
     def note_recovered(self, *, exact: int, recomputed: int) -> None:
         """Note the sessions that the last start brought back; an engine that begins anew keeps its counters."""

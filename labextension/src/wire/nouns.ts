@@ -361,6 +361,7 @@ export interface EngineStatistics {
   readonly recovered_recomputed: number;
   readonly layers_replayed: number;
   readonly graphs_postponed: number;
+  readonly whole_heads: number;
   readonly budget: BudgetStatistics | null;
   readonly process: ProcessMemory | null;
   readonly people: readonly PersonMemory[];
