@@ -15,6 +15,7 @@ from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import fed_tokens, prompt_of, require_empty, under_rules_of
 from djinn_jupyter.engine.requests.origin import circumstances
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.influences import has_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
@@ -84,7 +85,7 @@ class HeadRequests:
 
 def _tokens_of(session: Session) -> tuple[int, ...]:
     """Return the tokens of a session's line, those of a stopped pass among them."""
-    if session.frame is not None and not session.edits_in_force and not session.pass_log.edited:
+    if session.frame is not None and not has_edits(session):
         return tuple(session.tokens[: session.frame.end])
     return fed_tokens(session)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from djinn_jupyter.engine.requests.lines import require_fit
 from djinn_jupyter.engine.requests.making_rules import require_known_tokens
+from djinn_jupyter.engine.session.influences import has_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
@@ -66,7 +67,7 @@ class LineSources:
 
 
 def _notes_on(session: Session) -> tuple[str, ...]:
-    if not session.rules_in_force and not session.edits_in_force and not session.pass_log.edited:
+    if not session.rules_in_force and not has_edits(session):
         return ()
     return (
         f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.session.influences import has_edits
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
@@ -56,15 +57,15 @@ def under_rules_of(ruling: Session | None, session: Session) -> tuple[Rule, ...]
 def fed_tokens(session: Session) -> tuple[int, ...]:
     """Return the tokens of a session's line that have been fed. Raises UsageError where a pass of their own is not what
     the session computed."""
-    if session.edits_in_force:
-        raise UsageError(
-            f"Session {in_quotes(session.name)} has edits made at stops, which are no part of a pass over its tokens; "
-            "give the text itself, or make the edit a rule (steer)."
-        )
     if session.pass_log.edited:
         raise UsageError(
             f"Session {in_quotes(session.name)} has edited keys or values in its cache, which are no part of a pass "
             "over its tokens; give the text itself."
+        )
+    if has_edits(session):
+        raise UsageError(
+            f"Session {in_quotes(session.name)} has edits made at stops, which are no part of a pass over its tokens; "
+            "give the text itself, or make the edit a rule (steer)."
         )
     if not session.committed:
         raise UsageError(

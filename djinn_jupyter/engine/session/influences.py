@@ -26,6 +26,19 @@ def influences(session: Session, frame: Frame) -> Influences:
     )
 
 
+def has_edits(session: Session) -> bool:
+    """Return whether edits of values are in what a session has computed: those of its stop, of stops before, and of its
+    cache."""
+    made_by = [passes.entry for passes in session.pass_log.passes] + [session.frame]
+    overrides = (override for frame in made_by if frame is not None for override in frame.overrides)
+    return bool(session.edits_in_force or session.pass_log.edited) or any(map(_is_edit, overrides))
+
+
+def _is_edit(override: Override) -> bool:
+    """Return whether a value was put in place by an edit: rules say their numbers."""
+    return any(change.rule is None for change in override.changes) or not override.changes
+
+
 def _override(override: Override) -> readings.Override:
     changes = (readings.Change(what=c.what, rule=c.rule, relative_size=_finite(c)) for c in override.changes)
     return readings.Override(site=str(override.tap.site), changes=tuple(changes))

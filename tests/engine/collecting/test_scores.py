@@ -85,6 +85,44 @@ def test_a_line_with_edits_made_at_its_stops_is_refused() -> None:
     desk.close_all()
 
 
+@pytest.mark.parametrize("later", ["a stop of the next step", "a stop of an extension", "a stop further up"])
+def test_it_is_refused_too_at_later_stops_at_which_no_edit_was_made(later: str) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    desk.stop_at("resid_post.0", "step == 0")
+    desk.run(PROMPTS[0], 2)
+    desk.edit(Scale(factor=0.5))
+    if later == "a stop of the next step":
+        desk.stop_at("resid_post.1", "step == 1")
+        desk.resume()
+    elif later == "a stop of an extension":
+        desk.resume(free=True)
+        desk.ask(ask.Run(session="a", tokens=PROMPTS[1], extend=True, max_new_tokens=0))
+        assert desk.describe("a").state == "paused"
+        desk.resume(free=True)
+    else:
+        desk.stop_at("resid_post.1", "step == 0")
+        desk.resume()
+    assert desk.engine.sessions["a"].edits_in_force == ()
+    with pytest.raises(UsageError, match="edits made at stops"):
+        scored(desk, prompts=("a",))
+    desk.close_all()
+
+
+def test_a_line_of_rules_and_of_an_edit_that_was_taken_back_is_none_with_edits() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    desk.steer("resid_post.0", Scale(factor=0.5), name="a")
+    desk.stop_at("resid_post.1", "step == 0")
+    desk.run(PROMPTS[0], 0)
+    desk.edit(Scale(factor=2.0))
+    desk.ask(ask.RevertEdits(session="a"))
+    desk.resume(free=True)
+    ruled = scored(desk, prompts=("a",), what="logits", rules_of="a")
+    assert torch.equal(ruled, scored(desk, prompts=PROMPTS[:1], what="logits", rules_of="a"))
+    desk.close_all()
+
+
 def test_what_cannot_be_scored_is_refused_by_its_number() -> None:
     desk = desk_of("llama", layers=LAYERS)
     with pytest.raises(UsageError, match=r"Prompt 9 .* token id 128"):
