@@ -17,8 +17,8 @@ def run_until_stop(channel: Channel, session: str, request: Request, on_token: O
     """Return the reply of a run, and True if it was interrupted; `on_token` is called in the caller's thread.
 
     On a KeyboardInterrupt, ask the engine to pause and wait for the reply: the session is then intact, and the caller
-    knows its stop. A second interrupt is raised at once, and so is the first while the line is down: the engine hears
-    of the pause when it is back.
+    knows its stop. A second interrupt is raised at once, and so is the first where a long prompt is still on its way,
+    which is taken back, or while the line is down: the engine hears of the pause when it is back.
     """
     if on_token is None:
         return _wait(channel, session, channel.ask(request))
@@ -40,6 +40,8 @@ def _wait(channel: Channel, session: str, reply: Future[Reply]) -> tuple[Reply, 
 
 
 def _pause(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
+    if channel.take_back(reply):
+        raise KeyboardInterrupt
     channel.ask(Pause(session=session))
     if channel.down_since is not None:
         raise KeyboardInterrupt

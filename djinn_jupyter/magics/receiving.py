@@ -8,7 +8,7 @@ from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.redrawn import Redrawn
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+    from djinn_jupyter.client.connection.so_far import SoFar
     from djinn_jupyter.magics.screen import Screen
 
 
@@ -20,7 +20,7 @@ class ReceivingBar:
         self._screen = screen
         self._bar: Redrawn | None = None
 
-    def __call__(self, progress: ReceivedSoFar, *, over: bool) -> None:
+    def __call__(self, progress: SoFar, *, over: bool) -> None:
         if self._screen.is_static:
             return
         if self._bar is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.widgets.theme import card, meter
 from djinn_jupyter.widgets.view import View
 
 
-def receiving_view(progress: ReceivedSoFar, *, over: bool = False) -> View:
+def receiving_view(progress: SoFar, *, over: bool = False) -> View:
     """Return a card of how far the reply is, with a bar; of one that is `over` a line."""
     if over:
         return View(plain=progress.ended, html=card(title=progress.ended))

@@ -45,6 +45,11 @@ class Array:
         """Return a number as an array of shape (), which broadcasts to everything."""
         return cls(dtype="float64", shape=(), data=struct.pack("<d", value))
 
+    @classmethod
+    def of_bytes(cls, content: bytes) -> Array:
+        """Return the bytes as they are."""
+        return cls(dtype="uint8", shape=(len(content),), data=content)
+
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]

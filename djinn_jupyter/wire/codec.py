@@ -22,13 +22,14 @@ import msgspec
 
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable, UsageError, WireError
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.pieces import MOST_FRAMES
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import sendable
 
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
-MAX_FRAMES: Final = 4096
+MAX_FRAMES: Final = MOST_FRAMES
 
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 _CHOICE = re.compile(r"Invalid enum value (?P<given>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
@@ -185,15 +186,18 @@ def _decode(frames: Sequence[WireFrame], kind: Any) -> Any:
 
 
 def _check_sizes(frames: Sequence[WireFrame]) -> None:
-    if not frames:
+    require_sizes([memoryview(frame).nbytes for frame in frames])
+
+
+def require_sizes(sizes: Sequence[int]) -> None:
+    """Raise MalformedMessage or MessageTooLarge where no message has frames of these sizes, the envelope first."""
+    if not sizes:
         raise MalformedMessage("The message has no frames.")
-    if len(frames) > MAX_FRAMES:
+    if len(sizes) > MAX_FRAMES:
         raise MessageTooLarge(f"The message has more than {MAX_FRAMES} frames, which is the limit.")
-    if memoryview(frames[0]).nbytes > MAX_ENVELOPE_BYTES:
-        raise MessageTooLarge(
-            f"The message head has {memoryview(frames[0]).nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}."
-        )
-    total = sum(memoryview(frame).nbytes for frame in frames[1:])
+    if sizes[0] > MAX_ENVELOPE_BYTES:
+        raise MessageTooLarge(f"The message head has {sizes[0]} bytes, the limit is {MAX_ENVELOPE_BYTES}.")
+    total = sum(sizes[1:])
     if total > MAX_ARRAY_BYTES:
         raise MessageTooLarge(f"The arrays of the message have {total} bytes, the limit is {MAX_ARRAY_BYTES}.")
 

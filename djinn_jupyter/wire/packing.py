@@ -23,6 +23,13 @@ def pack(content: bytes | memoryview, stride: int) -> bytes:
     return zlib.compress(_apart(bytes(content), stride), _LEVEL)
 
 
+def pack_where_fewer(content: bytes) -> tuple[bytes, int | None]:
+    """Return the bytes packed, with the stride; as they are, with None, where packing does not make them fewer."""
+    stride = best_stride(content)
+    packed = pack(content, stride)
+    return (packed, stride) if len(packed) < len(content) else (content, None)
+
+
 def unpack(packed: bytes | memoryview, stride: int, size: int) -> bytes | bytearray:
     """Return the bytes that were packed, which are `size` many. MalformedMessage where they are not."""
     if stride not in STRIDES:

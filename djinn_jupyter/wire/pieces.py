@@ -1,13 +1,18 @@
-"""A large reply over a line to another machine: its frames, one behind the other, are read in pieces, each as small as
-the line is slow.
+"""A large message over a line to another machine: its frames, one behind the other, go in pieces, each as small as the
+line is slow.
 
-    request 7            InPieces(sizes)             in place of the reply, which the engine keeps
-    ReadPiece(of=7) ...  PieceRead                       any number at once, in any order, as often as needed
-    DropPieces(of=7)     Dropped                     all are there, or no one waits for them any more
+    request 7            InPieces(sizes)    in place of the reply, which the engine keeps
+    ReadPiece(of=7) ...  PieceRead          any number at once, in any order, as often as needed
+    DropPieces(of=7)     Dropped            all are there, or no one waits for them any more
+
+    PutPiece(of=8) ...   PieceTaken         of a large request, in order, before its own number is used
+    request 8: Assemble  its reply          all pieces are there: they are request 8 from here on
+    DropPieces(of=8)     Dropped            in place of that: no one asks for it any more, and nothing was done
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -17,14 +22,16 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
 WHOLE_BYTES: Final = 256 * 2**10
-"""A reply up to this size is sent whole."""
+"""A message up to this size is sent whole."""
 MOST_BYTES: Final = 2 * 2**20  # of a piece
+MOST_FRAMES: Final = 4096  # of a message
+Sizes = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_FRAMES)]
 
 
 class InPieces(ReplyBase, frozen=True, tag="InPieces"):
     """The reply is there: its frames have these `sizes` in bytes, the envelope first."""
 
-    sizes: tuple[int, ...]
+    sizes: Sizes
 
 
 class ReadPiece(RequestBase, frozen=True, tag="ReadPiece"):
@@ -46,9 +53,49 @@ class PieceRead(ReplyBase, frozen=True, tag="PieceRead"):
 
 
 class DropPieces(RequestBase, frozen=True, tag="DropPieces"):
-    """Let go of the reply to request number `of`."""
+    """Let go of the reply to request number `of`, and of the pieces of that request itself."""
 
     of: int
 
 
 class Dropped(ReplyBase, frozen=True, tag="Dropped"): ...
+
+
+class PutPiece(RequestBase, frozen=True, tag="PutPiece"):
+    """Take `count` bytes of request number `of`, from `start` on: as they are, or packed with a `stride`. The first one
+    has the `sizes` of its frames, the envelope first."""
+
+    of: int
+    start: Annotated[int, Meta(ge=0)]
+    count: Annotated[int, Meta(ge=1, le=MOST_BYTES)]
+    content: Array
+    stride: int | None = None
+    sizes: Sizes = ()
+
+
+class PieceTaken(ReplyBase, frozen=True, tag="PieceTaken"):
+    """The engine has the bytes up to there; to unpack the piece took so many `seconds`."""
+
+    seconds: float = 0.0
+
+
+class Assemble(RequestBase, frozen=True, tag="Assemble"):
+    """Do the request whose pieces were put under this number."""
+
+
+PieceRequest = ReadPiece | DropPieces | PutPiece | Assemble
+
+
+def part_of(frames: Sequence[bytes | memoryview], start: int, count: int) -> bytes:
+    """Return bytes of the frames, which lie one behind the other."""
+    read: list[memoryview] = []
+    for frame in frames:
+        content = memoryview(frame).cast("B")
+        read.append(content[max(start, 0) : max(start + count, 0)])
+        start -= content.nbytes
+    return b"".join(read)
+
+
+def is_large(frames: Sequence[bytes | memoryview]) -> bool:
+    """Return whether a message goes in pieces over a line."""
+    return sum(memoryview(frame).nbytes for frame in frames) > WHOLE_BYTES

@@ -317,6 +317,7 @@ Reply = (
     | pieces.InPieces
     | pieces.PieceRead
     | pieces.Dropped
+    | pieces.PieceTaken
 )
 
 

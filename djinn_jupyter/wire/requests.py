@@ -55,7 +55,8 @@
     SendAway / TakeIn           SentAway, when the file is whole / Opened
     SettleMove                  MoveSettled
     Note                        Noted
-    ReadPiece / DropPieces      PieceRead / Dropped, of a large reply over a line
+    ReadPiece / DropPieces      PieceRead / Dropped, of a large message over a line
+    PutPiece / Assemble         PieceTaken, of a large request over a line / its own reply
 Any of them may be answered by Failed.
 """
 
@@ -395,6 +396,5 @@ Request = (
     | TakeIn
     | SettleMove
     | Note
-    | ReadPiece
-    | DropPieces
+    | pieces.PieceRequest
 )

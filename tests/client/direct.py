@@ -70,6 +70,9 @@ class DirectChannel:
 
     def show_receiving(self, show: Show) -> None: ...
 
+    def take_back(self, reply: Future[Reply]) -> bool:
+        return False
+
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
         self.line_watchers.append(heard)
         return lambda: self.line_watchers.remove(heard)

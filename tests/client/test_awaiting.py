@@ -9,8 +9,8 @@ from concurrent.futures import Future
 import pytest
 
 from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.arrival import ReceivedSoFar
 from djinn_jupyter.client.connection.awaiting import AwaitedReply, LineNotice, ReceivingNotice, awaited
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.client.running import run_until_stop
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire.replies import Pong, Welcome
@@ -108,21 +108,21 @@ def test_a_reply_whose_waiting_is_interrupted_is_given_up() -> None:
 
 
 class Receiving:
-    progress: ReceivedSoFar | None = None
-    latest: ReceivedSoFar | None = None
+    progress: SoFar | None = None
+    latest: SoFar | None = None
 
 
 def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     receiving = Receiving()
     notice = ReceivingNotice(lambda: receiving)
     for received in (0, 3 * 2**20, 6 * 2**20):
-        receiving.progress = ReceivedSoFar(received=received, total=12 * 2**20, carried=received // 2, seconds=3.0)
+        receiving.progress = SoFar(way="received", done=received, total=12 * 2**20, carried=received // 2, seconds=3.0)
         notice.look()
     receiving.progress, receiving.latest = None, receiving.progress
     notice.look()
     said = capsys.readouterr().err
     assert said == "Receiving 0 B of 12.0 MiB. An interrupt ends it, and the session stays as it is.\n"
-    assert str(ReceivedSoFar(received=3 * 2**20, total=12 * 2**20, carried=3 * 2**19, seconds=3.0)) == (
+    assert str(SoFar(way="received", done=3 * 2**20, total=12 * 2**20, carried=3 * 2**19, seconds=3.0)) == (
         "receiving 3.00 MiB of 12.0 MiB, 512 KiB/s, about 9 s left"
     )
 
@@ -130,7 +130,7 @@ def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.Captur
 def test_a_reply_that_comes_at_once_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     receiving = Receiving()
     notice = ReceivingNotice(lambda: receiving)
-    receiving.progress = ReceivedSoFar(received=1, total=2, carried=1, seconds=awaiting.SHOWN_SECONDS / 2)
+    receiving.progress = SoFar(way="received", done=1, total=2, carried=1, seconds=awaiting.SHOWN_SECONDS / 2)
     notice.look()
     receiving.progress, receiving.latest = None, receiving.progress
     notice.look()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.magics import redrawn
 from djinn_jupyter.magics.receiving import ReceivingBar
 from djinn_jupyter.magics.showing import value_for_card
@@ -30,8 +30,8 @@ class Screen:
         raise AssertionError("It is shown in its place alone.")
 
 
-def at(received: int) -> ReceivedSoFar:
-    return ReceivedSoFar(received=received * 2**20, total=8 * 2**20, carried=received * 2**19, seconds=4.0)
+def at(received: int) -> SoFar:
+    return SoFar(way="received", done=received * 2**20, total=8 * 2**20, carried=received * 2**19, seconds=4.0)
 
 
 def test_a_bar_fills_in_one_place_and_ends_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

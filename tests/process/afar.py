@@ -16,12 +16,13 @@ from tests.process.relay import Relay
 from tests.process.served import Served, served
 
 PATIENCE_SECONDS = 120.0
+MESSAGE_BYTES = 2**23  # more than a piece
 
 
 @asynccontextmanager
 async def afar() -> AsyncIterator[tuple[Served, Relay, Connection]]:
     """A client that reaches an engine over a relay."""
-    with served(tcp=True) as house:
+    with served(tcp=True, message_bytes=MESSAGE_BYTES) as house:
         async with Relay(entry_of(house)) as relay:
             connection = await opened(relay.entry)
             try:

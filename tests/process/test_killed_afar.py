@@ -26,11 +26,13 @@ from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.registry import Entry, Ready, decode_notice
+from tests.engine.added.adding import request
 from tests.engine.desk import tokens
 from tests.families import build
 from tests.ports import free_port
 from tests.process.nursery import Nursery
 from tests.process.relay import Relay
+from tests.saes import drawn, saved
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone]  # a run has to be under way when its engine is killed
 PATIENCE_SECONDS: Final = 120.0
@@ -174,6 +176,35 @@ async def test_a_run_whose_engine_is_killed_is_not_begun_again_and_goes_on_from_
         finished = await asyncio.wait_for(connection.ask(on), PATIENCE_SECONDS)
         assert isinstance(finished, told.Finished)
         assert relay.swallowed == 0
+
+
+async def test_a_module_that_is_on_its_way_when_the_engine_is_killed_is_added_once_by_the_next(
+    machine: Machine, tmp_path: Path
+) -> None:
+    folder = saved(tmp_path / "sae", drawn(build("llama").config.hidden_size, features=2**14))
+    async with client_of(machine) as (relay, connection):
+        await connection.ask(ask.Open(session="paris"))
+        adding = asyncio.ensure_future(connection.ask(request(folder, "resid_post.1", session="paris")))
+        await _until(lambda: _true(_gone(connection) > 2**19))
+        machine.kill()
+        relay.cut()
+        assert not adding.done()
+        assert _gone(connection) > 0
+        await asyncio.to_thread(machine.start)
+        await relay.mend()
+        added = await asyncio.wait_for(adding, PATIENCE_SECONDS)
+        assert isinstance(added, told.ModuleAdded)
+        assert not added.existed
+        listed = await connection.ask(ask.ListAddedModules())
+        assert isinstance(listed, told.AddedModules)
+        assert [module.site for module in listed.modules] == ["sae.1"]
+        await connection.ask(ask.RemoveModule(name="sae"))
+
+
+def _gone(connection: Connection) -> int:
+    """Return the bytes of the request on its way that the engine has."""
+    progress = connection.uploads.progress
+    return progress.done if progress is not None else 0
 
 
 def _of(change: Any, session: str) -> Any:

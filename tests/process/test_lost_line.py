@@ -24,12 +24,13 @@ from djinn_jupyter.engine.process.unread import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.pieces import PieceRequest
 from tests.process.afar import PATIENCE_SECONDS, afar, entry_of, opened, taken_by, until
 from tests.process.relay import Relay
 from tests.process.served import served
 from tests.wire import strategies
 
-AT_THE_DOOR = {ask.Hello, ask.Goodbye, ask.Ping, ask.ReadPiece, ask.DropPieces}  # answered by the service itself
+AT_THE_DOOR = {ask.Hello, ask.Goodbye, ask.Ping, *get_args(PieceRequest)}  # answered by the service itself
 SENT = sorted(set(get_args(ask.Request)) - AT_THE_DOOR, key=lambda kind: kind.__name__)
 pytestmark = pytest.mark.usefixtures("keys")
 

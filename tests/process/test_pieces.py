@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.arrival import Arrival, ReceivedSoFar
+from djinn_jupyter.client.connection.arrival import Arrival
 from djinn_jupyter.client.connection.arrivals import GIVEN_UP
 from djinn_jupyter.client.connection.channel import SocketChannel, ask_for
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.connection.line_rate import LEAST_BYTES, LineRate, PackedRate
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.errors import DjinnError, EngineError
 from djinn_jupyter.wire import replies as told
@@ -87,10 +88,10 @@ async def test_a_line_that_is_lost_in_the_midst_of_an_array_goes_on_where_it_was
         pieces = _pieces_of(house)
         taken = taken_by(house)
         reading = asyncio.ensure_future(connection.ask(ask.ReadLogits(session="paris")))
-        await until(lambda: _progress(connection).received > 2 * WHOLE_BYTES)
+        await until(lambda: _progress(connection).done > 2 * WHOLE_BYTES)
         relay.cut()
         await until(lambda: connection.down_since is not None)
-        before = _progress(connection).received
+        before = _progress(connection).done
         assert 0 < before < values.nbytes
         await relay.mend()
         read = await reading
@@ -135,13 +136,13 @@ async def test_a_reply_that_is_given_up_before_it_comes_is_not_read() -> None:
 
 async def test_an_interrupt_ends_the_waiting_and_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a line of 2 MB/s, in the thread of a cell. What is asked for next has not to wait for the rest."""
-    values, shown = activations(4 * NUMBERS), list[tuple[ReceivedSoFar, bool]]()
+    values, shown = activations(4 * NUMBERS), list[tuple[SoFar, bool]]()
     monkeypatch.setattr(awaiting, "SHOWN_SECONDS", 0.0)
     monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.05)
 
-    def interrupt(progress: ReceivedSoFar, *, over: bool) -> None:
+    def interrupt(progress: SoFar, *, over: bool) -> None:
         shown.append((progress, over))
-        if progress.received and not over:
+        if progress.done and not over:
             raise KeyboardInterrupt
 
     thread = IoThread()
@@ -205,10 +206,10 @@ def _address(house: Served) -> tuple[str, int]:
     return address.host, address.port
 
 
-def _progress(connection: Any) -> ReceivedSoFar:
+def _progress(connection: Any) -> SoFar:
     """Return how far the reply is; of one that has not begun, or has arrived, nothing."""
     progress = connection.arrivals.progress
-    return progress or ReceivedSoFar(received=0, total=1, carried=0, seconds=1.0)
+    return progress or SoFar(way="received", done=0, total=1, carried=0, seconds=1.0)
 
 
 def _pieces_of(house: Served) -> list[ask.Request]:

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines import keys as own
 from djinn_jupyter.client.engines.registry import running_engines
@@ -88,7 +89,7 @@ async def test_an_activation_over_a_slow_line_that_is_cut_in_its_midst_is_the_sa
                 with pytest.raises(KeyboardInterrupt):
                     _ = stop.hidden
                 assert afar.session("afar").describe().state == "paused"
-                afar.channel.show_receiving(lambda progress, *, over: seen.append(progress.received))
+                afar.channel.show_receiving(lambda progress, *, over: seen.append(progress.done))
                 return bytes(stop.hidden.data)
 
             reading = loop.run_in_executor(notebook, cell)
@@ -101,7 +102,50 @@ async def test_an_activation_over_a_slow_line_that_is_cut_in_its_midst_is_the_sa
             assert 0 < seen[0] < near.hidden.nbytes
 
 
-def _interrupt(progress: ReceivedSoFar, *, over: bool) -> None:
+@pytest.mark.usefixtures("keys")
+async def test_an_edited_array_over_a_slow_line_that_is_cut_in_its_midst_is_edited_once_to_the_last_bit() -> None:
+    """An array of half a MiB over a line of 200 kB/s; an interrupt first, which edits nothing, and then whole."""
+    engine = await asyncio.to_thread(dj.load, "demo", listen="tcp://127.0.0.1:*")
+    near = await asyncio.to_thread(_stopped, engine, "near")
+    values = near.hidden[::-1] * 2
+    expected = await asyncio.to_thread(_edited, near, values)
+    assert engine.entry is not None
+    assert engine.entry.listens is not None
+    host, _, port = engine.entry.listens.removeprefix("tcp://").rpartition(":")
+    line = RoughLine(engine=(host, int(port)), delay_seconds=0.025, lost_share=0.0, bytes_per_second=2e5)
+    async with line.standing():
+        with ThreadPoolExecutor(1) as notebook:
+            loop = asyncio.get_running_loop()
+            afar = await loop.run_in_executor(notebook, dj.connect, f"tcp://127.0.0.1:{line.port}")
+            stop = await loop.run_in_executor(notebook, _stopped, afar, "afar")
+            seen: list[int] = []
+
+            def cell() -> bytes:
+                afar.channel.show_receiving(_interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    stop.session.edit(values)
+                assert stop.session.stop.edits == ()
+                afar.channel.show_receiving(lambda progress, *, over: seen.append(progress.done))
+                return _edited(stop, values)
+
+            editing = loop.run_in_executor(notebook, cell)
+            while not seen:
+                await asyncio.sleep(0.01)
+            line.cut()
+            await asyncio.sleep(1.0)
+            await line.mend()
+            assert await editing == expected
+            assert 0 < seen[0] < values.nbytes
+
+
+def _edited(stop: Any, values: object) -> bytes:
+    """Set the value of a stop, and return the bits of what comes of it."""
+    stop.session.edit(values)
+    assert len(stop.session.stop.edits) == 1
+    return bytes(stop.session.resume(free=True).logits.tobytes())
+
+
+def _interrupt(progress: SoFar, *, over: bool) -> None:
     if not over:
         raise KeyboardInterrupt
 

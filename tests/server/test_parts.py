@@ -30,6 +30,7 @@ from djinn_jupyter.server.statuses import STATUSES, status_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, StopIdentity, TopToken
+from djinn_jupyter.wire.pieces import PieceRequest
 from djinn_jupyter.wire.replies import Inspected
 from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.server.jupyter import Window
@@ -232,8 +233,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.Detach,
         ask.Note,
         ask.ReadPeople,
-        ask.ReadPiece,
-        ask.DropPieces,
+        *typing.get_args(PieceRequest),
         ask.ReadProvenance,
         ask.SendAway,
         ask.TakeIn,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.connection.line_rate import LineRate, PackedRate
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.errors import DjinnError, MalformedMessage, MessageTooLarge, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.packing import unpack
@@ -17,38 +17,6 @@ from djinn_jupyter.wire.replies import Reply
 
 Post = Callable[[ReadPiece, Callable[["Reply | DjinnError"], None]], object]
 Ended = Callable[["list[codec.WireFrame] | DjinnError"], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedSoFar:
-    """`received` of `total` bytes, as they are when they are unpacked; `carried` are those that crossed the line."""
-
-    received: int
-    total: int
-    carried: int
-    seconds: float
-
-    @property
-    def share(self) -> float:
-        return self.received / self.total
-
-    @property
-    def ended(self) -> str:
-        """The line that stays when it is over."""
-        if self.received < self.total:
-            return f"given up: {spell_bytes(self.received)} of {spell_bytes(self.total)} had come"
-        return f"received {spell_bytes(self.total)} in {self.seconds:.0f} s, {self._rate} over the line"
-
-    @property
-    def _rate(self) -> str:
-        return f"{spell_bytes(self.carried / self.seconds)}/s"
-
-    def __str__(self) -> str:
-        done = f"receiving {spell_bytes(self.received)} of {spell_bytes(self.total)}"
-        if not self.received:
-            return done
-        left = self.seconds * (self.total - self.received) / self.received
-        return f"{done}, {self._rate}, about {left:.0f} s left"
 
 
 class Arrival:
@@ -64,18 +32,14 @@ class Arrival:
         self._over = False
 
     @property
-    def progress(self) -> ReceivedSoFar:
+    def progress(self) -> SoFar:
         """The part that has come; read from any thread."""
-        return ReceivedSoFar(
-            received=self._received,
-            total=self._total,
-            carried=self._carried,
-            seconds=max(time.monotonic() - self._began, 1e-6),
-        )
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        return SoFar(way="received", done=self._received, total=self._total, carried=self._carried, seconds=seconds)
 
     def begin(self) -> None:
         try:
-            _require_sizes(self._sizes)
+            codec.require_sizes(self._sizes)
             self._content = bytearray(self._total)
         except WireError as error:
             self._end(error)
@@ -141,10 +105,3 @@ class Arrival:
     def _end(self, outcome: list[codec.WireFrame] | DjinnError) -> None:
         self._over = True
         self._ended(outcome)
-
-
-def _require_sizes(sizes: tuple[int, ...]) -> None:
-    if not sizes or min(sizes) < 0 or len(sizes) > codec.MAX_FRAMES:
-        raise MalformedMessage(f"A reply of {len(sizes)} frames cannot be read in pieces.")
-    if sizes[0] > codec.MAX_ENVELOPE_BYTES or sum(sizes[1:]) > codec.MAX_ARRAY_BYTES:
-        raise MessageTooLarge(f"A reply of {spell_bytes(sum(sizes))} is more than one message may have.")

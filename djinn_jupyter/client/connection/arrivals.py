@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from djinn_jupyter.client.connection.arrival import Arrival, ReceivedSoFar
+from djinn_jupyter.client.connection.arrival import Arrival
 from djinn_jupyter.client.connection.line_rate import LineRate
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.errors import DjinnError, EngineError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.pieces import DropPieces, InPieces
@@ -30,6 +32,17 @@ class Sent:
     frames: list[codec.WireFrame]
     answered: Answered
     given_up: bool = False  # a large reply to it is not read
+    in_pieces: bool = False  # it leaves in pieces
+
+
+def settle(answer: asyncio.Future[Reply], outcome: Reply | DjinnError) -> None:
+    """Set the result or the error of a future, unless its asker has stopped waiting."""
+    if answer.done():
+        return
+    if isinstance(outcome, DjinnError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
 
 
 class Arrivals:
@@ -38,12 +51,12 @@ class Arrivals:
 
     def __init__(self, post: Post, arrived: Callable[[int, Sent, list[codec.WireFrame]], None]) -> None:
         self.rate = LineRate()
-        self.latest: ReceivedSoFar | None = None  # of the one that ended last
+        self.latest: SoFar | None = None  # of the one that ended last
         self._post, self._arrived = post, arrived
         self._under_way: dict[int, tuple[Sent, Arrival]] = {}
 
     @property
-    def progress(self) -> ReceivedSoFar | None:
+    def progress(self) -> SoFar | None:
         """The part of the oldest one that has come; read from any thread."""
         return next((arrival.progress for _, arrival in tuple(self._under_way.values())), None)
 

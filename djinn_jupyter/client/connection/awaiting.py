@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
-from djinn_jupyter.client.connection.arrival import ReceivedSoFar
+from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.wire.replies import Reply
 
 Result = TypeVar("Result")
@@ -58,15 +58,15 @@ def awaited(future: Future[Result], look: Callable[[], None]) -> Result:
 
 class Receiving(Protocol):
     @property
-    def progress(self) -> ReceivedSoFar | None: ...
+    def progress(self) -> SoFar | None: ...
     @property
-    def latest(self) -> ReceivedSoFar | None: ...
+    def latest(self) -> SoFar | None: ...
 
 
 class Show(Protocol):
     """Shows how far a large reply is; `over` once it has arrived, or was given up."""
 
-    def __call__(self, progress: ReceivedSoFar, *, over: bool) -> None: ...
+    def __call__(self, progress: SoFar, *, over: bool) -> None: ...
 
 
 class ReceivingNotice:
@@ -113,7 +113,7 @@ class OnStderr:
     def __init__(self) -> None:
         self._said = False
 
-    def __call__(self, progress: ReceivedSoFar, *, over: bool) -> None:
+    def __call__(self, progress: SoFar, *, over: bool) -> None:
         if not over and not self._said:
             said = str(progress)
             _on_stderr(f"{said[0].upper()}{said[1:]}. An interrupt ends it, and the session stays as it is.")

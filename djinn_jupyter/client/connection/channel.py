@@ -54,7 +54,7 @@ class Channel(Protocol):
         ...
 
     def show_receiving(self, show: Show) -> None:
-        """Have this called with how far a large reply is, now and then in the thread that waits for it."""
+        """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
         ...
 
     def ask(self, request: Request) -> Future[Reply]: ...
@@ -67,6 +67,10 @@ class Channel(Protocol):
     def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
         """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
         listening."""
+        ...
+
+    def take_back(self, reply: Future[Reply]) -> bool:
+        """Take a large request back that is still on its way: nothing of it is done. False where the engine has it."""
         ...
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
@@ -113,7 +117,8 @@ class SocketChannel:
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
         self._forget = note_attached(self._connection.entry)
         self._notice = LineNotice(entry.place, lambda: self.down_since)
-        self._receiving = ReceivingNotice(lambda: self._connection.arrivals)
+        ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
+        self._on_its_way = tuple(ReceivingNotice(way) for way in ways)
 
     @property
     def entry(self) -> Entry:
@@ -145,7 +150,8 @@ class SocketChannel:
         return self._connection.arrivals.rate.bytes_per_second
 
     def show_receiving(self, show: Show) -> None:
-        self._receiving.show = show
+        for notice in self._on_its_way:
+            notice.show = show
 
     def ask(self, request: Request) -> Future[Reply]:
         future = self._awaited(request)
@@ -182,9 +188,17 @@ class SocketChannel:
         if future.number is not None and not future.done():
             self._connection.give_up(future.number)
 
+    def take_back(self, reply: Future[Reply]) -> bool:
+        async def taken_back() -> bool:
+            number = reply.number if isinstance(reply, AwaitedReply) else None
+            return number is not None and not reply.done() and self._connection.take_back(number)
+
+        return self._thread.wait(taken_back())
+
     def _look(self) -> None:
         self._notice.look()
-        self._receiving.look()
+        for notice in self._on_its_way:
+            notice.look()
 
     def _settle(self, future: Future[Reply], outcome: Reply | BaseException) -> None:
         self.unkept.heed(outcome)

@@ -18,17 +18,19 @@ from functools import partial
 import msgspec
 import zmq
 
-from djinn_jupyter.client.connection.arrivals import Answered, Arrivals, Sent
+from djinn_jupyter.client.connection.arrivals import Answered, Arrivals, Sent, settle
+from djinn_jupyter.client.connection.end import SEE_LOG, ended_sentence, sentence_of_end
 from djinn_jupyter.client.connection.handshake import Unmet, met
 from djinn_jupyter.client.connection.line import Context, SocketLine
 from djinn_jupyter.client.connection.line_watch import LineWatch
 from djinn_jupyter.client.connection.road import Road, road_to
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
+from djinn_jupyter.client.connection.uploads import TAKEN_BACK, Uploads, goes_in_pieces
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.afar import as_told
 from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
 from djinn_jupyter.client.engines.versions import require_this_protocol
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.pieces import InPieces
 from djinn_jupyter.wire.registry import Entry
@@ -38,11 +40,9 @@ from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, U
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
-SEE_LOG = "see its log with `%djinn_log` or `djinn log`"
 SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
 AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (process/lines.py)
 GREETING_SECONDS = 5.0  # until Hello is said on another line
-DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
 
 
 class Connection:
@@ -61,6 +61,7 @@ class Connection:
         self._subscriptions, self.line_watch = Subscriptions(), LineWatch()
         self._pending: dict[int, Sent] = {}
         self.arrivals = Arrivals(self.post, self._arrived)
+        self.uploads = Uploads(self.post, self._send, self._not_sent)
         self._number = 0
         self._latest_event = 0
         self._lost: str | None = None
@@ -126,7 +127,7 @@ class Connection:
         """Send a request and return the reply; a Failed reply is raised as the error that it stands for."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-        self.post(request, partial(_settle, answer))
+        self.post(request, partial(settle, answer))
         return await answer
 
     def post(self, request: Request, answered: Answered) -> int:
@@ -142,30 +143,49 @@ class Connection:
         except DjinnError as error:
             answered(error)
             return number
-        self._pending[number] = Sent(frames, answered)
+        in_pieces = self._outlives_lines and goes_in_pieces(request, frames)
+        sent = self._pending[number] = Sent(frames, answered, in_pieces=in_pieces)
         if self.down_since is None:
-            self._send(number, frames)
+            self._send_pending(number, sent)
         return number
 
     def give_up(self, number: int) -> None:
-        """Read no large reply to a request: no one waits for it any more, and the line is free for others."""
-        if not self.arrivals.give_up(number) and number in self._pending:
+        """Take a request back that is on its way, or read no large reply to it: no one waits for it any more, and the
+        line is free for others."""
+        if not self.take_back(number) and not self.arrivals.give_up(number) and number in self._pending:
             self._pending[number].given_up = True
 
-    def _send(self, number: int, frames: list[codec.WireFrame]) -> None:
+    def take_back(self, number: int) -> bool:
+        """Send no more of a large request, of which nothing is done then. False where the engine has all of it."""
+        taken_back = self.uploads.give_up(number)
+        if taken_back:
+            self._not_sent(number, EngineError(TAKEN_BACK))
+        return taken_back
+
+    def _not_sent(self, number: int, error: DjinnError) -> None:
+        if (sent := self._pending.pop(number, None)) is not None:
+            sent.answered(error)
+
+    def _send_pending(self, number: int, sent: Sent) -> None:
+        if sent.in_pieces:
+            self.uploads.send(number, sent.frames)
+        elif not self._send(sent.frames):
+            self._not_sent(number, EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}."))
+
+    def _send(self, frames: list[codec.WireFrame]) -> bool:
+        """Send a message. Return False where the line does not take it, and no other comes."""
         self.wire_bytes = self.wire_bytes.with_sent(frames)
         try:
             self._line.send(frames)
         except zmq.Again:  # an engine that refused the keys has closed its end, or its queue is full
-            if not self._outlives_lines:
-                refused = EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}.")
-                self._pending.pop(number).answered(refused)
+            return self._outlives_lines
+        return True
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
         until the returned function is called."""
         listening: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        forget = self.hear(session, heard, partial(_settle, listening))
+        forget = self.hear(session, heard, partial(settle, listening))
         try:
             await listening
         except BaseException:
@@ -247,6 +267,8 @@ class Connection:
         except WireError as error:
             number, outcome = codec.read_number(frames), error
         sent = self._pending.pop(number, None) if number is not None else None
+        if number is not None:
+            self.uploads.answered(number)
         if sent is None or number is None:
             log.warning("A reply that no request waits for: %s", type(outcome).__name__)
             return
@@ -274,7 +296,7 @@ class Connection:
         if self._lost is None and self.entry.is_afar:
             self._lose(f"{self._named} closed the connection; load it again.")
         elif self._lost is None:
-            await self._learn_of_end()
+            self._lose(await sentence_of_end(self.entry))
 
     async def _come_back(self) -> None:
         """Say Hello on new lines until one is answered, then send what has no reply; else the connection is lost."""
@@ -295,7 +317,7 @@ class Connection:
     async def _greeted_again(self) -> bool:
         """Say Hello on a new line; False where that had no answer. EngineUnavailable where none can be expected."""
         if not is_alive(self.entry):
-            raise EngineUnavailable(self._ended_sentence)
+            raise EngineUnavailable(ended_sentence(self.entry))
         self._line.close()
         try:
             await self._road.mend()
@@ -324,7 +346,7 @@ class Connection:
         answer: asyncio.Future[Reply | DjinnError] = asyncio.get_running_loop().create_future()
         hello = msgspec.structs.replace(self._hello, heard=self._latest_event, engine=self.welcome.engine)
         self._pending[self._number] = Sent([], answer.set_result)
-        self._send(self._number, codec.encode_checked(self._number, hello))
+        self._send(codec.encode_checked(self._number, hello))
         return answer, self._number
 
     def _meet(self, welcome: Reply | DjinnError) -> None:
@@ -343,6 +365,7 @@ class Connection:
         unanswered, self._pending = self._pending, {}
         for session in self._subscriptions.sessions:
             self.post(Listen(session=session), lambda outcome: None)
+        self.uploads.begin_anew()
         self._pending |= self.arrivals.asked_again() | unanswered  # sent after these, and heard from the beginning
         self._subscriptions.hand_out(EventsMissed(session=""))
 
@@ -350,26 +373,10 @@ class Connection:
         log.info("The line to %s is back", self.entry.commands)
         self.down_since, self._heard = None, asyncio.get_running_loop().time()
         self.arrivals.line_is_back()
+        self.uploads.line_is_back()
         self.line_watch.back()
         for number, sent in tuple(self._pending.items()):
-            self._send(number, sent.frames)
-
-    async def _learn_of_end(self) -> None:
-        """Record whether the engine's process has ended or closed the connection."""
-        deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
-        while is_alive(self.entry):
-            if asyncio.get_running_loop().time() > deadline:
-                self._lose(f"{self._named} closed the connection; {SEE_LOG}, and load it again.")
-                return
-            await asyncio.sleep(0.01)
-        self._lose(self._ended_sentence)
-
-    @property
-    def _ended_sentence(self) -> str:
-        return (
-            f"{self._named} has ended; the next load starts a new one, and the sessions it has kept "
-            f"come back with it; {SEE_LOG}."
-        )
+            self._send_pending(number, sent)
 
     async def _keep_alive(self) -> None:
         """Ping the engine every PING_SECONDS; give the connection up after SILENCE_SECONDS without a message."""
@@ -384,15 +391,10 @@ class Connection:
             self._ping()
 
     def _ping(self) -> None:
-        asked, rate = time.monotonic(), self.arrivals.rate
+        asked = time.monotonic()
         ping = Ping(answered=min(self._pending, default=self._number + 1) - 1)
-        self.post(ping, lambda outcome: rate.note_round_trip(time.monotonic() - asked))
+        self.post(ping, lambda outcome: self._note_round_trip(time.monotonic() - asked))
 
-
-def _settle(answer: asyncio.Future[Reply], outcome: Reply | DjinnError) -> None:
-    if answer.done():
-        return  # the asker has stopped waiting
-    if isinstance(outcome, DjinnError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
+    def _note_round_trip(self, seconds: float) -> None:
+        for rate in (self.arrivals.rate, self.uploads.rate):
+            rate.note_round_trip(seconds)

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.presence import no_persons
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
+from djinn_jupyter.engine.process.requests_in_pieces import no_quota
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
@@ -115,8 +116,9 @@ class Daemon:
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
         door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
+        quota_of = door.quotas(common) if door else no_quota
         if door is not None:
-            engine.heed_quotas(door.quotas(common))
+            engine.heed_quotas(quota_of)
         clients = ClientTable(
             engine,
             shut_down=self.stop,
@@ -125,7 +127,7 @@ class Daemon:
             admitted=door.admitted.persons if door else no_persons,
         )
         folder = SocketFolder()
-        service = self._bind(clients, outbox, folder, door, engine.faults)
+        service = self._bind(clients, outbox, folder, door, engine.faults, quota_of)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
         broken: EngineBroken | ClaimLost | None = None
@@ -168,10 +170,22 @@ class Daemon:
             self._restarts.hold_lock(self._config.identity)
 
     def _bind(
-        self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, door: Door | None, faults: Faults
+        self,
+        clients: ClientTable,
+        outbox: Outbox,
+        folder: SocketFolder,
+        door: Door | None,
+        faults: Faults,
+        quota_of: Callable[[str], Quota],
     ) -> Service:
         return Service(
-            clients, outbox, commands=folder.endpoint("commands"), door=door, broken=self.stop, faults=faults
+            clients,
+            outbox,
+            commands=folder.endpoint("commands"),
+            door=door,
+            broken=self.stop,
+            faults=faults,
+            quota_of=quota_of,
         )
 
     def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:

@@ -19,11 +19,11 @@ from djinn_jupyter.engine.process.kept_replies import MOST_REPLIES, KeptReplies
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.pieces import DropPieces, PutPiece, ReadPiece
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import (
     Describe,
     Detokenize,
-    DropPieces,
     Inspect,
     Lens,
     ListAdapters,
@@ -37,7 +37,6 @@ from djinn_jupyter.wire.requests import (
     ReadMetrics,
     ReadPass,
     ReadPeople,
-    ReadPiece,
     ReadProvenance,
     ReadStatistics,
     ReadStop,
@@ -60,7 +59,7 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | ReadPass | ReadProvenance
+    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | PutPiece | ReadPass | ReadProvenance
 )  # fmt: skip
 
 

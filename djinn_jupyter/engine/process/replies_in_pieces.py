@@ -18,8 +18,8 @@ from djinn_jupyter.errors import EngineError, UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.packing import best_stride, pack
-from djinn_jupyter.wire.pieces import WHOLE_BYTES, Dropped, DropPieces, InPieces, PieceRead, ReadPiece
+from djinn_jupyter.wire.packing import pack_where_fewer
+from djinn_jupyter.wire.pieces import Dropped, DropPieces, InPieces, PieceRead, ReadPiece, part_of
 from djinn_jupyter.wire.replies import Failed, Reply
 
 Answer = Callable[[Reply], None]
@@ -41,25 +41,12 @@ class _KeptReply:
         return sum(memoryview(frame).nbytes for frame in self.frames)
 
     def piece(self, asked: ReadPiece) -> PieceRead:
-        content = self._read(asked.start, asked.count)
+        content = part_of(self.frames, asked.start, asked.count)
         if not asked.packed:
-            return PieceRead(content=_array(content))
+            return PieceRead(content=Array.of_bytes(content))
         began = time.perf_counter()
-        stride = best_stride(content)
-        packed = pack(content, stride)
-        seconds = time.perf_counter() - began
-        if len(packed) >= len(content):
-            return PieceRead(content=_array(content), seconds=seconds)
-        return PieceRead(content=_array(packed), stride=stride, seconds=seconds)
-
-    def _read(self, start: int, count: int) -> bytes:
-        """Return bytes of the frames, which lie one behind the other."""
-        read: list[memoryview] = []
-        for frame in self.frames:
-            content = memoryview(frame).cast("B")
-            read.append(content[max(start, 0) : max(start + count, 0)])
-            start -= content.nbytes
-        return b"".join(read)
+        packed, stride = pack_where_fewer(content)
+        return PieceRead(content=Array.of_bytes(packed), stride=stride, seconds=time.perf_counter() - began)
 
 
 class RepliesInPieces:
@@ -117,16 +104,8 @@ class RepliesInPieces:
         return self._packer
 
 
-def is_large(frames: list[codec.WireFrame]) -> bool:
-    return sum(memoryview(frame).nbytes for frame in frames) > WHOLE_BYTES
-
-
 def _answer_with(reply: _KeptReply, request: ReadPiece, answer: Answer) -> None:
     try:
         answer(reply.piece(request))
     except Exception as error:  # noqa: BLE001  the request's edge
         answer(Failed.of(EngineError(f"A piece could not be read ({type(error).__name__}: {error}).")))
-
-
-def _array(content: bytes) -> Array:
-    return Array(dtype="uint8", shape=(len(content),), data=content)

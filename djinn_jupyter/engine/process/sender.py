@@ -16,10 +16,10 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outgoing
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
-from djinn_jupyter.engine.process.replies_in_pieces import RepliesInPieces, is_large
+from djinn_jupyter.engine.process.replies_in_pieces import RepliesInPieces
 from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.pieces import PieceRead
+from djinn_jupyter.wire.pieces import PieceRead, is_large
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)

@@ -25,14 +25,17 @@ from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
 from djinn_jupyter.engine.process.refusals import NOT_TAKEN, UNKNOWN, Refusals
+from djinn_jupyter.engine.process.requests_in_pieces import RequestsInPieces, no_quota
 from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
-from djinn_jupyter.errors import EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
+from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
-from djinn_jupyter.wire.requests import DropPieces, Goodbye, Hello, Ping, ReadPiece, Request, Unlisten
+from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request, Unlisten
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class Service:
         messages_queued: int = MESSAGES_QUEUED,
         broken: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
+        quota_of: Callable[[str], Quota] = no_quota,
     ) -> None:
         if not commands.startswith("ipc://"):
             raise UsageError("An engine listens beyond a private folder only at a door, with CURVE keys.")
@@ -87,6 +91,7 @@ class Service:
         self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
         self._sender = Sender(clients, self._admission, self._lines, self._queues)
         self._refusals = Refusals(self._sender)
+        self._in_pieces = RequestsInPieces(quota_of)
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
@@ -117,6 +122,7 @@ class Service:
             self._thread.join()
         self._sender.end(last)
         self._sender.in_pieces.close()
+        self._in_pieces.close()
         self._router.close(linger=1000)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -145,6 +151,7 @@ class Service:
                     self._queues.keep_only(self._knows)
                     self._lines.sweep(self._clients.knows)
                     self._sender.in_pieces.keep_only(self._lines.hears)
+                    self._in_pieces.keep_only(self._lines.hears)
         self._turn({})
 
     def _knows(self, peer: bytes) -> bool:
@@ -200,14 +207,9 @@ class Service:
 
     def _accept(self, peer: bytes, frames: list[codec.WireFrame], person: str | None) -> None:
         client = self._lines.client_on(peer)
-        try:
-            envelope = codec.decode_request(frames)
-        except (WireError, UsageError) as error:
-            return self._refusals.refuse(client, codec.read_number(frames), error)
-        except Exception as error:
-            log.exception("A message could not be read")
-            said = EngineError(f"It cannot be read ({in_short(error)}).")
-            return self._refusals.refuse(client, codec.read_number(frames), said)
+        envelope = self._decode(client, frames, codec.read_number)
+        if envelope is None:
+            return
         if isinstance(envelope.body, Hello):
             hello = envelope.body
             comes_anew = hello.heard is not None and not self._knows_of_old(peer, hello)
@@ -216,6 +218,35 @@ class Service:
             client = self._greet(peer, hello, resent_before=envelope.id if comes_anew else 0)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
+        elif isinstance(envelope.body, Assemble):
+            return self._assemble(client, envelope.id, person)
+        self._hand_on(client, envelope, person)
+
+    def _decode(
+        self, client: bytes, frames: list[codec.WireFrame], number_of: Callable[[list[codec.WireFrame]], int | None]
+    ) -> codec.Envelope[Request] | None:
+        """Return the request that the frames are; None where they are none, which is answered."""
+        try:
+            return codec.decode_request(frames)
+        except (WireError, UsageError) as error:
+            self._refusals.refuse(client, number_of(frames), error)
+        except Exception as error:
+            log.exception("A message could not be read")
+            self._refusals.refuse(client, number_of(frames), EngineError(f"It cannot be read ({in_short(error)})."))
+        return None
+
+    def _assemble(self, client: bytes, number: int, person: str | None) -> None:
+        """Take the pieces that a client put under this number as its request."""
+        try:
+            frames = self._in_pieces.take(client, number)
+        except EngineError as error:
+            return self._refusals.refuse(client, number, error)
+        envelope = self._decode(client, frames, lambda frames: number)
+        if envelope is None:
+            return
+        if envelope.id != number or isinstance(envelope.body, Hello | PieceRequest):
+            said = UsageError("The pieces that were put under this number are no request of this number.")
+            return self._refusals.refuse(client, number, said)
         self._hand_on(client, envelope, person)
 
     def _knows_of_old(self, peer: bytes, hello: Hello) -> bool:
@@ -245,13 +276,27 @@ class Service:
         self._requests += 1
         self._sender.pending.add((client, envelope.id))
         answer = self._answer_to(client, envelope.id)
-        if isinstance(request, ReadPiece | DropPieces):
-            return self._sender.in_pieces.answer(client, request, answer)
+        if isinstance(request, PieceRequest):
+            return self._answer_piece(client, request, answer, person)
         self._clients.receive(client, request, answer, person, self._lines.known_as(client, envelope.id))
         if isinstance(request, Ping):
             self._lines.confirm(client, request.answered)
         if isinstance(request, Hello) and request.heard is not None and request.engine == self._clients.engine:
             self._sender.catch_up(client, request.heard)
+
+    def _answer_piece(
+        self, client: bytes, request: PieceRequest, answer: Callable[[Reply], None], person: str | None
+    ) -> None:
+        if isinstance(request, DropPieces):
+            self._in_pieces.drop(client, request.of)
+        if isinstance(request, ReadPiece | DropPieces):
+            return self._sender.in_pieces.answer(client, request, answer)
+        try:
+            if not isinstance(request, PutPiece) or not self._lines.outlives(client):
+                raise UsageError("Requests in pieces are for lines to other machines; send this one whole.")
+            self._in_pieces.put(client, request, answer, self._lines.key_of(client), person)
+        except DjinnError as error:
+            answer(Failed.of(error))
 
     def _turn_away(self, peer: bytes, frames: list[codec.WireFrame], refused: KeyRefused) -> None:
         """Refuse the message of a person whose admission ended since the handshake."""

@@ -8,6 +8,7 @@ import {
   Dropped,
   InPieces,
   PieceRead,
+  PieceTaken,
 } from './pieces';
 
 import {
@@ -178,7 +179,8 @@ export type WireReply =
   | Noted
   | InPieces
   | PieceRead
-  | Dropped;
+  | Dropped
+  | PieceTaken;
 
 /** What each request is answered with; `Failed` comes as an error. */
 export interface Answers {

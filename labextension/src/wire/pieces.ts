@@ -25,3 +25,10 @@ export interface Dropped {
   readonly reply: 'Dropped';
   readonly not_kept: string | null;
 }
+
+/** The engine has the bytes up to there; to unpack the piece took so many `seconds`. */
+export interface PieceTaken {
+  readonly reply: 'PieceTaken';
+  readonly seconds: Float;
+  readonly not_kept: string | null;
+}

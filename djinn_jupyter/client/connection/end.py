@@ -1,0 +1,29 @@
+"""The sentence for a connection on this machine that was lost: whether the engine's process has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from djinn_jupyter.client.engines.registry import is_alive
+from djinn_jupyter.wire.registry import Entry
+
+SEE_LOG: Final = "see its log with `%djinn_log` or `djinn log`"
+DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
+
+
+async def sentence_of_end(entry: Entry) -> str:
+    """Return whether the engine's process has ended or closed the connection, once that is known."""
+    deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
+    while is_alive(entry):
+        if asyncio.get_running_loop().time() > deadline:
+            return f"{entry.named} closed the connection; {SEE_LOG}, and load it again."
+        await asyncio.sleep(0.01)
+    return ended_sentence(entry)
+
+
+def ended_sentence(entry: Entry) -> str:
+    return (
+        f"{entry.named} has ended; the next load starts a new one, and the sessions it has kept come back with it; "
+        f"{SEE_LOG}."
+    )
