@@ -8,7 +8,7 @@
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
-#   make peers    set up TransformerLens, nnsight and interp-engine beside it, and try docs/coming_from.md
+#   make peers    set up TransformerLens, nnsight, interp-engine, PEFT and SAELens beside it, and compare with them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
@@ -152,7 +152,7 @@ cluster-test: setup
 # its tests are not run.
 PEERS := .venv/peers
 peers: setup
-	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2; do \
+	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12; do \
 	  peer=$(PEERS)/$${tool%%==*}; \
 	  test -x $$peer/bin/python || $(BIN)/python -m venv $$peer; \
 	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

@@ -119,7 +119,11 @@ def wire_ts() -> dict[str, str]:
         "moving": [*_interfaces(moving)],
         "passes": [*_interfaces(passes)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
-        "replies": [_interface(replies.Failed), *_interfaces(replies, but=replies.EventBase)],
+        "replies": [
+            _interface(replies.Failed),
+            *_interfaces(replies, but=replies.EventBase),
+            _union("WireReply", typing.get_args(replies.Reply)),
+        ],
         "events": [
             *(_interface(kind) for kind in typing.get_args(replies.Event)),
             _union("WireEvent", typing.get_args(replies.Event)),
@@ -130,7 +134,7 @@ def wire_ts() -> dict[str, str]:
             _union("Live", typing.get_args(messages.Live)),
             _union("Said", typing.get_args(messages.Said)),
         ],
-        "answers": [_union("WireReply", typing.get_args(replies.Reply)), _answers()],
+        "answers": [_answers()],
         "protocol": [PROTOCOL % protocol.digest()],
     }
     texts = {name: "\n".join(part) for name, part in parts.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Final
 
@@ -47,6 +48,7 @@ def add_to(commands: Commands) -> None:
     entry.add_argument("model", nargs="?", help="by default the only engine of the cluster")
     entry.add_argument("--key", metavar="NAME", help="which of your keys, or its file; by default the only one")
     entry.add_argument("--there", action="store_true", help="only where the cluster has it already")
+    entry.add_argument("--on", metavar="MACHINE", help="an engine like it on that machine, another copy of it perhaps")
     add_flags(entry.add_argument, GivenOptions)
     entry.set_defaults(command=_entry)
 
@@ -105,6 +107,8 @@ def _entry(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> Callable[..., Entry]:
+    if options.on is not None:
+        return partial(_verbs().entry_on, options.on)
     found: Callable[..., Entry] = _verbs().entry_there if options.there else _verbs().entry_for_person
     return found
 

@@ -8,6 +8,7 @@ from typing import Final
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.module_files.circuit_tracer import layers_in
 from djinn_jupyter.module_files.folder import ModuleFolder, read_folder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import MOST_TENSORS, AddedModuleDescription, NamedTensor
@@ -21,7 +22,36 @@ def add_module(
     channel: Channel, name: str, folder: str | Path, at: str | None, *, error_term: bool
 ) -> AddedModuleDescription:
     """Add the module in a folder, and return what it is."""
-    found = read_folder(folder_of(folder))
+    return _added(channel, name, read_folder(folder_of(folder), _layer_of(at)), at, error_term=error_term)
+
+
+def add_transcoders(
+    channel: Channel, name: str, folder: str | Path, point: str | None, *, error_term: bool
+) -> tuple[AddedModuleDescription, ...]:
+    """Add the transcoders of all layers in a folder of circuit-tracer. Where one is refused, those before it stay."""
+    path = folder_of(folder)
+    layers = layers_in(path) if path.is_dir() else []
+    if not layers:
+        raise UsageError(
+            f"{path} has no transcoders of circuit-tracer by layer, such as layer_0.safetensors, or "
+            "W_enc_0.safetensors with W_dec_0.safetensors; one module is added by engine.add_module "
+            "(%djinn_add_module)."
+        )
+    places = [(layer, None if point is None else f"{point}.{layer}") for layer in layers]
+    return tuple(_added(channel, name, read_folder(path, layer), at, error_term=error_term) for layer, at in places)
+
+
+def _layer_of(at: str | None) -> int | None:
+    """Return the layer of a point's spelling; None where that is none, which the engine says."""
+    try:
+        return None if at is None else parse_site(at).layer
+    except UnknownSite:
+        return None
+
+
+def _added(
+    channel: Channel, name: str, found: ModuleFolder, at: str | None, *, error_term: bool
+) -> AddedModuleDescription:
     if len(found.tensors) > MOST_TENSORS:
         raise UsageError(f"{found.path} has {len(found.tensors)} tensors; a module has at most {MOST_TENSORS}.")
     with temporary_session(channel, "module") as session:

@@ -11,15 +11,16 @@ from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
-from djinn_jupyter.client.edges import Edges, session_like
+from djinn_jupyter.client.edge_measurement import EdgeMeasurement
+from djinn_jupyter.client.edges import Edges, name_of, session_like
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
+from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import CircuitsRun
 
 if TYPE_CHECKING:
@@ -27,24 +28,40 @@ if TYPE_CHECKING:
 
 NamedEdge = tuple[str, str]
 Numbers = tuple[tuple[int, int], ...]
+LARGEST: Final = "the largest scores"
 SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # those of MIB
 
 
-class Circuit(Measurement):
+class Circuit(EdgeMeasurement):
     """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
     `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
     as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
-    `interval` bounds it, None of one pair. `of` counts the edges that there are, and `scores` are those of its own."""
+    `interval` bounds it, None of one pair. `of` counts the edges that there are, and `scores` are those of its own;
+    `how` says how they were chosen."""
 
     _kind = CIRCUIT
 
-    def __init__(self, replies: Sequence[CircuitsRun], *, scores: Sequence[float], of: int, drawn: Interval) -> None:
+    def __init__(
+        self,
+        replies: Sequence[CircuitsRun],
+        *,
+        scores: Sequence[float],
+        of: int,
+        drawn: Interval,
+        how: str = "",
+        stop: StopIdentity | None = None,
+        engine: str | None = None,
+    ) -> None:
         import numpy as np
 
         self.replies, self.scores, self.of, self.drawn = tuple(replies), list(scores), of, drawn
+        self.how, self.stop, self.engine = how, stop, engine
         self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
         self.tokens = lines_of(replies)
+        self.metrics = tuple(one.metric for one in replies)
+        self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
         first = replies[0]
+        self.writers, self.readers = first.writers, first.readers
         assert first.made is not None
         self.edges = [(first.writers[writer], first.readers[at]) for writer, at in first.made.asked.circuits[0]]
         self.values: np.ndarray[Any, Any] = np.array([one.values[0] for one in replies])
@@ -54,19 +71,40 @@ class Circuit(Measurement):
 
     @property
     def _content(self) -> KeptCircuit:
-        drawn = {name: getattr(self.drawn, name) for name in ("confidence", "resamples", "seed")}
-        values = from_numpy(self.values)
-        return KeptCircuit(values=values, replies=self.replies, scores=tuple(self.scores), edges=self.of, **drawn)
+        return KeptCircuit(
+            values=from_numpy(self.values),
+            replies=self.replies,
+            scores=tuple(self.scores),
+            edges=self.of,
+            confidence=self.drawn.confidence,
+            resamples=self.drawn.resamples,
+            seed=self.drawn.seed,
+            how=self.how,
+            stop=self.stop,
+        )
 
     @classmethod
     def _with_content(cls, content: KeptCircuit) -> Circuit:
-        drawn = Interval(confidence=content.confidence, resamples=content.resamples, seed=content.seed)
-        return cls(content.replies, scores=content.scores, of=content.edges, drawn=drawn)
+        return cls(
+            content.replies,
+            scores=content.scores,
+            of=content.edges,
+            drawn=Interval(confidence=content.confidence, resamples=content.resamples, seed=content.seed),
+            how=content.how,
+            stop=content.stop,
+        )
 
     def again(self, channel: Channel) -> Circuit:
         """Return the same circuit, run anew."""
-        replies = [_run(channel, one.made.asked, one.made) for one in self.replies if one.made is not None]
-        return Circuit(replies, scores=self.scores, of=self.of, drawn=self.drawn)
+        return Circuit(
+            [_run(channel, one.made.asked, one.made) for one in self.replies if one.made is not None],
+            scores=self.scores,
+            of=self.of,
+            drawn=self.drawn,
+            how=self.how,
+            stop=self.stop,
+            engine=self.engine,
+        )
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the pair of the metric at this index."""
@@ -74,6 +112,11 @@ class Circuit(Measurement):
 
     def __len__(self) -> int:
         return len(self.edges)
+
+    def top(self, count: int) -> list[tuple[str, str, float]]:
+        """Return (writer, reader, score) of its edges with the largest scores by size."""
+        each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]
+        return sorted(each, key=lambda edge: -abs(edge[2]))[: max(count, 0)]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column: writer, reader and score."""
@@ -158,18 +201,19 @@ def circuit(
     given = [one for one in (edges, threshold, faithfulness) if one is not None]
     if len(given) != 1:
         raise UsageError("Tell a circuit once: by its edges (a number, or their names), a threshold, or faithfulness.")
-    runs = _Runs(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    runs = CircuitRuns(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
     order = ordered(found, absolute=absolute)
     if faithfulness is not None:
         return _fewest(runs, order, faithfulness)
     if threshold is not None:
         sizes = [abs(float(found.values[edge])) if absolute else float(found.values[edge]) for edge in order]
-        return runs.of([tuple(edge for edge, size in zip(order, sizes, strict=True) if size >= threshold)])[0]
+        large = tuple(edge for edge, size in zip(order, sizes, strict=True) if size >= threshold)
+        return runs.of([large], f"scores from {threshold:g} on")[0]
     if isinstance(edges, int):
-        _require_count(found, edges)
-        return runs.of([order[:edges]])[0]
+        require_count(found, edges)
+        return runs.of([order[:edges]], LARGEST)[0]
     assert edges is not None
-    return runs.of([tuple(dict.fromkeys(found.numbers(_named(edges))))])[0]
+    return runs.of([tuple(dict.fromkeys(found.numbers(_named(edges))))], "edges by name")[0]
 
 
 @interruptible("The run of circuits")
@@ -198,9 +242,9 @@ def circuit_curve(
     shares = tuple(float(size) for size in sizes)
     if not shares or shares != tuple(sorted(set(shares))) or not 0 <= shares[0] <= shares[-1] <= 1:
         raise UsageError("The sizes of circuits are rising shares of all edges, from 0 to 1, such as (0.01, 0.1, 1).")
-    runs = _Runs(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    runs = CircuitRuns(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
     order = ordered(found, absolute=absolute)
-    return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares]), shares)
+    return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares], LARGEST), shares)
 
 
 def ordered(found: Edges, *, absolute: bool = True) -> Numbers:
@@ -221,15 +265,15 @@ def _named(edges: Sequence[object]) -> Iterator[NamedEdge]:
         yield str(edge[0]), str(edge[1])
 
 
-def _require_count(found: Edges, edges: int) -> None:
+def require_count(found: Edges, edges: int) -> None:
     if not 0 <= edges <= len(found):
         raise UsageError(f"A circuit here has from 0 to {len(found):,} edges, not {edges:,}.")
 
 
-def _fewest(runs: _Runs, order: Numbers, faithfulness: float) -> Circuit:
+def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
     """Return the smallest of the circuits that halving meets whose faithfulness is as large."""
-    low, high = 0, len(order)
-    [best] = runs.of([order])
+    low, high, how = 0, len(order), f"the fewest for {faithfulness:.1%}"
+    [best] = runs.of([order], how)
     if best.faithfulness < faithfulness:
         raise UsageError(
             f"All {len(order):,} edges together have a faithfulness of {best.faithfulness:.1%}, less than the "
@@ -237,7 +281,7 @@ def _fewest(runs: _Runs, order: Numbers, faithfulness: float) -> Circuit:
         )
     while high - low > 1:
         middle = (low + high) // 2
-        [tried] = runs.of([order[:middle]])
+        [tried] = runs.of([order[:middle]], how)
         if tried.faithfulness >= faithfulness:
             best, high = tried, middle
         else:
@@ -245,24 +289,31 @@ def _fewest(runs: _Runs, order: Numbers, faithfulness: float) -> Circuit:
     return best
 
 
-class _Runs:
-    """Runs circuits on every pair of lines that edges were scored on."""
+class CircuitRuns:
+    """CircuitRuns circuits on every pair of lines that edges were scored on."""
 
     def __init__(self, engine: RemoteEngine, found: Edges, interval: Interval) -> None:
         self.engine, self.found, self.interval = engine, found, interval
 
-    def of(self, circuits: Sequence[Numbers]) -> list[Circuit]:
-        """Return each circuit, run on all pairs."""
-        runs = [_run(self.engine.channel, *asked) for asked in self._requests(circuits)]
+    def of(self, circuits: Sequence[Numbers], how: str) -> list[Circuit]:
+        """Return each circuit, run on all pairs; `how` says how its edges were chosen."""
+        runs, name = self.made(circuits), name_of(self.engine)
         return [
             Circuit(
                 [_alone(one, at) for one in runs],
                 scores=[float(self.found.values[edge]) for edge in numbers],
                 of=len(self.found),
                 drawn=self.interval,
+                how=how,
+                stop=self.found.stop if self.found.engine == name else None,
+                engine=name,
             )
             for at, numbers in enumerate(circuits)
         ]
+
+    def made(self, circuits: Sequence[Numbers]) -> list[CircuitsRun]:
+        """Return the runs of all circuits on each pair."""
+        return [_run(self.engine.channel, *asked) for asked in self._requests(circuits)]
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[tuple[ask.RunCircuits, EdgeRecipe]]:
         for reply in self.found.replies:

@@ -10,6 +10,7 @@ from djinn_jupyter.client.result_files import FileKind, Tensors
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
+from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import CircuitsRun, EdgesAttributed
 
 
@@ -36,7 +37,7 @@ class KeptEdges(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_field
 
 class KeptCircuit(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of the file of a circuit: its metric of each pair, its run on each, the scores of its edges, of how
-    many they are, and how its interval was drawn."""
+    many they are and how they were chosen, at which stop, and how its interval was drawn."""
 
     values: Array
     replies: tuple[CircuitsRun, ...]
@@ -45,6 +46,8 @@ class KeptCircuit(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fie
     confidence: float
     resamples: int
     seed: int
+    how: str = ""
+    stop: StopIdentity | None = None
 
     def tensors(self) -> Tensors:
         return {"values": (self.values.shape, [self.values])}

@@ -13,18 +13,17 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import EDGES, KeptEdges, circumstances, lines_of
+from djinn_jupyter.client.edge_measurement import EdgeMeasurement
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeMethod, EdgeRecipe
-from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import EdgesAttributed
 from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
 
@@ -35,7 +34,7 @@ STRONGEST: Final = 10
 ANY_SESSION: Final = "edges"
 
 
-class Edges(Measurement):
+class Edges(EdgeMeasurement):
     """`values` are float64 [writers, readers], NaN where a writer is not before a reader: by how much the metric would
     change, to first order, if that reader got what that writer writes in the clean line. `corrupted` and `clean` are
     the metrics of the two lines. Of several pairs all are means, and `by_pair` has the scores of each. `engine` is the
@@ -58,6 +57,7 @@ class Edges(Measurement):
         self.replies, self.patched, self.paired, self.engine = tuple(replies), tuple(patched), paired, engine
         self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
         self.tokens = lines_of(replies)
+        self.stop = None if paired else first.stop
         self.writers, self.readers = first.writers, first.readers
         self.steps, self.method = first.steps, first.method
         self.metrics = tuple(one.metric for one in replies)
@@ -88,27 +88,6 @@ class Edges(Measurement):
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the writer and the reader of the score at this index."""
         return {"writer": self.writers[index[0]], "reader": self.readers[index[1]]}
-
-    @property
-    def metric(self) -> str:
-        """The metric, or that of the first pair where each has its own."""
-        return self.metrics[0] if len(set(self.metrics)) == 1 else f"{self.metrics[0]} and each pair's own"
-
-    @property
-    def stop(self) -> StopIdentity | None:
-        """The stop at which the session stood that gave the corrupted line; None of other lines and of pairs."""
-        return None if self.paired else self.replies[0].stop
-
-    def site(self, name: str) -> str:
-        """Return the site of a writer or reader, at which a breakpoint stops it: the embedding's is resid_pre.0, that
-        of the logits the last resid_post.
-
-        >>> found = dj.edges(engine, clean=[1, 2, 3], corrupted=[1, 2, 4], metric="logit(5)")
-        >>> found.site("logits"), found.site("q.3[2]")
-        ('resid_post.7', 'q.3[2]')
-        """
-        last = max(int(one.split(".")[1].split("[")[0]) for one in self.readers if one != "logits")
-        return {"embed": "resid_pre.0", "logits": f"resid_post.{last}"}.get(name, name)
 
     def __len__(self) -> int:
         import numpy as np

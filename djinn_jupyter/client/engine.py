@@ -265,11 +265,12 @@ class RemoteEngine:
     def add_module(
         self, name: str, folder: str | Path, at: str | None = None, *, error_term: bool = True
     ) -> AddedModuleDescription:
-        """Add the module in a folder to the model: an SAE or transcoder as SAELens saves it, a linear probe or a tuned
-        lens. It reads the point `at`, by default the one that its files name; its values are then a site,
-        `name.LAYER`, for breakpoints, watches, edits, rules, sweeps and the lens, in sessions of yours. Files are read
-        here; their tensors count in the engine's memory. An edit of features keeps what the SAE does not reconstruct,
-        unless `error_term` is False. UsageError for a folder that is no module of this point; SlabFull.
+        """Add the module in a folder to the model: an SAE or transcoder as SAELens saves it, circuit-tracer's
+        transcoder of one layer, a linear probe or a tuned lens. It reads the point `at`, by default the one that its
+        files name; its values are then a site, `name.LAYER`, for breakpoints, watches, edits, rules, sweeps and the
+        lens, in sessions of yours. Files are read here; their tensors count in the engine's memory. An edit of
+        features keeps what the SAE does not reconstruct, unless `error_term` is False. UsageError for a folder that is
+        no module of this point; SlabFull.
 
         >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
         'sae.4'
@@ -277,6 +278,20 @@ class RemoteEngine:
         'sae.4[17]'
         """
         return added_modules.add_module(self.channel, name, folder, at, error_term=error_term)
+
+    @typed
+    def add_transcoders(
+        self, name: str, folder: str | Path, point: str | None = None, *, error_term: bool = True
+    ) -> tuple[AddedModuleDescription, ...]:
+        """Add the transcoders of all layers in a folder of circuit-tracer: one for each layer (`layer_0.safetensors`),
+        or a cross-layer transcoder (`W_enc_0.safetensors`, `W_dec_0.safetensors`). Their sites are `name.LAYER`. They
+        read `point` of their layers, such as "mlp_in", by default the hook that `config.yaml` names. Where one is
+        refused, those before it stay. Errors as of `add_module`.
+
+        >>> [one.site for one in engine.add_transcoders("clt", clt_folder, "mlp_in")][:3]
+        ['clt.0', 'clt.1', 'clt.2']
+        """
+        return added_modules.add_transcoders(self.channel, name, folder, point, error_term=error_term)
 
     def added_modules(self) -> tuple[AddedModuleDescription, ...]:
         """Return the modules that you have added."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.afar import TOLD, entry_at, read_address, require_model
-from djinn_jupyter.client.engines.cluster import CLUSTER, entry_in_cluster
+from djinn_jupyter.client.engines.cluster import CLUSTER, entry_in_cluster, entry_on
 from djinn_jupyter.client.engines.hub import HUB, HubAdmission, Renewal
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
@@ -82,21 +82,35 @@ def connect(address: str, *, key: str | None = None) -> RemoteEngine:
 def beside(engine: RemoteEngine, where: str, *, progress: Tell | None = None) -> RemoteEngine:
     """Attach to another engine of the model of `engine`, for a session to move to: by its address, as `connect` takes
     it, or by the number of its `copy`, which is started where `engine` runs (this machine, or the cluster) if it does
-    not run yet. UsageError for another model's, or where copies cannot be started from here.
+    not run yet. Where `engine` is in a cluster, also by the name of a machine of it, on which a copy is started if none
+    runs there; an address has a port then. UsageError for another model's, where copies cannot be started from here,
+    or where no machine, or more than one, has that name.
 
     >>> dj.beside(engine, "2")  # doctest: +SKIP
     Engine demo (LlamaForCausalLM, 8 layers, float32 on cpu)
     """
-    if not where.isdecimal():
-        return connect(where, key=engine.entry.key if engine.entry is not None else None)
     entry = engine.entry
+    if entry is not None and entry.in_cluster and _names_a_machine(where):
+        told = StartCallbacks(line=progress or _not_said, second=_not_said)
+        return _attached(lambda: entry_on(where, entry, _of_copies(entry), told))
+    if not where.isdecimal():
+        return connect(where, key=entry.key if entry is not None else None)
     if entry is None or (entry.is_afar and not entry.in_cluster):
         raise UsageError("Copies are started on this machine or in its cluster: give the other engine's address.")
-    asked = {**dataclasses.asdict(entry.identity), "copy": int(where)}
-    asked |= {name: getattr(entry.options, name) for name in _ALIKE}
-    given: Any = {name: value for name, value in asked.items() if name != "model" and value not in (None, False)}
+    given: Any = {**_of_copies(entry), "copy": int(where)}
     place = CLUSTER if entry.in_cluster else None
     return load(entry.identity.model, at=place, key=entry.key, progress=progress, **given)
+
+
+def _names_a_machine(where: str) -> bool:
+    """True for a name without a port or a scheme."""
+    return not where.isdecimal() and ":" not in where and where not in (HUB, CLUSTER)
+
+
+def _of_copies(entry: Entry) -> dict[str, Any]:
+    """Return what is given to the load of an engine, and of a copy between which and it a session can move."""
+    asked = dataclasses.asdict(entry.identity) | {name: getattr(entry.options, name) for name in _ALIKE}
+    return {name: value for name, value in asked.items() if name != "model" and value not in (None, False)}
 
 
 def _connected(address: str, key: str | None, model: str | None) -> RemoteEngine:

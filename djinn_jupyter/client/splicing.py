@@ -6,6 +6,7 @@ are and the error term out; and under one that sets the point to zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,8 +58,9 @@ class Splice:
 def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     """Measure the loss with the reconstruction of an added SAE or transcoder in place of the point that it writes,
     error term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read,
-    such as "sae.4"; prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module
-    that writes nothing back; MeasurementEnded; WorkInterrupted.
+    such as "sae.4", or a name, such as "clt", for those of all its layers at once, as of a cross-layer transcoder.
+    Prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module that writes nothing
+    back; MeasurementEnded; WorkInterrupted.
 
     >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
     'sae.4'
@@ -67,43 +69,59 @@ def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     (True, True)
     """
     told = _added(engine.channel, module)
-    written = told.writes or told.at
+    written = [one.writes or one.at for one in told]
     listed = tuple(given_prompts(prompts))
     with interruptible("The measurement", lambda: ("", None)):
         model = engine.loss(listed)
         zeroed = _under(engine.channel, written, zero(), listed)
-        return Splice(
-            module=told.site, at=written, model=model, spliced=_spliced(engine.channel, told, listed), zeroed=zeroed
-        )
+        spliced = _spliced(engine.channel, told, listed)
+        return Splice(module=module, at=", ".join(written), model=model, spliced=spliced, zeroed=zeroed)
 
 
-def _added(channel: Channel, module: str) -> AddedModuleDescription:
+def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:
+    """Return the added module of a site, or those of a name."""
     there = ask_for(channel, ask.ListAddedModules(), AddedModules).modules
-    found = next((one for one in there if one.site == module), None)
-    if found is None:
+    found = [one for one in there if module in (one.site, one.name)]
+    if not found:
         known = ", ".join(one.site for one in there) or "none"
         raise UnknownSite(f"There is no added module {module}; there are: {known}.")
-    if found.why_not_edited is not None:
-        raise UsageError(f"{module} cannot be spliced: {found.why_not_edited}")
+    for one in found:
+        if one.why_not_edited is not None:
+            raise UsageError(f"{one.site} cannot be spliced: {one.why_not_edited}")
+        if one.kind == "cross_layer_transcoder" and module == one.site:
+            raise UsageError(
+                f"{module} is a layer of a cross-layer transcoder, whose MLPs are made by all layers together: splice "
+                f"them all, as {one.name}."
+            )
     return found
 
 
-def _spliced(channel: Channel, told: AddedModuleDescription, prompts: object) -> Losses:
-    """Return the losses with the reconstruction: of the module itself where it leaves the error term out, else of one
-    that does and is there meanwhile."""
-    if not told.error_term:
-        return _under(channel, told.site, scale(1.0), prompts)
-    again = add_module(channel, WITHOUT_ERROR, told.folder, told.at, error_term=False)
+def _spliced(channel: Channel, told: Sequence[AddedModuleDescription], prompts: object) -> Losses:
+    """Return the losses with the reconstructions: of the modules themselves where they leave the error term out, else
+    of some that do and are there meanwhile."""
+    again: list[str] = []
     try:
-        if again.digest != told.digest:
-            raise UsageError(f"{told.folder} has other files now than {told.site} was added from: add it again.")
-        return _under(channel, again.site, scale(1.0), prompts)
+        sites = []
+        for one in told:
+            sites.append(_without_error(channel, one, again) if one.error_term else one.site)
+        return _under(channel, sites, scale(1.0), prompts)
     finally:
-        remove_module(channel, again.site)
+        for site in again:
+            remove_module(channel, site)
 
 
-def _under(channel: Channel, site: str, edit: object, prompts: object) -> Losses:
-    """Return the losses of prompts under one rule."""
+def _without_error(channel: Channel, one: AddedModuleDescription, again: list[str]) -> str:
+    """Add a module once more, without its error term, and return its site, which is noted in `again`."""
+    added = add_module(channel, WITHOUT_ERROR, one.folder, one.at, error_term=False)
+    again.append(added.site)
+    if added.digest != one.digest:
+        raise UsageError(f"{one.folder} has other files now than {one.site} was added from: add it again.")
+    return added.site
+
+
+def _under(channel: Channel, sites: Sequence[str], edit: object, prompts: object) -> Losses:
+    """Return the losses of prompts under a rule at each site."""
     with temporary_session(channel, "splice") as name:
-        RemoteSession(channel, name).steer(site, edit)
+        for site in sites:
+            RemoteSession(channel, name).steer(site, edit)
         return scoring.loss_of(channel, prompts, name)

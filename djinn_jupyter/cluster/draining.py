@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from djinn_jupyter.client.engines.starting import StartCallbacks
+from djinn_jupyter.cluster import machines
+from djinn_jupyter.cluster.machines import Machine
 from djinn_jupyter.cluster.placement import Placed, await_entry, placed
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.errors import DjinnError, EngineUnavailable
 from djinn_jupyter.machine import processor
 from djinn_jupyter.wire.registry import Ready
 
@@ -25,7 +27,7 @@ _COMPARED: Final = ("torch", "transformers", "djinn-jupyter")
 def drained(name: str, told: StartCallbacks) -> Iterator[tuple[Placed, str]]:
     """Yield each engine of a machine with where it is now, or why it stays. Raises UsageError where no machine of that
     name is in the cluster, EngineUnavailable where Ray refuses."""
-    machine = _named(name)
+    machine = machines.named(name)
     there = [one for one in placed() if one.machine() == machine["NodeID"]]
     staying = [_reason_to_stay(one, machine) for one in there]  # while Ray still runs something there
     _close(machine["NodeID"])
@@ -33,7 +35,7 @@ def drained(name: str, told: StartCallbacks) -> Iterator[tuple[Placed, str]]:
         yield one, _led_away(one, told) if reason is None else f"stays, because {reason}"
 
 
-def _reason_to_stay(one: Placed, machine: dict[str, Any]) -> str | None:
+def _reason_to_stay(one: Placed, machine: Machine) -> str | None:
     notice = one.notice()
     if not isinstance(notice, Ready):
         return "it has not started yet: `djinn cluster stop` ends it"
@@ -52,11 +54,11 @@ def _led_away(one: Placed, told: StartCallbacks) -> str:
     return f"is on {entry.host} now, at {entry.listens}"
 
 
-def _unlike(machine: dict[str, Any], needs: dict[str, float]) -> str | None:
+def _unlike(machine: Machine, needs: dict[str, float]) -> str | None:
     """Say why sessions cannot move from a machine: no other one could take them, or Ray might choose one with another
     fingerprint. None where they can."""
-    others = [one for one in ray.nodes() if one["Alive"] and one["NodeID"] != machine["NodeID"]]
-    able = [one for one in others if all(one["Resources"].get(name, 0) >= much for name, much in needs.items())]
+    others = [one for one in machines.alive() if one["NodeID"] != machine["NodeID"]]
+    able = [one for one in others if machines.has(one, needs)]
     if not able:
         return "no other machine has what it needs"
     here = _fingerprint(machine)
@@ -68,7 +70,7 @@ def _unlike(machine: dict[str, Any], needs: dict[str, float]) -> str | None:
     return None
 
 
-def _fingerprint(machine: dict[str, Any]) -> dict[str, str]:
+def _fingerprint(machine: Machine) -> dict[str, str]:
     """Return what the bits of an engine follow from besides its options."""
     at = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
     asked = ray.remote(_of_this_machine).options(num_cpus=0, scheduling_strategy=at).remote()
@@ -79,17 +81,6 @@ def _fingerprint(machine: dict[str, Any]) -> dict[str, str]:
 
 def _of_this_machine() -> dict[str, str]:
     return {"processor": processor(), **{name: version(name) for name in _COMPARED}}
-
-
-def _named(name: str) -> dict[str, Any]:
-    """Return the machine of that host name, address or number of Ray's. Raises UsageError."""
-    alive = [one for one in ray.nodes() if one["Alive"]]
-    found = [one for one in alive if name in (one["NodeID"], one["NodeManagerHostname"], one["NodeManagerAddress"])]
-    if len(found) != 1:
-        known = ", ".join(f"{one['NodeManagerHostname']} ({one['NodeManagerAddress']})" for one in alive)
-        raise UsageError(f"{'No' if not found else 'More than one'} machine is named {name}; there are: {known}.")
-    only: dict[str, Any] = found[0]
-    return only
 
 
 def _close(machine: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engines.starting import StartCallbacks
@@ -34,6 +35,12 @@ class SetAside:
     cpus: int
     gpus: int
     memory_bytes: int
+
+    @classmethod
+    def of(cls, needs: Mapping[str, float]) -> SetAside:
+        """Return what Ray has set aside, by Ray's names."""
+        found = {name: int(needs.get(name, 0)) for name in ("CPU", "GPU", "memory")}
+        return cls(cpus=found["CPU"], gpus=found["GPU"], memory_bytes=found["memory"])
 
     def __str__(self) -> str:
         named = [
@@ -101,8 +108,11 @@ class Placed:
         ray.kill(self.actor, no_restart=True)
 
 
-def place(identity: Identity, options: Options, serving: ProcessOptions, needs: SetAside) -> Placed:
-    """Return the engine of an identity, which Ray places where it has none."""
+def place(
+    identity: Identity, options: Options, serving: ProcessOptions, needs: SetAside, on: str | None = None
+) -> Placed:
+    """Return the engine of an identity, which Ray places where it has none: `on` the machine of that number as long as
+    it is up."""
     words = words_of(identity, options, serving)
     made = ray.remote(PlacedEngine).options(
         name=_name(identity),
@@ -114,6 +124,7 @@ def place(identity: Identity, options: Options, serving: ProcessOptions, needs: 
         num_cpus=needs.cpus,
         num_gpus=needs.gpus,
         memory=needs.memory_bytes or None,
+        scheduling_strategy=None if on is None else NodeAffinitySchedulingStrategy(on, soft=True),
     )
     return Placed(identity=identity, actor=made.remote(identity, words))
 
@@ -126,8 +137,12 @@ def placed() -> list[Placed]:
 
 
 def only(model: str | None) -> Placed:
-    """Return the engine that is meant. UsageError where none is, or several are."""
-    found = [one for one in placed() if model in (None, one.identity.model, short_name(one.identity.model))]
+    """Return the engine that is meant, by its name in the list or by its model. UsageError where none is, or several
+    are."""
+    every = placed()
+    found = [one for one in every if model == str(one.identity)] or [
+        one for one in every if model in (None, one.identity.model, short_name(one.identity.model))
+    ]
     if not found:
         raise UsageError(f"No engine{f' of {model}' if model else ''} is in the cluster: `djinn cluster load MODEL`.")
     if len(found) > 1:

@@ -13,9 +13,11 @@ from djinn_jupyter.client.engines.launcher import require_options
 from djinn_jupyter.client.engines.spelling import spell_model, spell_option
 from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.engines.versions import require_this_protocol
+from djinn_jupyter.cluster import machines
 from djinn_jupyter.cluster.attaching import attached
 from djinn_jupyter.cluster.attaching import begin as begin
 from djinn_jupyter.cluster.draining import drained
+from djinn_jupyter.cluster.neighbours import engine_on
 from djinn_jupyter.cluster.placement import Placed, SetAside, await_entry, only, place, placed, there
 from djinn_jupyter.described import check_least, part_of
 from djinn_jupyter.errors import EngineUnavailable, UsageError
@@ -46,6 +48,14 @@ def entry_there(model: str, key: str | None, given: dict[str, Any], told: StartC
     own = key_folder().own(key)
     with attached():
         found, entry = _found(there(part_of(Identity, given, model=model)), told)
+        return _reached(found, entry, own, key)
+
+
+def entry_on(machine: str, model: str, key: str | None, given: dict[str, Any], told: StartCallbacks) -> Entry:
+    """Return likewise the entry of an engine like the one that is given, on the machine of that name."""
+    own, options = key_folder().own(key), part_of(Options, given)
+    with attached():
+        found, entry = engine_on(machine, there(part_of(Identity, given, model=model)), options, told)
         return _reached(found, entry, own, key)
 
 
@@ -110,7 +120,7 @@ def _found(engine: Placed, told: StartCallbacks) -> tuple[Placed, Entry]:
 def _reached(engine: Placed, entry: Entry, own: KeyPair, key: str | None) -> Entry:
     """Admit a person; return the engine's entry with its address in the place of its private folder, where its key is
     noted."""
-    entry = msgspec.structs.replace(entry, in_cluster=True)
+    entry = msgspec.structs.replace(entry, in_cluster=True, machines=machines.names())
     assert entry.listens is not None  # the actor gave it an address
     require_this_protocol(entry)
     engines_key = engine.admit(spell_public(own.public), _person(key))

@@ -6,7 +6,7 @@ prefill."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import torch
@@ -65,6 +65,11 @@ class Engine:
     def reading(self) -> EngineReading:
         """The last published state."""
         return self.state_publisher.reading
+
+    @property
+    def worked(self) -> Mapping[str | None, float]:
+        """The seconds that this engine has worked for each person; None is its own user."""
+        return self.parts.running_time.worked
 
     @property
     def keeps_sessions(self) -> bool:

@@ -31,7 +31,20 @@ class AddingMagics(Group):
         self.state.keep(args.keep, module)
         self.state.screen.say(views.added_line(module))
 
-    @verb(option("module", help="an SAE, such as sae.8"), PROMPTS, KEEP)
+    @verb(
+        option("name", help="such as tc; their sites are then tc.LAYER"),
+        option("folder", help="of circuit-tracer: layer_0.safetensors, or W_enc_0.safetensors and W_dec_0"),
+        option("--point", help="the point that they read, as mlp_in; default as config.yaml says"),
+        option("--no-error-term", action="store_true", help="edits of features leave out the error term"),
+        KEEP,
+    )
+    def djinn_add_transcoders(self, args: Namespace) -> None:
+        """Add the transcoders of all layers in a folder of circuit-tracer, or a cross-layer transcoder."""
+        found = self.state.engine.add_transcoders(args.name, args.folder, args.point, error_term=not args.no_error_term)
+        self.state.keep(args.keep, found)
+        self.state.screen.say("\n".join(map(views.added_line, found)))
+
+    @verb(option("module", help="an SAE, such as sae.8, or a name for all its layers"), PROMPTS, KEEP)
     def djinn_splice(self, args: Namespace) -> None:
         """Measure the loss of prompts with an SAE's reconstruction in place of its point.
         Beside it are the loss of the model, and the one with the point at zero."""

@@ -8,6 +8,7 @@ answers within a millisecond; an engine that does not answer completes nothing.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ class Matcher:
             return self._sites(word)
         if last == "--session":
             return self._sessions()
+        if last == "--to" and name == "djinn_move":
+            return self._engines()
         if word.startswith("-"):
             return self._options(name)
         positional = [w for w in words if not w.startswith("-")]
@@ -101,6 +104,16 @@ class Matcher:
         if self.state.loaded is None:
             return []
         return [naming.label(one.name) for one in self.state.loaded.sessions()]
+
+    def _engines(self) -> list[str]:
+        """Return the names by which a session can move: machines of the cluster, copies on this machine."""
+        entry = None if self.state.loaded is None else self.state.loaded.entry
+        if entry is None:
+            return []
+        if entry.in_cluster:
+            return list(entry.machines)
+        copies = (one.identity for one in self.state.client.engines() if one.identity != entry.identity)
+        return [str(one.copy) for one in copies if replace(one, copy=entry.identity.copy) == entry.identity]
 
     def _checkpoints(self) -> list[str]:
         return [kept.name for kept in self.state.loaded.checkpoints()] if self.state.loaded is not None else []

@@ -118,7 +118,12 @@ class KeepingMagics(Group):
             self.state.screen.show(outcome_view(session.stop))
 
     @verb(
-        option("--to", required=True, metavar="ENGINE", help="its address, or the number of a copy of this engine"),
+        option(
+            "--to",
+            required=True,
+            metavar="ENGINE",
+            help="its address, the number of a copy of this engine, or a machine of its cluster",
+        ),
         option("--force", action="store_true", help="also a session of another notebook"),
         KEEP,
         SESSION,

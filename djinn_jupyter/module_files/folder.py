@@ -1,4 +1,4 @@
-"""A folder of a module: that of SAELens, or module.json with module.safetensors beside it."""
+"""A folder of a module: that of SAELens, module.json with module.safetensors beside it, or circuit-tracer's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files import saelens
+from djinn_jupyter.module_files import circuit_tracer, saelens
 from djinn_jupyter.module_files.files import MOST_BYTES, MOST_DECLARATION, contents_of, object_in, pickle_among
 from djinn_jupyter.module_files.safetensors_file import tensors_in
 from djinn_jupyter.wire.arrays import Array
@@ -23,7 +23,7 @@ EXAMPLE: Final = '{"kind": "probe", "dtype": "float32"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFolder:
-    """The contents of a folder. `digest` is of the bytes of its files."""
+    """The contents of a folder, or of one layer's files in it. `digest` is of the bytes of these files."""
 
     path: Path
     form: ModuleForm
@@ -31,12 +31,17 @@ class ModuleFolder:
     digest: str
 
 
-def read_folder(folder: Path) -> ModuleFolder:
-    """Return the module in a folder. Raises UsageError where there is none, or one that cannot be computed here."""
+def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
+    """Return the module in a folder, or in circuit-tracer's file of one layer. Of a folder that has one for each of
+    several layers it is that of `layer`. Raises UsageError where there is none, or one that cannot be computed here."""
+    if folder.is_file() and folder.suffix == ".safetensors":
+        return _of_layer(folder, folder.parent, circuit_tracer.layer_of(folder))
     if not folder.is_dir():
         raise UsageError(f"There is no folder {folder}; a module is a folder with its files.")
     of_saelens = (folder / saelens.CONFIGURATION).is_file()
     if not of_saelens and not (folder / DECLARED).is_file():
+        if circuit_tracer.layers_in(folder):
+            return _of_layer(folder, folder, layer)
         raise UsageError(_nothing_in(folder))
     declaration = folder / (saelens.CONFIGURATION if of_saelens else DECLARED)
     tensors = folder / (saelens.WEIGHTS if of_saelens else TENSORS)
@@ -49,6 +54,19 @@ def read_folder(folder: Path) -> ModuleFolder:
     digest = hashlib.blake2b(declared, digest_size=16)
     digest.update(values)
     return ModuleFolder(path=folder, form=form, tensors=tensors_in(tensors, values), digest=digest.hexdigest())
+
+
+def _of_layer(path: Path, folder: Path, layer: int | None) -> ModuleFolder:
+    if path.is_file() and layer is None:
+        raise UsageError(f"{path} is no file of one layer, which is named layer_4.safetensors or W_enc_4.safetensors.")
+    if layer is None:
+        there = len(circuit_tracer.layers_in(folder))
+        raise UsageError(
+            f"{folder} has transcoders of {there} layers: add them all by engine.add_transcoders "
+            "(%djinn_add_transcoders), or one by its point, as in at='mlp_in.4' (--at mlp_in.4)."
+        )
+    found = circuit_tracer.read_layer(folder, layer)
+    return ModuleFolder(path=path, form=found.form, tensors=found.tensors, digest=found.digest)
 
 
 def _form(declared: dict[str, Any], path: Path) -> ModuleForm:

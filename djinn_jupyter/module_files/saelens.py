@@ -21,6 +21,8 @@ ARCHITECTURES: Final[dict[str, tuple[ModuleKind, Activation]]] = {
     "gated": ("sae", "gated"),
     "transcoder": ("transcoder", "relu"),
     "jumprelu_transcoder": ("transcoder", "jumprelu"),
+    "skip_transcoder": ("transcoder", "relu"),
+    "jumprelu_skip_transcoder": ("transcoder", "jumprelu"),
 }
 NORMALIZATIONS: Final[dict[str, Normalization]] = {
     "none": "none",
@@ -52,6 +54,7 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
         dtype=_dtype(cfg, where),
         subtracts_decoder_bias=kind == "sae" and bool(cfg.get("apply_b_dec_to_input", True)),
         normalization=_normalization(cfg, where),
+        skip="skip" in architecture,
         by_decoder_norm=bool(cfg.get("rescale_acts_by_decoder_norm", False)) and activation == "topk",
         trained_at=_place(cfg, "hook_name", "hook_point"),
         written_at=_place(cfg, "hook_name_out") if kind == "transcoder" else None,

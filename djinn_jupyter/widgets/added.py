@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from djinn_jupyter.widgets.spelling import amount, plural
 from djinn_jupyter.wire.adapters import AdapterDescription
-from djinn_jupyter.wire.module_form import AddedModuleDescription
+from djinn_jupyter.wire.module_form import TRANSCODERS, AddedModuleDescription
 from djinn_jupyter.wire.names import label
 
 
 def added_line(module: AddedModuleDescription) -> str:
     """Return what a module is, as `sae.4: sae (relu) of resid_post.4, 32 to 48 features, 12 KiB, from folder`."""
-    kind = module.kind.replace("_", " ")
-    how = f"{kind} ({module.activation})" if module.kind in ("sae", "transcoder") else kind
+    kind = "cross-layer transcoder" if module.kind == "cross_layer_transcoder" else module.kind.replace("_", " ")
+    how = f"{kind} ({module.activation})" if module.kind in ("sae", *TRANSCODERS) else kind
     size = f"{module.inputs:,} to {plural(module.features, 'feature')}, {amount(module.bytes_held)}"
     ends = "" if module.error_term else "; edits leave out the error term"
     said = [said for said in (module.note, module.missing) if said is not None]

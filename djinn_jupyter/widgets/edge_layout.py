@@ -27,6 +27,15 @@ Key = tuple[int, int]  # an order in the graph: the row, and the number in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A place on the upper side of a node where edges come in, and the site that these lead to."""
+
+    label: str  # empty where the node has no other
+    site: str
+    x: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A box of NODE by HEIGHT, whose middle is `x` and whose upper side `y`."""
 
@@ -34,11 +43,7 @@ class Node:
     site: str  # what it writes; of keys and values that heads share, what these read
     x: float
     y: float
-
-    @property
-    def has_ports(self) -> bool:
-        """True of a head, whose queries, keys and values come in side by side."""
-        return self.site.startswith("z.")
+    ports: tuple[Port, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +88,7 @@ def laid_out(edges: Sequence[tuple[str, str]], shared: Collection[int] = ()) -> 
     width = _crop(slots)
     names = {_node(name, shared): name for pair in edges for name in pair}
     return EdgeLayout(
-        nodes=tuple(
-            Node(label=_label(names[key], key), site=_site(names[key], key), x=round(slot.x, 1), y=_top(slot.row))
-            for key, slot in nodes.items()
-        ),
+        nodes=tuple(_drawn(names[key], key, slot, shared) for key, slot in nodes.items()),
         ways=tuple(_ways(edges, chains)),
         width=width,
         height=round(_top(len(rows) - 1) + HEIGHT + MARGIN) if rows else 2 * MARGIN,
@@ -102,6 +104,24 @@ def _node(name: str, shared: Collection[int]) -> Key:
     if point.startswith("mlp"):
         return 2 + 2 * layer, 0
     return 1 + 2 * layer, int(found["head"]) + (SHARED if layer in shared and point in ("k", "v") else 0)
+
+
+def _drawn(name: str, key: Key, slot: _Slot, shared: Collection[int]) -> Node:
+    site, x = _site(name, key), round(slot.x, 1)
+    ports = tuple(Port(label=label, site=read, x=round(x + at, 1)) for label, read, at in _read(site, shared))
+    return Node(label=_label(name, key), site=site, x=x, y=_top(slot.row), ports=ports)
+
+
+def _read(site: str, shared: Collection[int]) -> list[tuple[str, str, int]]:
+    """Return the label and the site of each port of a node, and how far it is from the middle."""
+    found = _NAME.fullmatch(site)
+    if found is None or found["layer"] is None:
+        return []
+    if found["head"] is None:
+        return [("", f"mlp_in.{found['layer']}", 0)]
+    own = ("q",) if found["point"] == "z" else ("k", "v")
+    points = own if int(found["layer"]) in shared else PORTS
+    return [(point, f"{point}.{found['layer']}[{found['head']}]", PORTS[point]) for point in points]
 
 
 def _label(name: str, key: Key) -> str:

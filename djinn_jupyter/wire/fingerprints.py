@@ -9,7 +9,8 @@ from djinn_jupyter.wire.provenance import Provenance
 
 DIGESTS: Final = ("configuration", "weights")
 FINGERPRINT: Final = (
-    "architecture", *DIGESTS, "dtype", "attention", "device", "processor", "threads", "torch", "transformers", "djinn",
+    "architecture", *DIGESTS, "dtype", "attention", "device", "processor", "threads", "tensor_parallel",
+    "torch", "transformers", "djinn",
 )  # fmt: skip
 
 
@@ -31,7 +32,7 @@ def require_equal(here: Provenance, there: Provenance) -> None:
             f"The engines have different models ({here.model}, {here.architecture}, and {there.model}, "
             f"{there.architecture}): a session moves only between engines of the same one."
         )
-    said = ", ".join(f"{name} ({first} here, {second} there)" for name, first, second in found)
+    said = ", ".join(f"{name.replace('_', ' ')} ({first} here, {second} there)" for name, first, second in found)
     raise FingerprintsDiffer(
         f"The two engines differ in {said}, and so in their last bits: a session moves only between equal ones."
     )

@@ -10,11 +10,12 @@ from msgspec import Meta
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 
-ModuleKind = Literal["sae", "transcoder", "probe", "tuned_lens"]
+ModuleKind = Literal["sae", "transcoder", "cross_layer_transcoder", "probe", "tuned_lens"]
 Activation = Literal["relu", "jumprelu", "topk", "gated"]
 Normalization = Literal["none", "layer_norm", "constant_norm_rescale"]
 ModuleDtype = Literal["float32", "float16", "bfloat16"]
 MOST_TENSORS: Final = 16
+TRANSCODERS: Final = ("transcoder", "cross_layer_transcoder")
 ModuleName = Annotated[str, Meta(min_length=1, max_length=64)]
 Digest = Annotated[str, Meta(min_length=1, max_length=128)]
 FolderPath = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -23,7 +24,9 @@ FolderPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 class ModuleForm(Frozen, frozen=True):
     """The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
     with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
-    the length of their decoder rows. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
+    the length of their decoder rows. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one
+    layer of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec to that of its own. With
+    `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
     `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them."""
 
     kind: ModuleKind
@@ -33,6 +36,8 @@ class ModuleForm(Frozen, frozen=True):
     subtracts_decoder_bias: bool = False
     normalization: Normalization = "none"
     by_decoder_norm: bool = False
+    skip: bool = False
+    encoder_rows: bool = False
     trained_at: Annotated[str, Meta(max_length=1024)] | None = None
     written_at: Annotated[str, Meta(max_length=1024)] | None = None
 
@@ -61,9 +66,9 @@ class ModuleIdentity(Frozen, frozen=True):
 
 class AddedModuleDescription(Frozen, frozen=True):
     """An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
-    the widths before and after it. An edit of its values is put into the point that it `writes`; `why_not_edited` is
-    None where they can be edited. `missing`: why it cannot be computed now. `note`: in what its files do not agree with
-    `at`."""
+    the widths before and after it. An edit of its values is put into the point that it `writes`, of a cross-layer
+    transcoder also into those of later layers; `why_not_edited` is None where they can be edited. `missing`: why it
+    cannot be computed now. `note`: in what its files do not agree with `at`."""
 
     name: str
     site: str

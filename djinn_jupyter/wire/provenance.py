@@ -22,3 +22,4 @@ class Provenance(Frozen, frozen=True):
     torch: str
     transformers: str
     djinn: str
+    tensor_parallel: int = 1  # ranks among which sums are split

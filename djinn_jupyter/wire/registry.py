@@ -35,7 +35,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     The entry of an engine on another machine is made by the process that uses it, which `pid`, `mark`, `host` and
     `boot` name, and whose own `version` it has until the engine has told its own. `key` is the name or the file of the
-    key by which the engine knows it; no key is written here. One that is `in_cluster` may come back at another address.
+    key by which the engine knows it; no key is written here. One that is `in_cluster` may come back at another address;
+    `machines` are the names of those of its cluster, as they were when it was asked for.
     """
 
     version: str
@@ -54,6 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     listens: str | None = None
     key: str | None = None
     in_cluster: bool = False
+    machines: tuple[str, ...] = ()
 
     @property
     def is_afar(self) -> bool:

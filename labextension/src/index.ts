@@ -13,6 +13,7 @@ import { IDisposable } from '@lumino/disposable';
 import { version } from '../package.json';
 import { addCommands } from './application/commands';
 import { Front } from './application/front';
+import { findGraphs } from './application/kept';
 import { drawGraphs } from './application/outputs';
 import { RunningEngines } from './application/running';
 import { SIDEBAR_ID, Sidebar } from './application/sidebar';
@@ -138,6 +139,22 @@ const outputs: JupyterFrontEndPlugin<void> = {
   }
 };
 
+const kept: JupyterFrontEndPlugin<void> = {
+  id: 'djinn-jupyter:kept',
+  description: 'Finds the graphs that a notebook has kept in its outputs.',
+  autoStart: true,
+  requires: [IDjinn, IDocumentManager],
+  activate: (app: JupyterFrontEnd, djinn: IDjinn, documents: IDocumentManager) => {
+    const find = (): void => {
+      const { currentWidget } = app.shell;
+      const context = currentWidget && documents.contextForWidget(currentWidget);
+      void context?.ready.then(() => findGraphs(context.model, djinn));
+    };
+    app.shell.currentChanged?.connect(find, djinn); // disconnected with the service, which clears its signals
+    void app.restored.then(find);
+  }
+};
+
 const state: JupyterFrontEndPlugin<void> = {
   id: 'djinn-jupyter:state',
   description: 'Remembers the chosen session and the folded panels over a reload.',
@@ -151,5 +168,5 @@ const state: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [service, sidebar, focus, running, settings, outputs, state];
+export default [service, sidebar, focus, running, settings, outputs, kept, state];
 export { IDjinn, ISidebar };

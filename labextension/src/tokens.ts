@@ -125,7 +125,7 @@ export namespace IDjinn {
     readonly chosen: Place | null;
     /** A person's choice, here or in an earlier visit; it holds as soon as that session is there. */
     choose(place: Place | null): void;
-    /** The graph of edges of each session that this page drew last. */
+    /** The graphs of edges that this page has drawn, or found in a notebook. */
     readonly graphs: Graphs;
     showGraph(graph: Graph): void;
     /** The notebook in front, whose session is shown. */

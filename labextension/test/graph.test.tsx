@@ -3,15 +3,18 @@
 import { fireEvent, screen } from '@testing-library/react';
 import * as React from 'react';
 
-import { Graph, NO_GRAPHS, asGraph, graphOf, withGraph } from '../src/models/graph';
+import { findGraphs } from '../src/application/kept';
+import { GRAPH_TYPE, Graph, NO_GRAPHS, asGraph, graphsOf, withGraph } from '../src/models/graph';
 import { EdgeGraph, Edges } from '../src/panels/graph';
 import { PanelProps } from '../src/panels/react';
-import { breakpoint, refuse, session } from './double';
+import { breakpoint, engine, refuse, session } from './double';
 import { Drawn, drawn, settled } from './drawn';
 
 const STOP = { session: 'a', number: 12, edition: 12 };
 const GRAPH: Graph = {
+  kind: 'edges',
   engine: 'e1',
+  model: 'demo',
   session: 'a',
   label: 'a',
   stop: { number: 12, edition: 12 },
@@ -23,8 +26,24 @@ const GRAPH: Graph = {
   height: 180,
   box: [52, 26],
   nodes: [
-    { label: 'embed', site: 'resid_pre.0', x: 100, y: 6, ports: false },
-    { label: '0.1', site: 'z.0[1]', x: 100, y: 72, ports: true }
+    { label: 'embed', site: 'resid_pre.0', x: 100, y: 6, ports: [] },
+    {
+      label: '0.1',
+      site: 'z.0[1]',
+      x: 100,
+      y: 72,
+      ports: [
+        { label: 'q', site: 'q.0[1]', x: 85 },
+        { label: 'v', site: 'v.0[1]', x: 115 }
+      ]
+    },
+    {
+      label: 'mlp 1',
+      site: 'mlp_out.1',
+      x: 100,
+      y: 138,
+      ports: [{ label: '', site: 'mlp_in.1', x: 100 }]
+    }
   ],
   edges: [
     {
@@ -87,15 +106,53 @@ test('nodes and rows are reached by Tab, and Enter and Space set a breakpoint', 
   expect(document.querySelector('.djinn-Way')!.classList).toContain('djinn-mod-lit');
 });
 
-test('a session that has moved on is told, and one that is gone can stop nothing', async () => {
-  const { channel, has } = shown(GRAPH);
+test('a breakpoint where edges come in marks the node, and is not one at what it writes', async () => {
+  const { has } = shown(GRAPH);
+  await has(session('a', { breakpoints: [breakpoint(3, 'v.0[1]'), breakpoint(4, 'mlp_in.1')] }));
+  const node = screen.getByLabelText('Breakpoint at z.0[1], there is one at v.0[1]');
+  expect(node.getAttribute('aria-pressed')).toBe('false');
+  expect(node.classList).toContain('djinn-mod-within');
+  expect(node.querySelector('circle')!.getAttribute('cx')).toBe('115');
+  expect(node.querySelector('.djinn-mod-set')!.textContent).toBe('v');
+  expect(screen.getByLabelText('Breakpoint at mlp_out.1, there is one at mlp_in.1')).toBeTruthy();
+  await has(session('a', { breakpoints: [breakpoint(5, 'z.0[1]')] }));
+  expect(node.classList).toContain('djinn-mod-set');
+  expect(node.querySelectorAll('circle').length).toBe(1);
+});
+
+test('a session that has moved on is told, and one that is gone leaves the clicks to the chosen one', async () => {
+  const { channel, service, has, show } = shown(GRAPH);
+  const said = (): string | null => screen.getByRole('status').textContent;
   await has(session('a', { stop: { ...STOP, number: 13, edition: 13 } }));
-  expect(screen.getByRole('status').textContent).toContain('It has moved on since.');
+  expect(said()).toContain('It has moved on since.');
   await has(session('b'));
-  expect(screen.getByRole('status').textContent).toContain('not there now');
+  await settled(() => service.model.choose({ engine: 'e1', session: 'b' }));
+  expect(said()).toBe(
+    'Read from session a, which is not there now. A click sets a breakpoint in session b, the chosen one.'
+  );
+  await settled(() => fireEvent.click(document.querySelector('.djinn-Way')!));
+  expect(channel.asked[0].request).toMatchObject({ session: 'b', site: 'v.0[1]' });
+  await show();
+  expect(said()).toContain('Choose a session of its model to stop there.');
   await settled(() => fireEvent.click(document.querySelector('.djinn-Way')!));
   expect((screen.getByLabelText(ROW) as HTMLButtonElement).disabled).toBe(true);
+  expect(channel.asked.length).toBe(1);
+});
+
+test('a graph of lines of no session stops the chosen session of its model, and no other', async () => {
+  const { channel, service, show } = shown({ ...GRAPH, engine: null, session: null, label: null });
+  const other = engine('e2', session('c'));
+  const named = { ...other.found, description: { ...other.found.description!, name: 'gpt2' } };
+  await show(engine('e1', session('a')), { ...other, found: named });
+  const click = (): Promise<void> =>
+    settled(() => fireEvent.click(document.querySelector('.djinn-Way')!));
+  await settled(() => service.model.choose({ engine: 'e2', session: 'c' }));
+  await click();
   expect(channel.asked).toEqual([]);
+  await settled(() => service.model.choose({ engine: 'e1', session: 'a' }));
+  await click();
+  expect(channel.asked[0]).toMatchObject({ engine: 'e1', request: { session: 'a' } });
+  expect(screen.getByRole('status').textContent).toContain('Read from lines of no session.');
 });
 
 test('a refusal stands below the graph', async () => {
@@ -106,7 +163,7 @@ test('a refusal stands below the graph', async () => {
   expect(screen.getByRole('alert').textContent).toBe('There is no such site.');
 });
 
-test('the sidebar shows the graph of the session that is chosen', async () => {
+test('the sidebar shows the graphs of the session that is chosen, one at a time', async () => {
   const { service, has } = drawn(Edges);
   await has(session('a', { stop: STOP }), session('b'));
   await settled(() => service.model.choose({ engine: 'e1', session: 'b' }));
@@ -114,13 +171,37 @@ test('the sidebar shows the graph of the session that is chosen', async () => {
   expect(screen.getByText(/appear here/)).toBeTruthy();
   await settled(() => service.model.choose({ engine: 'e1', session: 'a' }));
   expect(screen.getByLabelText('Edges of logit(5)')).toBeTruthy();
+  expect(screen.queryByLabelText('Graph')).toBeNull();
+  await settled(() => service.model.showGraph({ ...GRAPH, kind: 'circuit', metric: 'logit(6)' }));
+  expect(screen.getByLabelText('Edges of logit(6)')).toBeTruthy();
+  const choice = screen.getByLabelText('Graph') as HTMLSelectElement;
+  expect([...choice.options].map(({ text }) => text)).toEqual([
+    'logit(6) (circuit, EAP)',
+    'logit(5) (edges, EAP)'
+  ]);
+  await settled(() => fireEvent.change(choice, { target: { value: choice.options[1].value } }));
+  expect(screen.getByLabelText('Edges of logit(5)')).toBeTruthy();
 });
 
-test('an earlier graph does not take the place of a later one; one of no session is nowhere', () => {
+test('an earlier graph comes before a later one, and one that is known not again', () => {
+  const { live } = drawn(Edges).service.model;
   const later = { ...GRAPH, stop: { number: 14, edition: 14 } };
   const both = withGraph(withGraph(NO_GRAPHS, later), GRAPH);
-  expect(graphOf(both, { engine: 'e1', session: 'a' })).toBe(later);
-  expect(withGraph(NO_GRAPHS, { ...GRAPH, session: null }).size).toBe(0);
+  expect(graphsOf(both, live, { engine: 'e1', session: 'a' })).toEqual([later, GRAPH]);
+  expect(withGraph(both, { ...GRAPH })).toBe(both);
+  expect(graphsOf(both, live, null)).toEqual([]);
+});
+
+test('after a reload the graphs are those in the outputs of the notebook', async () => {
+  const { service, has } = drawn(Edges);
+  await has(session('a', { stop: STOP }));
+  const outputs = [{ data: { 'text/plain': 'x' } }, { data: { [GRAPH_TYPE]: GRAPH } }];
+  const cells = [{}, { outputs: { length: 2, get: (index: number) => outputs[index] } }];
+  await settled(() => findGraphs({ cells }, service));
+  await settled(() => findGraphs({ text: 'no notebook' }, service));
+  await settled(() => service.model.choose({ engine: 'e1', session: 'a' }));
+  expect(screen.getByLabelText('Edges of logit(5)')).toBeTruthy();
+  expect(service.model.graphs).toEqual([GRAPH]);
 });
 
 test('what is no graph is none', () => {

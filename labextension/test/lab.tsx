@@ -113,7 +113,12 @@ export class Lab {
   readonly commands = new CommandRegistry();
   readonly restored = Promise.resolve();
   readonly serviceManager = { serverSettings: { baseUrl: '', wsUrl: '', WebSocket: Socket } };
-  readonly notebook = { path: 'a.ipynb', pathChanged: new Signal<object, string>(this) };
+  readonly notebook = {
+    path: 'a.ipynb',
+    pathChanged: new Signal<object, string>(this),
+    ready: Promise.resolve(),
+    model: { cells: [] }
+  };
   readonly settings = { composite: { followNotebook: true, memoryMinutes: 1, lensTop: 3 } };
   readonly settingsChanged = new Signal<object, void>(this.settings);
   readonly shell = {

@@ -15,13 +15,14 @@ from tests.browser.test_lab import write
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --stops-kept 7"
 STOP = "%djinn_break 6 --once\n%djinn_run The capital of Italy is"
 CLEAN = "clean = 'The capital of France is'"
+TALL = [f"# {number}\n" * 40 for number in range(6)]  # that many cells, out of sight from the top, are not drawn
 EDGES = "%djinn_edges --from clean --metric \"logit(' Paris') - logit(' Rome')\" --top 16"
 ON, AGAIN, END = "%djinn_resume --free", "%djinn_run The capital of Italy is", "%djinn_stop --forget --force"
 ROW = "embed to v.0[3]"
 
 
 def test_a_click_on_an_edge_stops_there(lab: LabServer, page: Page, artifacts: Path) -> None:
-    notebook = write(lab, "edges.ipynb", LOAD, STOP, CLEAN, EDGES, ON, AGAIN, END)
+    notebook = write(lab, "edges.ipynb", LOAD, STOP, CLEAN, *TALL, EDGES, ON, AGAIN, END)
     with no_complaints(page):
         opened = LabPage.open(page, lab.address(notebook))
         opened.wait_for_kernel()
@@ -34,13 +35,20 @@ def test_a_click_on_an_edge_stops_there(lab: LabServer, page: Page, artifacts: P
         edge.locator(".djinn-Way-wide").click(force=True)
         expect(graph.get_by_role("status")).to_contain_text("edges stops at v.0[3] when it next comes there.")
         expect(sidebar.whole.get_by_label("Breakpoint at v.0[3] is on")).to_be_visible()
+        read = graph.get_by_role("button", name="Breakpoint at z.0[3], there is one at v.0[3]", exact=True)
+        expect(read.locator("circle")).to_have_count(1)
         node = graph.get_by_role("button", name="Breakpoint at mlp_out.4", exact=True)
         node.focus()
         page.keyboard.press("Enter")
         expect(node).to_have_attribute("aria-pressed", "true")
         for title in ("Sessions", "Breakpoints", "Model", "Activation"):
             sidebar.fold(title)
-        expect(sidebar.whole.locator(".djinn-Graph .djinn-Way")).to_have_count(16)
+        beside = sidebar.whole.locator(".djinn-Graph")
+        expect(beside.locator(".djinn-Way")).to_have_count(16)
+        beside.locator(".djinn-Way", has_text=ROW).locator(".djinn-Way-wide").click(force=True)
+        expect(sidebar.whole.get_by_label("Breakpoint at v.0[3] is on")).to_have_count(0)
+        beside.locator(".djinn-Way", has_text=ROW).locator(".djinn-Way-wide").click(force=True)
+        expect(beside.get_by_role("status")).to_contain_text("edges stops at v.0[3] when it next comes there.")
         graph.scroll_into_view_if_needed()
         page.screenshot(path=artifacts / "edges.png")
         opened.use_theme(DARK)
@@ -53,6 +61,10 @@ def test_a_click_on_an_edge_stops_there(lab: LabServer, page: Page, artifacts: P
         opened.run_cell(AGAIN)
         sidebar.fold("Sessions")
         sidebar.stands("edges", "at v.0")
+        opened.save()
+        opened = LabPage.open(page, lab.address(notebook))
+        expect(beside.locator(".djinn-Way")).to_have_count(16)
+        expect(graph).to_have_count(0)  # so the sidebar has it from the notebook's outputs
     opened.run_cell(END)
     assert opened.errors() == []
     expect(graph.get_by_role("status")).to_contain_text("not there now")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import msgspec
@@ -10,12 +11,15 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.cli.main import main
+from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection import road as roads
 from djinn_jupyter.client.connection.road import road_to
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency
 from djinn_jupyter.wire.registry import Entry
+from tests.magics.double import EngineDouble
 
 
 async def test_an_engine_is_looked_for_where_it_was_and_then_the_cluster_is_asked(
@@ -30,6 +34,32 @@ async def test_an_engine_is_looked_for_where_it_was_and_then_the_cluster_is_aske
     assert (road.entry, asked) == (before, [])
     await road.mend()
     assert (road.entry, asked) == (after, [before])
+
+
+@pytest.mark.parametrize(
+    ("where", "asked"),
+    [("gpu-3", "a machine"), ("10.0.0.3", "a machine"), ("gpu-3:7001", "an address"), ("tcp://gpu-3", "an address")],
+)
+def test_a_name_without_a_port_is_a_machine_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, where: str, asked: str
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def by(what: str) -> Callable[..., Entry]:
+        def ask(*told: object, **more: object) -> Entry:
+            assert where in told
+            raise Asked(what)
+
+        return ask
+
+    entry = msgspec.structs.replace(entry_at(read_address("10.0.0.3:7001"), None), in_cluster=True)
+    monkeypatch.setattr(loading, "entry_on", by("a machine"))
+    monkeypatch.setattr(loading, "connect", by("an address"))
+    with pytest.raises(Asked, match=asked):
+        dj.beside(RemoteEngine(EngineDouble().channel, entry), where)
+    with pytest.raises(Asked, match="an address"):
+        dj.beside(RemoteEngine(EngineDouble().channel, msgspec.structs.replace(entry, in_cluster=False)), where)
 
 
 def test_an_engine_of_another_version_names_the_way_to_end_it_there() -> None:

@@ -19,7 +19,7 @@ from djinn_jupyter import client, errors
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
-from tests import adapters, saes
+from tests import adapters, saes, transcoders
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.threads import one_thread
@@ -151,7 +151,9 @@ def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path:
     sae_folder = saes.saved(tmp_path / "sae", saes.drawn(demo.description.hidden_size))
     test = examples()[name]
     folders = {"folder": tmp_path / "folder", "new_folder": tmp_path / "new"}
-    folders |= {"sae_folder": sae_folder, "adapter_folder": adapter_folder}
+    across = transcoders.drawn_across(demo.description.hidden_size, demo.description.layers)
+    clt_folder = transcoders.across_saved(tmp_path / "clt", across)
+    folders |= {"sae_folder": sae_folder, "adapter_folder": adapter_folder, "clt_folder": clt_folder}
     test.globs = {"dj": dj, "engine": demo, "session": session, **folders}
     said: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from djinn_jupyter.wire import requests
-from tests import saes
+from tests import saes, transcoders
 from tests.magics.conftest import Notebook, last
 from tests.magics.test_completion import complete
 
@@ -36,6 +36,20 @@ def test_a_splice_is_measured_beside_model_and_zeros(notebook: Notebook, tmp_pat
     assert notebook.shell.user_ns["found"].module == "sae.4"
     assert "Name the prompts" in notebook.fails("%djinn_splice sae.4")
     assert "There is no added module sae.5; there are: sae.4" in notebook.fails("%djinn_splice sae.5 --prompts prompts")
+
+
+def test_the_transcoders_of_all_layers_are_added_from_one_folder(notebook: Notebook, tmp_path: Path) -> None:
+    folder = transcoders.set_saved(tmp_path / "set", {layer: transcoders.drawn(8) for layer in (0, 1)})
+    said = notebook.cell(f"%djinn_add_transcoders tc {folder} -o found")
+    assert [one.site for one in notebook.shell.user_ns["found"]] == ["tc.0", "tc.1"]
+    assert "tc.0: transcoder (relu) of mlp_in.0" in said
+    assert "tc.1: transcoder (relu) of mlp_in.1" in said
+    across = transcoders.across_saved(tmp_path / "clt", transcoders.drawn_across(8, 2), config=False)
+    assert "does not say where its module was trained" in notebook.fails(f"%djinn_add_transcoders clt {across}")
+    said = notebook.cell(f"%djinn_add_transcoders clt {across} --point mlp_in --no-error-term")
+    assert "clt.1: cross-layer transcoder (relu) of mlp_in.1" in said
+    assert not last(notebook, requests.AddModule).error_term
+    assert "has no transcoders of circuit-tracer by layer" in notebook.fails(f"%djinn_add_transcoders x {tmp_path}")
 
 
 def test_the_point_is_that_of_the_files(notebook: Notebook, tmp_path: Path) -> None:

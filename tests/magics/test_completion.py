@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from IPython.core.completer import provisionalcompleter
 
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.options import Identity
 from tests.magics.conftest import Notebook
 
 
@@ -44,6 +47,20 @@ def test_what_is_begun_is_completed(notebook: Notebook, line: str, first: str) -
 def test_checkpoints_are_offered_by_name(notebook: Notebook) -> None:
     notebook.cell("%djinn_checkpoint noon\n%djinn_checkpoint night")
     assert complete(notebook, "%djinn_restore n") == ["night", "noon"]
+
+
+def test_engines_to_which_a_session_can_move_are_offered(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of the cluster, or the other copies on this machine; models and options that differ are none."""
+    engine, entry = notebook.state.engine, entry_at(read_address("10.0.0.3:7001"), None)
+    here = [Identity(model="demo"), Identity(model="demo", copy=2), Identity(model="gpt2", copy=3)]
+    monkeypatch.setattr(engine, "entry", msgspec.structs.replace(entry, identity=here[0]))
+    every = [msgspec.structs.replace(entry, identity=one) for one in here]
+    monkeypatch.setattr(notebook.state.client, "engines", lambda: tuple(every), raising=False)
+    assert complete(notebook, "%djinn_move --to ") == ["2"]
+    in_cluster = msgspec.structs.replace(entry, in_cluster=True, machines=("gpu-3", "gpu-4", "head"))
+    monkeypatch.setattr(engine, "entry", in_cluster)
+    assert complete(notebook, "%djinn_move --to g") == ["gpu-3", "gpu-4"]
+    assert "--to" in complete(notebook, "%djinn_move --")
 
 
 def test_layers_are_in_their_order(notebook: Notebook) -> None:

@@ -59,7 +59,7 @@ def test_a_declared_form_is_read(tmp_path: Path) -> None:
     ("cfg", "sentence"),
     [
         ({"architecture": "temporal"}, "architecture 'temporal', which is not computed here"),
-        ({"architecture": "skip_transcoder"}, "architecture 'skip_transcoder', which is not computed here"),
+        ({"architecture": "crosscoder"}, "architecture 'crosscoder', which is not computed here"),
         ({"architecture": ["topk"]}, "architecture"),
         ({"activation_fn": "tanh-relu"}, "activation_fn 'tanh-relu', which is not computed here"),
         ({"normalize_activations": "expected_average_only_in"}, "its factor is not in the folder: fold it"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -103,6 +103,7 @@ class FakeEngine:
         self.mailbox.post(Departure(holder=holder))
 
     keeps_sessions = False
+    worked: Mapping[str | None, float] = {}
 
     def access(self, session: str, person: str) -> None: ...
 

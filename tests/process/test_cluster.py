@@ -16,6 +16,7 @@ from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import ModelNotFound, UsageError
+from djinn_jupyter.wire.host import host_name
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +179,40 @@ def test_the_engines_of_a_drained_machine_go_on_elsewhere_with_their_sessions(
     assert session.describe().exactness == "exact"
     assert session.stop.hidden.tobytes() == hidden
     assert session.resume().logits.tobytes() == plain.logits.tobytes()
+
+
+def test_a_session_moves_to_a_machine_by_its_name(
+    placed: RemoteEngine, machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An engine is placed there first, and found again: there and back, to the last bit."""
+    machines.refill()
+    session = placed.session("paris", fresh=True)
+    plain = session.run(PROMPT, max_new_tokens=6)
+    session.breakpoint("resid_post.4", when="step == 2")
+    hidden, before = session.run(PROMPT, max_new_tokens=6).hidden.tobytes(), at(placed)
+    (other,) = {*MACHINES} - {before}
+    with pytest.raises(UsageError, match=r"No machine is named gpu-9; there are: .*\(127\.0\.0\.3\)"):
+        dj.beside(placed, "gpu-9")
+    with pytest.raises(UsageError, match=f"More than one machine is named {host_name()}; there are: "):
+        dj.beside(placed, host_name())
+    with pytest.raises(UsageError, match=r"127\.0\.0\.2 has not what an engine of demo needs here \(1 CPU\)"):
+        dj.beside(placed, "127.0.0.2")
+    with pytest.raises(UsageError, match="is in that engine already"):
+        session.move(dj.beside(placed, before))
+    assert placed.entry is not None
+    assert {*MACHINES} < {*placed.entry.machines}
+    there = dj.beside(placed, other)
+    assert there.entry is not None
+    assert (at(there), there.entry.identity.copy) == (other, 2)
+    assert dj.beside(placed, "2").entry.commands == there.entry.commands  # type: ignore[union-attr]
+    moved = session.move(there)
+    assert placed.sessions() == ()
+    assert moved.stop.hidden.tobytes() == hidden
+    back = moved.move(dj.beside(there, before))
+    assert [one.name for one in placed.sessions()] == ["paris"]
+    assert back.describe().exactness == "exact"
+    assert back.resume().logits.tobytes() == plain.logits.tobytes()
+    assert main(["cluster", "stop", str(there.entry.identity)]) == 0
 
 
 def test_an_engine_that_no_other_machine_can_have_stays(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,10 +25,13 @@ from djinn_jupyter.engine.process.metrics_of_persons import (
     OWN_USER,
     memory_samples,
     session_samples,
+    time_samples,
 )
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
+from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
+from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, PrefetchStatistics, Residency, SessionState, WeightsStatistics
 from tests.engine.desk import Desk, desk_of, tokens
@@ -49,9 +52,13 @@ def read(address: str) -> Page:
         return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 
+def collector_of(engine: Any) -> EngineCollector:
+    return EngineCollector(engine.description, lambda: engine.reading, lambda: SERVICE, lambda: engine.worked)
+
+
 @contextmanager
 def page_of(engine: Any) -> Iterator[MetricsPage]:
-    page = MetricsPage("127.0.0.1:0", EngineCollector(engine.description, lambda: engine.reading, lambda: SERVICE))
+    page = MetricsPage("127.0.0.1:0", collector_of(engine))
     try:
         yield page
     finally:
@@ -78,8 +85,7 @@ def test_an_address_is_told_as_it_was_given(desk: Desk, monkeypatch: pytest.Monk
         return SimpleNamespace(server_port=9464), None
 
     monkeypatch.setattr(metrics, "start_http_server", start)
-    collector = EngineCollector(desk.engine.description, lambda: desk.engine.reading, lambda: SERVICE)
-    assert MetricsPage("[::1]:9464", collector).address == "[::1]:9464"
+    assert MetricsPage("[::1]:9464", collector_of(desk.engine)).address == "[::1]:9464"
     assert asked == ["::1"]
 
 
@@ -159,6 +165,34 @@ def test_many_persons_make_no_more_series_than_a_bound() -> None:
     assert found[OTHERS, "device"] == sum(range(2 * MOST_PERSONS))
 
 
+def test_the_time_of_the_engine_is_counted_for_the_person_whose_key_asked(desk: Desk, page: MetricsPage) -> None:
+    anna = Holder(name="kernel-a", user="anna", person="anna")
+    found, rose = [read(page.address)], []
+    for name, holder in (("anna@work", anna), ("work", None)):
+        before = dict(desk.engine.worked)
+        desk.engine.ask(ask.Open(session=name), holder)
+        desk.engine.ask(ask.Run(session=name, tokens=tuple(tokens(5)), max_new_tokens=4), holder)
+        rose.append({one: after - before.get(one, 0.0) for one, after in desk.engine.worked.items()})
+        found.append(read(page.address))
+    assert rose[0]["anna"] > 0.0 < rose[1][None]
+    assert rose[0].get(None, 0.0) == rose[1]["anna"] == 0.0
+    series = "djinn_person_running_seconds_total"
+    of_anna = [page.get((series, (("person", "anna"),)), 0.0) for page in found]
+    own = [page.get((series, (("person", OWN_USER),)), 0.0) for page in found]
+    assert of_anna[0] < of_anna[1] == of_anna[2]
+    assert own[0] == own[1] < own[2]
+
+
+def test_the_time_of_a_person_stays_in_one_series(desk: Desk) -> None:
+    worked: dict[str | None, float] = {f"p{number:04}": 1.0 for number in range(MOST_PERSONS + 2)} | {None: 5.0}
+    before = dict(time_samples(worked))
+    worked[f"p{MOST_PERSONS:04}"] = 1000.0  # more than any other has
+    after = dict(time_samples(worked))
+    assert len(after) == MOST_PERSONS + 2
+    assert after == before | {(OTHERS,): 1001.0}
+    assert after[OWN_USER,] == 5.0
+
+
 def test_the_board_of_grafana_asks_for_what_the_page_has(desk: Desk, page: MetricsPage) -> None:
     desk.run(tokens(5), name=desk.open("a"))
     has = {name for name, _ in read(page.address)}
@@ -175,7 +209,7 @@ def test_the_table_of_the_docs_has_the_metrics_of_the_page(desk: Desk) -> None:
         prefetches=PrefetchStatistics(begun=4, hits=3, late=2, wasted=1, trust_in_focus=0.5),
     )
     collector = EngineCollector(
-        desk.engine.description, lambda: SimpleNamespace(statistics=told, sessions=()), lambda: SERVICE
+        desk.engine.description, lambda: SimpleNamespace(statistics=told, sessions=()), lambda: SERVICE, dict
     )
     endings = {"counter": "_total", "info": "_info"}
     families = {family.name + endings.get(family.type, "") for family in collector.collect()}
@@ -187,9 +221,7 @@ def test_the_table_of_the_docs_has_the_metrics_of_the_page(desk: Desk) -> None:
 
 def test_an_address_in_use_is_one_sentence(desk: Desk, page: MetricsPage) -> None:
     with pytest.raises(UsageError, match=r"cannot be served at .*give another address with --metrics"):
-        MetricsPage(
-            page.address, EngineCollector(desk.engine.description, lambda: desk.engine.reading, lambda: SERVICE)
-        )
+        MetricsPage(page.address, collector_of(desk.engine))
 
 
 @pytest.mark.parametrize("address", ["", "9464", ":9464", "127.0.0.1", "127.0.0.1:x", "http://h:1", "h:65536", "h:-1"])

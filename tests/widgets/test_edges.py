@@ -13,7 +13,8 @@ import pytest
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.widgets.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
-from djinn_jupyter.widgets.edges import MIME, MOST, edges_view
+from djinn_jupyter.widgets.edges import edges_view
+from djinn_jupyter.widgets.graph import MIME, MOST
 from tests.widgets import edged
 
 POINTS = 24
@@ -116,6 +117,23 @@ def test_what_the_page_draws_says_what_it_was_read_from_and_where_a_click_stops(
         "embed": "resid_pre.0", "0.0": "z.0[0]", "0.1": "z.0[1]", "mlp 0": "mlp_out.0", "1.0": "z.1[0]",
         "1.1": "z.1[1]", "mlp 1": "mlp_out.1", "logits": "resid_post.1",
     }  # fmt: skip
+    assert (graph["kind"], graph["model"]) == ("edges", None)
+
+
+def test_a_node_has_a_port_for_each_site_at_which_edges_come_in() -> None:
+    whole = edges_view(edged.found(), top=100)._repr_mimebundle_()[MIME]
+    nodes = {one["label"]: one for one in whole["nodes"]}
+    ports = {name: [(port["label"], port["site"]) for port in one["ports"]] for name, one in nodes.items()}
+    assert ports["0.1"] == [("q", "q.0[1]"), ("k", "k.0[1]"), ("v", "v.0[1]")]
+    assert ports["mlp 1"] == [("", "mlp_in.1")]
+    assert ports["embed"] == ports["logits"] == []
+    landed = {edge["site"]: float(edge["path"].split()[-1].split(",")[0]) for edge in whole["edges"]}
+    for port in (port for node in nodes.values() for port in node["ports"] if port["label"]):
+        assert abs(landed[port["site"]] - port["x"]) <= 6
+    shared = edges_view(edged.found(heads=4, keys=2), top=120)._repr_mimebundle_()[MIME]
+    sites = {one["label"]: [port["site"] for port in one["ports"]] for one in shared["nodes"]}
+    assert sites["1.3"] == ["q.1[3]"]
+    assert sites["kv 1.0"] == ["k.1[0]", "v.1[0]"]
 
 
 def test_lines_of_no_session_are_read_from_none() -> None:

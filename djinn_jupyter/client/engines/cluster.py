@@ -38,6 +38,12 @@ def entry_anew(entry: Entry) -> Entry:
     return _asked([model.removeprefix(_MODEL), *words], StartCallbacks(line=_not_said, second=_not_said))
 
 
+def entry_on(machine: str, entry: Entry, given: Mapping[str, Any], told: StartCallbacks) -> Entry:
+    """Return the entry of an engine on the machine of that name, which is like the one of `entry` and is placed there
+    where none runs. UsageError where no machine, or more than one, has that name."""
+    return _asked([entry.identity.model, *_key(entry.key), f"--on={machine}", *flags_of(given)], told)
+
+
 def _asked(words: list[str], told: StartCallbacks) -> Entry:
     command = interpreter.command(_DJINN, "cluster", "entry", *words)
     with tempfile.TemporaryFile() as errors, running(command, errors) as asking:

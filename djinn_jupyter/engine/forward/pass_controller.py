@@ -19,6 +19,7 @@ from djinn_jupyter.engine.interventions.site_value import Lens, SiteValue
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
+from djinn_jupyter.engine.model.hooks.feature_layout import ThroughLayout
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.system.nested import tensors_within
@@ -111,7 +112,8 @@ class PassController:
         taps.update({site: override.tap for site, override in self._overrides.items() if override.tap.boundary is None})
         if self.frame.inside and self.frame.tap is not None:
             taps[self.frame.tap.site] = self.frame.tap
-        return sorted(taps.values(), key=lambda tap: str(tap.site))
+        later = [one for tap in taps.values() for one in tap.later]
+        return [*sorted(taps.values(), key=_spelled), *sorted(later, key=_spelled)]
 
     # --- called by the gates ---------------------------------------------------------------------------------------
 
@@ -161,6 +163,8 @@ class PassController:
         """Return the raw tensor that replaces the one met, None to leave it."""
         if tap.stage < self._stage:
             return None  # the prologue runs at every entry, but its values count at the first only
+        if tap.handed_by is not None:
+            return self._with_rest(tap, raw)
         override = self._overrides.get(tap.site)
         place = self._places.get(tap.site)
         if self._replaying:
@@ -175,6 +179,15 @@ class PassController:
             boundary = min(max(tap.stage, 0), self._last)
             self._leave(boundary, self._entry, tap, changed, hits)
         return None if changed is raw else changed
+
+    def _with_rest(self, tap: Tap, raw: Tensor) -> Tensor | None:
+        """Return the raw tensor at a later tap with what an override at an earlier one adds to it."""
+        assert tap.handed_by is not None
+        override = self._made.get(tap.handed_by) or self._overrides.get(tap.handed_by)
+        if override is None or not isinstance(override.tap.layout, ThroughLayout):
+            return None
+        number = 1 + [one.site for one in override.tap.later].index(tap.site)
+        return override.tap.layout.handed(override.raw, number, raw)
 
     def _replay(self, tap: Tap, override: Override | None) -> Tensor | None:
         """Replay up to the stop inside this layer: the same values as the first time, no rules, no halts."""
@@ -271,6 +284,10 @@ class PassController:
             name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs
         }
         return {"overrides": (*kept, *self._made.values()), "shared": {**shared, **_kept(self._handed)}}
+
+
+def _spelled(tap: Tap) -> str:
+    return str(tap.site)
 
 
 def _kept(value: Any) -> Any:

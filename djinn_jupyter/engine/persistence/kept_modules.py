@@ -48,7 +48,7 @@ def _read_again(table: ModuleTable, module: AddedModule, person: str | None, hom
     try:
         if person is not None:
             raise UsageError("Its folder lies on the machine of its person.")
-        found = read_folder(Path(module.identity.folder))
+        found = read_folder(Path(module.identity.folder), module.layer)
         if found.digest != module.identity.digest:
             raise UsageError(f"The files in {module.identity.folder} are others than they were.")
         _take_in(table, module, found.tensors, home)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -55,6 +55,8 @@ class Movable(Served, Protocol):
     def due_in(self) -> float: ...
     @property
     def faults(self) -> Faults: ...
+    @property
+    def worked(self) -> Mapping[str | None, float]: ...
     def heed_quotas(self, quota_of: Callable[[str], Quota]) -> None: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
@@ -193,7 +195,9 @@ class Daemon:
             return None
         from djinn_jupyter.engine.process.metrics import EngineCollector, MetricsPage  # 50 ms of every start
 
-        collector = EngineCollector(engine.description, lambda: engine.reading, service.statistics)
+        collector = EngineCollector(
+            engine.description, lambda: engine.reading, service.statistics, lambda: engine.worked
+        )
         return MetricsPage(self._daemon.metrics, collector)
 
     def _move(

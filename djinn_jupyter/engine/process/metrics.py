@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import PublishedState
-from djinn_jupyter.engine.process.metrics_of_persons import memory_samples, session_samples
+from djinn_jupyter.engine.process.metrics_of_persons import memory_samples, session_samples, time_samples
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
@@ -79,8 +79,9 @@ class EngineCollector(Collector):
         model: ModelDescription,
         reading: Callable[[], PublishedState],
         service: Callable[[], ServiceStatistics],
+        worked: Callable[[], Mapping[str | None, float]],
     ) -> None:
-        self._model, self._reading, self._service = model, reading, service
+        self._model, self._reading, self._service, self._worked = model, reading, service, worked
 
     def collect(self) -> Iterator[Metric]:
         reading, service = self._reading(), self._service()
@@ -100,6 +101,8 @@ class EngineCollector(Collector):
         words = "Memory of the sessions and the added modules and adapters of each person"
         memory = memory_samples(told.people, reading.sessions)
         yield _gauges("person_bytes", words, ("person", "tier"), memory)
+        words = "Seconds that the engine has worked for each person"
+        yield _counters("person_running_seconds", words, ("person",), time_samples(self._worked()))
         yield from _memory(told)
         yield from _tiers(told)
         if told.weights is not None:

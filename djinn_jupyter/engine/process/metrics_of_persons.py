@@ -46,6 +46,14 @@ def memory_samples(people: Iterable[PersonMemory], sessions: Iterable[SessionDes
     )
 
 
+def time_samples(worked: Mapping[str | None, float]) -> Samples:
+    """Return the seconds that the engine has worked for each person. The first MOST_PERSONS for whom it worked have a
+    series of their own and keep it: one that moved to another series would have the sums of both fall and rise."""
+    named = {OWN_USER, *[_label(person) for person in worked if person is not None][:MOST_PERSONS]}
+    labelled = ((_label(person), seconds) for person, seconds in worked.items())
+    return _summed(((person if person in named else OTHERS,), seconds) for person, seconds in labelled)
+
+
 def _sizes(device: int, host: int, disk: int) -> dict[str, int]:
     return {"device": device, "host": host, "disk": disk}
 
@@ -59,8 +67,8 @@ def _largest(sizes: Mapping[str, int]) -> set[str]:
     return {OWN_USER, *[person for person in ordered if person != OWN_USER][:MOST_PERSONS]}
 
 
-def _summed(samples: Iterable[tuple[tuple[str, ...], int]]) -> Iterator[tuple[tuple[str, ...], float]]:
-    sums = Counter[tuple[str, ...]]()
+def _summed(samples: Iterable[tuple[tuple[str, ...], float]]) -> Iterator[tuple[tuple[str, ...], float]]:
+    sums: dict[tuple[str, ...], float] = {}
     for labels, count in samples:
-        sums[labels] += count
+        sums[labels] = sums.get(labels, 0) + count
     yield from sorted(sums.items())

@@ -20,7 +20,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.module_form import ModuleIdentity
+from djinn_jupyter.wire.module_form import TRANSCODERS, ModuleIdentity
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.replies import AddedModules, Cleared, ModuleAdded
 from djinn_jupyter.wire.sites import Site
@@ -35,7 +35,7 @@ class AddedModuleRequests:
     @handles(ask.AddModule, changes=False)
     def add_module(self, request: ask.AddModule, holder: Holder) -> Steps | ModuleAdded:
         session = require_empty(self._sessions.find(request.session), "add a module", "engine.add_module")
-        if request.form.kind == "transcoder" and self._runtime.forward.split:
+        if request.form.kind in TRANSCODERS and self._runtime.forward.split:
             raise UsageError(
                 "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "
                 "load it in an engine without."
@@ -54,6 +54,7 @@ class AddedModuleRequests:
             error_term=request.error_term,
             bytes_held=checks.bytes_of(request.form, arrays),
         )
+        checks.require_layers(request.form, arrays, point.site.layer or 0, len(self._anatomy.layers))
         checks.require_written(request.form, arrays, written_width(identity, self._anatomy))
         module = self._added.new(holder.person, identity)
         there = self._there(holder, module)

@@ -173,6 +173,7 @@ class MoveRequests:
     def _arrive(self, session: Session, moving: Moving) -> None:
         """Decide that the session is here. Raises IllegalMove where it has stayed meanwhile, StorageFailed."""
         try:
+            self._persistence.moves.begin_arrival(moving.move)
             self._persistence.force(self._sessions, session.name)
         except BaseException:
             self._life.close(session)

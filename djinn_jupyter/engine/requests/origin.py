@@ -38,6 +38,7 @@ def origin(identity: ModelIdentity, model: ModelDescription) -> Provenance:
         torch=str(torch.__version__),
         transformers=transformers.__version__,
         djinn=__version__,
+        tensor_parallel=identity.tensor_parallel,
     )
 
 

@@ -90,13 +90,17 @@ class RequestQuotas:
         most = self._memory.of(person).sessions
         if most is None:
             return
-        coming = sum(_restores(job) and job.asker == person for job in self._scheduler.jobs)
+        coming = sum(self._makes_one(job) and job.asker == person for job in self._scheduler.jobs)
         there = sum(person_of(name) == person for name in self._sessions) + coming
         if there >= most:
             raise OverQuota(
                 f"{person}'s quota of sessions is {most}, and there are {there}: close one (%djinn_close), or "
                 f"{ask_for_more(person)}."
             )
+
+    def _makes_one(self, job: Job) -> bool:
+        """True where a session of a new name joins the others when the job ends."""
+        return job.for_request is not None and _made_by(job.for_request.request) not in (None, *self._sessions)
 
     def _require_time(self, person: str) -> None:
         if self._left(person) <= 0:
@@ -109,10 +113,6 @@ class RequestQuotas:
     def _left(self, person: str) -> float:
         most = self._memory.of(person).running
         return float("inf") if most is None else most - self._running_time.seconds(person)
-
-
-def _restores(job: Job) -> bool:
-    return job.for_request is not None and isinstance(job.for_request.request, ask.RestoreCheckpoint)
 
 
 def _made_by(request: ask.Request) -> str | None:

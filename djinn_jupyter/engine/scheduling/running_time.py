@@ -15,17 +15,24 @@ Steps = list[tuple[int, float]]
 
 class RunningTime:
     """Seconds of the engine's thread by person, None being the engine's own user. `clock` is monotonic; `now` is the
-    time of day, with which the next engine goes on. `counted_seconds` are all that were counted or taken over here."""
+    time of day, with which the next engine goes on. `counted_seconds` are all that were counted or taken over here,
+    `worked` those of each person that were counted here; it may be read from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
         self._clock, self._now = clock, now
         self._steps: defaultdict[str | None, dict[int, float]] = defaultdict(dict)
+        self._worked: dict[str | None, float] = {}
         self.counted_seconds = 0.0
 
     @property
     def persons(self) -> tuple[str | None, ...]:
         """Those for whom the engine has worked."""
         return tuple(self._steps)
+
+    @property
+    def worked(self) -> Mapping[str | None, float]:
+        """The seconds of each person since this engine began, those first for whom it worked first."""
+        return self._worked.copy()
 
     @contextmanager
     def counted(self, person: str | None) -> Iterator[None]:
@@ -38,6 +45,7 @@ class RunningTime:
 
     def add(self, person: str | None, seconds: float) -> None:
         self._count(person, self._step(), seconds)
+        self._worked[person] = self._worked.get(person, 0.0) + seconds
 
     def seconds(self, person: str | None) -> float:
         """Return the seconds within the last day."""

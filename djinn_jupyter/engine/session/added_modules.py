@@ -7,6 +7,7 @@ Who may see one is the person who added it, in sessions of theirs; None is the e
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakValueDictionary
@@ -19,7 +20,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.adapters import AdapterTable
 from djinn_jupyter.engine.session.added_tensors import AddedTensors
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.wire.module_form import AddedModuleDescription, ModuleIdentity
+from djinn_jupyter.wire.module_form import TRANSCODERS, AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.sites import LAYER_POINTS, POINTS, Site, parse_site
 
 MOST: Final = 256  # of one person
@@ -58,7 +59,7 @@ class AddedModule:
             case "sae":
                 point = anatomy.resolve(self.at)
                 return point if point.editable else point.reason or "its point cannot be edited"
-            case "transcoder":
+            case "transcoder" | "cross_layer_transcoder":
                 return written_by_transcoder(self.identity, anatomy)
         return f"a {self.identity.form.kind.replace('_', ' ')} has no decoder"
 
@@ -66,14 +67,18 @@ class AddedModule:
         """Return the tap of its site, made of the point's; of a transcoder that is put back, that through its MLP."""
         point, written = anatomy.resolve(self.at), self.written(anatomy)
         assert isinstance(point.layout, PositionLayout)  # refused otherwise when it was added
-        through = self.identity.form.kind == "transcoder" and isinstance(written, Tap)
+        through = self.identity.form.kind in TRANSCODERS and isinstance(written, Tap)
         layout = FeatureLayout(point=point.layout, module=self.held)
+        later: tuple[Tap, ...] = ()
         if through:
-            layout = ThroughLayout(point=point.layout, module=self.held, inputs=self.identity.inputs)
+            later = tuple(self._handed_on(anatomy))
+            own = {"inputs": self.identity.inputs, "outputs": written_width(self.identity, anatomy) or 0}
+            layout = ThroughLayout(point=point.layout, module=self.held, **own)
         return replace(
             point,
             kind="module_through" if through else point.kind,
             key_out=written.key if isinstance(written, Tap) and through else None,
+            later=later,
             site=self.site,
             layout=layout,
             axes=AXES_OF_POINT if self.identity.form.kind == "tuned_lens" else AXES,
@@ -82,6 +87,17 @@ class AddedModule:
             editable=isinstance(written, Tap),
             reason=None if isinstance(written, Tap) else written,
         )
+
+    def _handed_on(self, anatomy: Anatomy) -> Iterator[Tap]:
+        """Yield the taps through the MLPs of later layers, to whose outputs an edit of the features adds its rest."""
+        if self.identity.form.kind != "cross_layer_transcoder":
+            return
+        for layer in range(self.layer + 1, len(anatomy.layers)):
+            given, made = through_mlp(anatomy, layer)
+            site = Site(point=f"{self.site} in mlp_out", layer=layer)
+            yield replace(
+                given, kind="module_through", site=site, layout=made.layout, key_out=made.key, handed_by=self.site
+            )
 
     def is_that(self, other: ModuleIdentity) -> bool:
         """True where both are the same files at the same point, edited in the same way."""
@@ -95,7 +111,7 @@ class AddedModule:
             site=str(self.site),
             at=own.at,
             kind=form.kind,
-            activation=form.activation if form.kind in ("sae", "transcoder") else "linear",
+            activation=form.activation if form.kind in ("sae", *TRANSCODERS) else "linear",
             inputs=own.inputs,
             features=own.features,
             folder=own.folder,
@@ -213,18 +229,32 @@ def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
     site = Site(point="mlp_out", layer=at.layer)
     if own.form.written_at is not None and _place(own.form.written_at) not in (None, site):
         return f"its files say that it writes to {own.form.written_at}, and {own.at} is read for {site}"
+    try:
+        _, written = through_mlp(anatomy, site.layer or 0)
+        if own.form.kind == "cross_layer_transcoder":
+            for layer in range(written.stage + 1, len(anatomy.layers)):
+                through_mlp(anatomy, layer)
+    except UnknownSite as error:
+        return str(error)
+    return written
+
+
+def through_mlp(anatomy: Anatomy, layer: int) -> tuple[Tap, Tap]:
+    """Return the taps of what the MLP of a layer is given and makes. Raises UnknownSite where these are not of one
+    module, or of unlike shapes."""
+    at, site = Site(point="mlp_in", layer=layer), Site(point="mlp_out", layer=layer)
     point, written = anatomy.resolve(at), anatomy.resolve(site)
     kinds = (point.kind, written.kind) == ("module_input", "module_output")
     if not kinds or point.module is not written.module or point.within is not written.within:
-        return f"{own.at} and {site} are not what one module is given and makes"
+        raise UnknownSite(f"{at} and {site} are not what one module is given and makes")
     if not _alike(point, written) or written.in_place or not written.editable:
-        return written.reason or f"{own.at} and {site} have different shapes"
-    return written
+        raise UnknownSite(written.reason or f"{at} and {site} have different shapes")
+    return point, written
 
 
 def written_width(own: ModuleIdentity, anatomy: Anatomy) -> int | None:
     """Return the width of what a transcoder has to write, None where it is not put back."""
-    written = written_by_transcoder(own, anatomy) if own.form.kind == "transcoder" else ""
+    written = written_by_transcoder(own, anatomy) if own.form.kind in TRANSCODERS else ""
     return written.width if isinstance(written, Tap) else None
 
 

@@ -36,7 +36,8 @@ class CellLines:
         keys: dict[int, KeyValues] = {}
         if boundary is None:
             inside = self._inside(edits.base, edited, cell.number)
-            layer = max(edited.tap.stage, *(one.tap.stage for one in later), 0)
+            taps = (edited.tap, *edited.tap.later, *(one.tap for one in later))
+            layer = max(0, *(tap.stage for tap in taps))
             if inside is not None and (
                 yield from self._together.has_inside(front, inside, lambda: self.behind(edits, edited, layer))
             ):

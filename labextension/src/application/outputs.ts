@@ -71,7 +71,7 @@ function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
       'div',
       { className: 'dj-head' },
       e('strong', { className: 'dj-title dj-mono' }, graph.metric),
-      e('span', { className: 'dj-soft' }, props.trans.__('edges, %1', graph.how)),
+      e('span', { className: 'dj-soft' }, `${graph.kind}, ${graph.how}`),
       whose
     ),
     e('div', { className: 'dj-part' }, e(EdgeGraph, { ...props, graph })),

@@ -1,9 +1,17 @@
-/* A graph of edges as a kernel sends it, and the last of each session that this page has drawn. Pure. */
+/* A graph of edges as a kernel sends it, those that this page knows, and where a click on one stops. Pure. */
 
-import { Place, key } from './live';
+import { LiveState, Place, reached } from './live';
+import { same } from './choice';
 
 /** What the widgets of the kernel write under this type. */
 export const GRAPH_TYPE = 'application/vnd.djinn.edges+json';
+
+/** A place on the upper side of a node where edges come in; without a label where the node has no other. */
+export interface GraphPort {
+  readonly label: string;
+  readonly site: string;
+  readonly x: number;
+}
 
 export interface GraphNode {
   readonly label: string;
@@ -11,8 +19,7 @@ export interface GraphNode {
   /** Its middle, and its upper side. */
   readonly x: number;
   readonly y: number;
-  /** Whether queries, keys and values come in side by side. */
-  readonly ports: boolean;
+  readonly ports: readonly GraphPort[];
 }
 
 export interface GraphEdge {
@@ -28,9 +35,14 @@ export interface GraphEdge {
   readonly path: string;
 }
 
-/** `engine`, `session` and `stop` are what it was read from, null where that was no session of an engine's process. */
+/**
+ * `kind` is the noun of the result. `engine`, `session` and `stop` are what it was read from, null where that was no
+ * session of an engine's process; `model` is the name of the model, null where that is not known.
+ */
 export interface Graph {
+  readonly kind: string;
   readonly engine: string | null;
+  readonly model: string | null;
   readonly session: string | null;
   readonly label: string | null;
   readonly stop: { readonly number: number; readonly edition: number } | null;
@@ -53,7 +65,10 @@ export function asGraph(data: unknown): Graph | null {
     graph !== null &&
     [graph.nodes, graph.edges, graph.facts, graph.notes, graph.box].every(Array.isArray) &&
     [graph.width, graph.height].every(Number.isFinite) &&
-    graph.nodes.every(({ x, y }) => Number.isFinite(x) && Number.isFinite(y)) &&
+    typeof graph.kind === 'string' &&
+    graph.nodes.every(
+      ({ x, y, ports }) => Number.isFinite(x) && Number.isFinite(y) && Array.isArray(ports)
+    ) &&
     graph.edges.every(({ path, site }) => typeof path === 'string' && typeof site === 'string');
   return drawn ? graph : null;
 }
@@ -63,20 +78,55 @@ export function placeOf({ engine, session }: Graph): Place | null {
   return engine === null || session === null ? null : { engine, session };
 }
 
-/** The latest graph of each session: a cell that comes into sight again draws an earlier one once more. */
-export type Graphs = ReadonlyMap<string, Graph>;
-
-export const NO_GRAPHS: Graphs = new Map();
-
-export function withGraph(graphs: Graphs, graph: Graph): Graphs {
-  const place = placeOf(graph);
-  if (place === null) {
-    return graphs;
+/** The session that a click on a graph stops: that it was read from, or where there is none the chosen one, if its
+ * engine is the graph's, or one of the same model. */
+export function targetOf(graph: Graph, live: LiveState, chosen: Place | null): Place | null {
+  const own = placeOf(graph);
+  if (own !== null && reached(live, own) !== null) {
+    return own;
   }
-  const before = graphs.get(key(place))?.stop?.edition ?? -1;
-  return before > (graph.stop?.edition ?? -1) ? graphs : new Map(graphs).set(key(place), graph);
+  return chosen !== null && reached(live, chosen) !== null && fits(graph, live, chosen.engine)
+    ? chosen
+    : null;
 }
 
-export function graphOf(graphs: Graphs, place: Place | null): Graph | null {
-  return (place && graphs.get(key(place))) ?? null;
+function fits({ engine, model }: Graph, { engines }: LiveState, id: string): boolean {
+  const name = engines[id]?.found.description?.name;
+  return id === engine || (model !== null && model === name);
+}
+
+/** The graphs that this page knows. A cell that comes into sight again draws an earlier one once more. */
+export type Graphs = readonly Graph[];
+
+export const NO_GRAPHS: Graphs = [];
+const MOST_GRAPHS = 32;
+
+/** Add a graph as the last, but before those that were read later from the same session. */
+export function withGraph(graphs: Graphs, graph: Graph): Graphs {
+  const name = nameOf(graph);
+  if (graphs.some(one => nameOf(one) === name)) {
+    return graphs;
+  }
+  const later = graphs.findIndex(
+    one => same(placeOf(one), placeOf(graph)) && edition(one) > edition(graph)
+  );
+  const at = later < 0 ? graphs.length : later;
+  return [...graphs.slice(0, at), graph, ...graphs.slice(at)].slice(-MOST_GRAPHS);
+}
+
+function edition({ stop }: Graph): number {
+  return stop?.edition ?? -1;
+}
+
+/** What tells a graph from others. */
+export function nameOf({ kind, engine, session, stop, metric, how, facts, edges }: Graph): string {
+  const ends = edges.map(({ writer, reader, score }) => [writer, reader, score]);
+  return JSON.stringify([kind, engine, session, stop, metric, how, facts, ends]);
+}
+
+/** The graphs that were read from this session, or in which a click stops it; the latest first. */
+export function graphsOf(graphs: Graphs, live: LiveState, chosen: Place | null): Graphs {
+  const belongs = (graph: Graph): boolean =>
+    same(placeOf(graph), chosen) || same(targetOf(graph, live, chosen), chosen);
+  return chosen === null ? [] : graphs.filter(belongs).reverse();
 }

@@ -102,14 +102,17 @@ export class DjinnModel implements IDjinn.IModel {
     this._stateChanged.emit();
   }
 
-  /** The graph of edges of each session that this page drew last. */
+  /** The graphs of edges that this page has drawn, or found in a notebook. */
   get graphs(): Graphs {
     return this._graphs;
   }
 
   showGraph(graph: Graph): void {
-    this._graphs = withGraph(this._graphs, graph);
-    this._stateChanged.emit();
+    const graphs = withGraph(this._graphs, graph);
+    if (graphs !== this._graphs) {
+      this._graphs = graphs;
+      this._stateChanged.emit();
+    }
   }
 
   get session(): LiveSession | null {

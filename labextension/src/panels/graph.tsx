@@ -1,10 +1,21 @@
 /* A graph of edges, in a notebook and in the sidebar: a click on an edge or a node sets a breakpoint there, in the
-   session that the graph was read from; a second one takes it away. The rows of the table do the same by keyboard. */
+   session that the graph was read from, or in the chosen one where that is not there; a second click takes it away.
+   The rows of the table do the same by keyboard. */
 
 import * as React from 'react';
 
-import { Graph, GraphEdge, GraphNode, graphOf, placeOf } from '../models/graph';
-import { find, reached } from '../models/live';
+import {
+  Graph,
+  GraphEdge,
+  GraphNode,
+  GraphPort,
+  graphsOf,
+  nameOf,
+  placeOf,
+  targetOf
+} from '../models/graph';
+import { same } from '../models/choice';
+import { Place, find } from '../models/live';
 import { IDjinn } from '../tokens';
 import { Empty, Refused } from './parts';
 import { PanelProps, Trans, useModel } from './react';
@@ -13,23 +24,46 @@ interface GraphProps extends PanelProps {
   readonly graph: Graph;
 }
 
-/** The edges of the chosen session that this page drew last. */
+/** The graphs whose clicks stop the chosen session, the latest first; one of them is seen. */
 export function Edges(props: PanelProps): React.JSX.Element {
   const { service, trans } = props;
-  const { chosen, graphs } = useModel(service);
-  const graph = graphOf(graphs, chosen);
-  return graph === null ? (
-    <Empty>
-      {trans.__('Edges that %djinn_edges reads from the session that is chosen appear here.')}
-    </Empty>
-  ) : (
-    <EdgeGraph {...props} graph={graph} />
+  const { chosen, graphs, live } = useModel(service);
+  const [wanted, want] = React.useState<string | null>(null);
+  const found = graphsOf(graphs, live, chosen);
+  if (found.length === 0) {
+    return (
+      <Empty>
+        {trans.__(
+          'The graphs of %djinn_edges and %djinn_circuit that belong to the chosen session appear here, once the notebook that they are in is open.'
+        )}
+      </Empty>
+    );
+  }
+  const graph = found.find(one => nameOf(one) === wanted) ?? found[0];
+  return (
+    <>
+      {found.length > 1 && (
+        <select
+          className="djinn-Graph-choice"
+          aria-label={trans.__('Graph')}
+          value={nameOf(graph)}
+          onChange={({ target }) => want(target.value)}
+        >
+          {found.map(one => (
+            <option key={nameOf(one)} value={nameOf(one)}>
+              {trans.__('%1 (%2, %3)', one.metric, one.kind, one.how)}
+            </option>
+          ))}
+        </select>
+      )}
+      <EdgeGraph key={nameOf(graph)} {...props} graph={graph} />
+    </>
   );
 }
 
-/** What a click does, and where that is done already. */
+/** The session that a click stops, null where there is none, and where that is done already. */
 interface Stopping {
-  readonly can: boolean;
+  readonly place: Place | null;
   readonly set: ReadonlyMap<string, number>;
   readonly toggle: (site: string) => void;
 }
@@ -37,13 +71,13 @@ interface Stopping {
 export function EdgeGraph({ graph, service, trans }: GraphProps): React.JSX.Element {
   const [asked, ask] = React.useState<string | null>(null);
   const [lit, light] = React.useState<number | null>(null);
-  const place = placeOf(graph);
-  const model = useModel(service);
+  const { live, chosen } = useModel(service);
+  const place = targetOf(graph, live, chosen);
   const set = new Map(
-    find(model.live, place)?.described.breakpoints.map(({ site, number }) => [site, number])
+    find(live, place)?.described.breakpoints.map(({ site, number }) => [site, number])
   );
   const stopping: Stopping = {
-    can: reached(model.live, place) !== null,
+    place,
     set,
     toggle: site => {
       if (place !== null) {
@@ -75,7 +109,7 @@ function about(site: string): string {
 
 function toggled(
   service: IDjinn,
-  place: { engine: string; session: string },
+  place: Place,
   site: string,
   number: number | undefined
 ): Promise<void> {
@@ -88,31 +122,38 @@ function toggled(
 function said(
   graph: Graph,
   { model }: IDjinn,
-  { can, set }: Stopping,
+  { place, set }: Stopping,
   asked: string | null,
   trans: Trans
 ): string {
-  const place = placeOf(graph);
-  const label = graph.label ?? '';
-  if (place === null) {
-    return trans.__('Read from lines of no session: a click has no session to stop.');
+  const session = find(model.live, place);
+  const own = place !== null && same(place, placeOf(graph));
+  if (session === null) {
+    return [from(graph, trans), trans.__('Choose a session of its model to stop there.')].join(' ');
   }
-  if (!can) {
-    return trans.__(
-      'Read from session %1, which is not there now: a click can stop nothing.',
-      label
+  if (asked !== null && set.has(asked)) {
+    return trans.__('%1 stops at %2 when it next comes there.', session.label, asked);
+  }
+  if (!own) {
+    const does = trans.__(
+      'A click sets a breakpoint in session %1, the chosen one.',
+      session.label
     );
+    return [from(graph, trans), does].join(' ');
   }
-  const stands = find(model.live, place)?.described.stop ?? null;
-  const moved =
-    stands !== null && stands.edition !== graph.stop?.edition
-      ? ' ' + trans.__('It has moved on since.')
-      : '';
-  const done =
-    asked !== null && set.has(asked)
-      ? trans.__('%1 stops at %2 when it next comes there.', label, asked)
-      : trans.__('Read from session %1. A click sets a breakpoint there.', label);
-  return done + moved;
+  const { stop } = session.described;
+  const moved = stop !== null && stop.edition !== graph.stop?.edition;
+  return [
+    trans.__('Read from session %1. A click sets a breakpoint there.', session.label),
+    ...(moved ? [trans.__('It has moved on since.')] : [])
+  ].join(' ');
+}
+
+/** What a graph was read from, if that is no session that is there. */
+function from({ label }: Graph, trans: Trans): string {
+  return label === null
+    ? trans.__('Read from lines of no session.')
+    : trans.__('Read from session %1, which is not there now.', label);
 }
 
 interface DrawnProps {
@@ -162,7 +203,7 @@ function Way(
       className={classes.join(' ')}
       onMouseEnter={() => light(index)}
       onMouseLeave={() => light(null)}
-      onClick={stopping.can ? () => stopping.toggle(edge.site) : undefined}
+      onClick={stopping.place ? () => stopping.toggle(edge.site) : undefined}
     >
       <path d={edge.path} strokeWidth={edge.thickness} />
       <path className="djinn-Way-wide" d={edge.path}>
@@ -180,39 +221,56 @@ function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Elemen
   const { graph, node, stopping, trans } = props;
   const [width, height] = graph.box;
   const isSet = stopping.set.has(node.site);
+  const within = node.ports.filter(({ site }) => site !== node.site && stopping.set.has(site));
+  const named = node.ports.filter(({ label }) => label);
   const left = node.x - width / 2;
   const act = (): void => stopping.toggle(node.site);
   return (
     <g
-      className={`djinn-Box${isSet ? ' djinn-mod-set' : ''}`}
+      className={`djinn-Box${isSet ? ' djinn-mod-set' : within.length ? ' djinn-mod-within' : ''}`}
       role="button"
-      tabIndex={stopping.can ? 0 : -1}
-      aria-disabled={!stopping.can}
+      tabIndex={stopping.place ? 0 : -1}
+      aria-disabled={!stopping.place}
       aria-pressed={isSet}
-      aria-label={trans.__('Breakpoint at %1', node.site)}
-      onClick={stopping.can ? act : undefined}
+      aria-label={spelled(node, within, trans)}
+      onClick={stopping.place ? act : undefined}
       onKeyDown={event => {
-        if (stopping.can && (event.key === 'Enter' || event.key === ' ')) {
+        if (stopping.place && (event.key === 'Enter' || event.key === ' ')) {
           event.preventDefault();
           event.stopPropagation();
           act();
         }
       }}
     >
-      <title>{trans.__('Breakpoint at %1', node.site)}</title>
+      <title>{spelled(node, within, trans)}</title>
       <rect x={left} y={node.y} width={width} height={height} rx={4} />
-      {node.ports &&
-        ['q', 'k', 'v'].map((port, index) => (
-          <text key={port} className="djinn-Box-port" x={node.x - 15 + 15 * index} y={node.y + 9}>
-            {port}
-          </text>
-        ))}
-      <text x={node.x} y={node.y + (node.ports ? 21 : 17)}>
+      {named.map(({ label, site, x }) => (
+        <text
+          key={site}
+          className={`djinn-Box-port${stopping.set.has(site) ? ' djinn-mod-set' : ''}`}
+          x={x}
+          y={node.y + 9}
+        >
+          {label}
+        </text>
+      ))}
+      <text x={node.x} y={node.y + (named.length ? 21 : 17)}>
         {node.label}
       </text>
       {isSet && <circle cx={left} cy={node.y} r={4} />}
+      {within.map(({ site, x }) => (
+        <circle key={site} className="djinn-Box-within" cx={x} cy={node.y} r={3} />
+      ))}
     </g>
   );
+}
+
+/** The breakpoint that a click on a node sets, and those that there are where edges come in. */
+function spelled({ site }: GraphNode, within: readonly GraphPort[], trans: Trans): string {
+  return [
+    trans.__('Breakpoint at %1', site),
+    ...within.map(port => trans.__('there is one at %1', port.site))
+  ].join(', ');
 }
 
 function Table({ graph, stopping, lit, light, trans }: DrawnProps): React.JSX.Element {
@@ -246,7 +304,7 @@ function Table({ graph, stopping, lit, light, trans }: DrawnProps): React.JSX.El
                 aria-label={named(edge, trans)}
                 title={trans.__('Breakpoint at %1', edge.site)}
                 aria-pressed={stopping.set.has(edge.site)}
-                disabled={!stopping.can}
+                disabled={!stopping.place}
                 onFocus={() => light(index)}
                 onBlur={() => light(null)}
                 onClick={() => stopping.toggle(edge.site)}

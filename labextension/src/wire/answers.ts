@@ -1,17 +1,6 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
-  People,
-} from './people';
-
-import {
-  Dropped,
-  InPieces,
-  PieceRead,
-  PieceTaken,
-} from './pieces';
-
-import {
   Swapped,
   WeightsMoved,
 } from './swapping';
@@ -19,19 +8,12 @@ import {
 import {
   Closed,
   Described,
-  Detached,
   Opened,
 } from './opening';
 
 import {
-  Departed,
   Pong,
-  Welcome,
 } from './greeting';
-
-import {
-  Listening,
-} from './listening';
 
 import {
   WatchRead,
@@ -48,43 +30,16 @@ import {
 } from './checkpoints';
 
 import {
-  MetricsRead,
-  Swept,
-} from './sweeps';
-
-import {
-  CircuitsRun,
-  EdgesAttributed,
-} from './edges';
-
-import {
-  AdapterAdded,
   Adapters,
 } from './adapters';
 
 import {
   AddedModules,
-  ModuleAdded,
 } from './added_modules';
 
 import {
   Copies,
-  WeightRead,
 } from './weights';
-
-import {
-  HeadsRead,
-} from './heads';
-
-import {
-  Scored,
-} from './scoring';
-
-import {
-  MoveSettled,
-  ProvenanceRead,
-  SentAway,
-} from './moving';
 
 import {
   Inspected,
@@ -92,22 +47,15 @@ import {
 } from './passes';
 
 import {
-  Collected,
-} from './collecting';
-
-import {
   BreakpointSet,
   Cleared,
   Edited,
   Effect,
   Evaluated,
-  Failed,
-  Finished,
   HistoryRead,
   LensRead,
   Logits,
   Modules,
-  Noted,
   Paused,
   Pausing,
   Sessions,
@@ -121,66 +69,6 @@ import {
 import {
   Accepted,
 } from './messages';
-
-export type WireReply =
-  | Failed
-  | Welcome
-  | Departed
-  | Pong
-  | Listening
-  | Modules
-  | ModuleAdded
-  | AddedModules
-  | AdapterAdded
-  | Adapters
-  | WeightRead
-  | Tokenized
-  | Statistics
-  | Sessions
-  | People
-  | ShuttingDown
-  | Opened
-  | Described
-  | Detached
-  | Closed
-  | Pausing
-  | Paused
-  | Finished
-  | BreakpointSet
-  | Cleared
-  | Edited
-  | Effect
-  | Steered
-  | Inspected
-  | PassRead
-  | LensRead
-  | Attributed
-  | Swept
-  | EdgesAttributed
-  | CircuitsRun
-  | MetricsRead
-  | Collected
-  | Scored
-  | HeadsRead
-  | Evaluated
-  | Watching
-  | WatchRead
-  | Logits
-  | HistoryRead
-  | Tree
-  | Swapped
-  | WeightsMoved
-  | Copies
-  | CheckpointSaved
-  | Checkpoints
-  | ProvenanceRead
-  | SentAway
-  | MoveSettled
-  | Noted
-  | InPieces
-  | PieceRead
-  | Dropped
-  | PieceTaken;
 
 /** What each request is answered with; `Failed` comes as an error. */
 export interface Answers {

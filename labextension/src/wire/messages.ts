@@ -11,12 +11,12 @@ import {
 } from './nouns';
 
 import {
-  WireEvent,
-} from './events';
+  WireReply,
+} from './replies';
 
 import {
-  WireReply,
-} from './answers';
+  WireEvent,
+} from './events';
 
 export type EngineState = 'connecting' | 'ready' | 'refused';
 

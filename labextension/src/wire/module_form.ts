@@ -4,7 +4,7 @@ import {
   ArrayJson,
 } from './values';
 
-export type ModuleKind = 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
+export type ModuleKind = 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
 
 export type Activation = 'relu' | 'jumprelu' | 'topk' | 'gated';
 
@@ -15,17 +15,21 @@ export type ModuleDtype = 'float32' | 'float16' | 'bfloat16';
 /**
  * The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
  * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
- * the length of their decoder rows. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
+ * the length of their decoder rows. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one
+ * layer of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec to that of its own. With
+ * `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of `topk`.
  * `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them.
  */
 export interface ModuleForm {
-  readonly kind: 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
+  readonly kind: 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
   readonly dtype: 'float32' | 'float16' | 'bfloat16';
   readonly activation: 'relu' | 'jumprelu' | 'topk' | 'gated';
   readonly k: number | null;
   readonly subtracts_decoder_bias: boolean;
   readonly normalization: 'none' | 'layer_norm' | 'constant_norm_rescale';
   readonly by_decoder_norm: boolean;
+  readonly skip: boolean;
+  readonly encoder_rows: boolean;
   readonly trained_at: string | null;
   readonly written_at: string | null;
 }
@@ -54,15 +58,15 @@ export interface ModuleIdentity {
 
 /**
  * An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
- * the widths before and after it. An edit of its values is put into the point that it `writes`; `why_not_edited` is
- * None where they can be edited. `missing`: why it cannot be computed now. `note`: in what its files do not agree with
- * `at`.
+ * the widths before and after it. An edit of its values is put into the point that it `writes`, of a cross-layer
+ * transcoder also into those of later layers; `why_not_edited` is None where they can be edited. `missing`: why it
+ * cannot be computed now. `note`: in what its files do not agree with `at`.
  */
 export interface AddedModuleDescription {
   readonly name: string;
   readonly site: string;
   readonly at: string;
-  readonly kind: 'sae' | 'transcoder' | 'probe' | 'tuned_lens';
+  readonly kind: 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
   readonly activation: string;
   readonly inputs: number;
   readonly features: number;

@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = 'b1d11583d70b76b9';
+export const PROTOCOL = 'd23f51f76bff9744';

@@ -18,4 +18,5 @@ export interface Provenance {
   readonly torch: string;
   readonly transformers: string;
   readonly djinn: string;
+  readonly tensor_parallel: number;
 }

@@ -12,8 +12,10 @@ from djinn_jupyter.wire.replies import ModuleAdded
 from tests.engine.desk import Desk
 
 
-def request(folder: Path, at: str, name: str = "sae", session: str = "module 1", **fields: Any) -> ask.AddModule:
-    found = read_folder(folder)
+def request(
+    folder: Path, at: str, name: str = "sae", session: str = "module 1", *, layer: int | None = None, **fields: Any
+) -> ask.AddModule:
+    found = read_folder(folder, layer)
     return ask.AddModule(
         session=session,
         name=name,

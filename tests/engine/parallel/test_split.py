@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import (
     CheckpointRefused,
     EngineBroken,
+    FingerprintsDiffer,
     InvalidEdit,
     OutOfDeviceMemory,
     UsageError,
@@ -26,6 +28,7 @@ from tests import saes
 from tests.engine.added.adding import add, remove
 from tests.engine.desk import Desk, Outcome, tokens
 from tests.engine.parallel.ranked import MIDDLE, NEW, PROMPT, saved, split_desk, whole_desk
+from tests.engine.persistence.carrying import moved, sent
 
 OTHER = tokens(9, seed=2)
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
@@ -233,6 +236,27 @@ class TestSessions:
         assert desk.outcome(desk.resume("b"), "b") == plain
         with pytest.raises(CheckpointRefused, match=r"saved with tensor parallel 2.*--tensor-parallel 2"):
             whole.ask(ask.RestoreCheckpoint(session="b", name="kept"))
+
+    def test_a_move_between_a_split_model_and_a_whole_one_is_refused_before_anything_is_written(
+        self, desk: Desk, whole: Desk, plain: Outcome
+    ) -> None:
+        for one, other, said in ((desk, whole, "(2 here, 1 there)"), (whole, desk, "(1 here, 2 there)")):
+            stopped(one, f"v.{MIDDLE}")
+            with pytest.raises(FingerprintsDiffer, match=re.escape(f"differ in tensor parallel {said}")):
+                sent(one, other)
+            folder = one.engine.persistence.moves.folder
+            assert not folder.exists() or not list(folder.iterdir())
+        assert desk.outcome(desk.resume()) == plain
+        whole.close_all()
+
+    def test_a_session_moves_between_two_models_that_are_split_alike(
+        self, desk: Desk, model: Path, plain: Outcome
+    ) -> None:
+        stopped(desk, f"v.{MIDDLE}")
+        with split_desk(model, 2) as other:
+            moved(desk, other)
+            assert "a" not in desk.engine.sessions
+            assert other.outcome(other.resume()) == plain
 
 
 class TestLeaving:

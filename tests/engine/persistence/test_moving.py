@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,10 +79,14 @@ def test_engines_that_differ_are_refused_with_the_difference(pair: tuple[Desk, D
     one.open()
     in_prefill(one)
     before, there = reading(one), provenance(other)
-    unlike = msgspec.structs.replace(there, **{name: 77 if name == "threads" else "another"})
+    unlike = msgspec.structs.replace(there, **{name: 77 if name in ("threads", "tensor_parallel") else "another"})
     with pytest.raises(FingerprintsDiffer) as refused:
         one.ask(ask.SendAway(session="a", to=unlike, move=MOVE))
-    said = "different models" if name in ("architecture", "configuration", "weights") else f"differ in {name} ("
+    said = (
+        "different models"
+        if name in ("architecture", "configuration", "weights")
+        else f"differ in {name.replace('_', ' ')} ("
+    )
     assert said in str(refused.value)
     assert same(before, reading(one))
     assert not (one.engine.persistence.moves.folder / f"{MOVE}.djinn").exists()
@@ -117,6 +122,61 @@ def test_until_it_is_settled_it_answers_nothing(pair: tuple[Desk, Desk]) -> None
     with pytest.raises(UsageError, match="has ended already"):
         sent(one, other)
     assert answers(one)
+    assert list(one.engine.persistence.moves.folder.iterdir()) == []
+
+
+def test_a_move_that_is_given_up_while_the_session_is_taken_in_leaves_no_file(
+    pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the other engine's journal says that it arrives, and after."""
+    one, other = pair
+    moves, persistence = other.engine.persistence.moves, other.engine.persistence
+    begin, force = moves.begin_arrival, persistence.force
+
+    def given_up_before(move: str) -> None:
+        assert settled(one, move=move)
+        begin(move)
+
+    def given_up_after(*noted: Any) -> None:
+        force(*noted)
+        if not one.engine.sessions["a"].moving.present:
+            return
+        assert settled(one, move=MOVE[::-1])
+
+    one.open()
+    in_prefill(one)
+    for move, place, given_up in (
+        (MOVE, (moves, "begin_arrival"), given_up_before),
+        (MOVE[::-1], (persistence, "force"), given_up_after),
+    ):
+        sent(one, other, move=move)
+        monkeypatch.setattr(*place, given_up)
+        with pytest.raises(IllegalMove, match="given up meanwhile"):
+            taken(other, move=move)
+        monkeypatch.undo()
+        assert (answers(one), answers(other)) == (True, False)
+        assert list(moves.folder.iterdir()) == []
+
+
+def test_of_two_engines_that_take_a_session_in_one_has_it(
+    pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    moves = other.engine.persistence.moves
+    begin = moves.begin_arrival
+    one.open()
+    in_prefill(one)
+    sent(one, other)
+
+    def another_first(move: str) -> None:
+        one.engine.persistence.moves.begin_arrival(move)
+        begin(move)
+
+    monkeypatch.setattr(moves, "begin_arrival", another_first)
+    with pytest.raises(IllegalMove, match="given up meanwhile"):
+        taken(other)
+    assert not answers(other)
+    assert settled(one)
 
 
 def test_a_move_that_its_client_left_is_settled_by_the_engine(

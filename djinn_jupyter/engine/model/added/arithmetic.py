@@ -1,8 +1,8 @@
 """The arithmetic of added modules: a value to features, and features back.
 
 Standard SAEs (Bricken et al. 2023), JumpReLU (2407.14435), TopK (2406.04093), gated (2404.16014), transcoders
-(2406.11944), linear probes, tuned lenses (2303.08112). Shapes: T positions, D features of the point, F of the module,
-O of what is written.
+(2406.11944), with a skip (2501.18823) or across layers (Lindsey et al. 2024), linear probes, tuned lenses (2303.08112).
+Shapes: T positions, D features of the point, F of the module, O of what is written, L layers written to later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from djinn_jupyter.engine.model.added.normalizing import normalized
-from djinn_jupyter.wire.module_form import ModuleForm
+from djinn_jupyter.wire.module_form import TRANSCODERS, ModuleForm
 
 Chosen = slice | list[int]
 OfUnits = Callable[[tuple[int, ...]], Tensor]
@@ -57,6 +57,8 @@ class Dictionary:
     threshold_F: Tensor | None = None
     gate: tuple[Tensor, Tensor] | None = None
     length_F: Tensor | None = None  # of the decoder's rows, where features are measured by it
+    skip_OD: Tensor | None = None
+    later_LFO: Tensor | None = None  # of a cross-layer transcoder: the decoders into the layers after its own
     _kept: dict[tuple[int, ...], FeatureRows] = field(default_factory=dict, init=False, repr=False)
 
     def read(self, x_TD: Tensor) -> Tensor:
@@ -110,9 +112,11 @@ class Dictionary:
         return torch.zeros_like(measured).scatter_(-1, places, values.relu())
 
     def decode(self, x_TD: Tensor, features_TF: Tensor) -> Tensor:
-        """Return the reconstruction [T, O] that the features make of x."""
+        """Return the reconstruction [T, O] that the features make of x; of a cross-layer transcoder, the part of it
+        that its own layer has of them."""
         scale, shift = self._way_back(x_TD)
         made = self._written(features_TF) + self.decoder_bias_O
+        made = made if self.skip_OD is None else made + linear(x_TD.to(self.encoder_FD.dtype), self.skip_OD)
         made = made if scale is None else made * scale
         return made if shift is None else made + shift
 
@@ -125,9 +129,13 @@ class Dictionary:
         made = self._written(changed[:, units], units) if few else self._written(changed)
         return made if scale is None else made * scale
 
+    def handed_on(self, features_TF: Tensor) -> list[Tensor]:
+        """Return what features write [T, O] into each layer after their own."""
+        return [] if self.later_LFO is None else [features_TF @ decoder_FO for decoder_FO in self.later_LFO]
+
     def _way_back(self, x_TD: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the scale and the shift that undo the normalization of x; a transcoder writes another value."""
-        if self.form.kind == "transcoder":
+        if self.form.kind in TRANSCODERS:
             return None, None
         return normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)[1:]
 

@@ -13,7 +13,7 @@ from djinn_jupyter.engine.model.added.arithmetic import Arithmetic, Dictionary, 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.module_form import ModuleForm
+from djinn_jupyter.wire.module_form import TRANSCODERS, ModuleForm
 
 DTYPES: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 FLOATING: Final = ("float32", "float16", "bfloat16", "float64")
@@ -39,7 +39,8 @@ def widths_of(form: ModuleForm, arrays: Mapping[str, Array]) -> tuple[int, int]:
     first = arrays[names[0]]
     if len(first.shape) != 2 or 0 in first.shape:
         raise UsageError(f"{names[0]} has shape {list(first.shape)}; it has to be a matrix.")
-    inputs, features = first.shape if form.kind not in LINEAR else first.shape[::-1]
+    features_first = form.kind in LINEAR or form.encoder_rows
+    inputs, features = first.shape[::-1] if features_first else first.shape
     _require_shapes(arrays, _shapes(form, arrays, inputs, features))
     _require_possible(form, inputs, features)
     return inputs, features
@@ -51,15 +52,22 @@ def _names(form: ModuleForm, arrays: Mapping[str, Array]) -> tuple[str, ...]:
     own = _OF_ACTIVATIONS[form.activation]
     if "log_threshold" in arrays and form.activation == "jumprelu":  # before SAELens 4
         own = ("b_enc", "log_threshold")
-    return ("W_enc", *own, "W_dec", "b_dec")
+    return ("W_enc", *own, "W_dec", "b_dec", *(("W_skip",) if form.skip else ()))
 
 
 def _shapes(form: ModuleForm, arrays: Mapping[str, Array], inputs: int, features: int) -> Shapes:
     names = _names(form, arrays)
     if form.kind in LINEAR:
         return {"weight": (features, inputs), "bias": (features,)}
-    written = inputs if form.kind == "sae" else (arrays["W_dec"].shape or (0,))[-1]
-    matrices = {"W_enc": (inputs, features), "W_dec": (features, written), "b_dec": (written,)}
+    decoder = arrays["W_dec"].shape
+    written = inputs if form.kind == "sae" else (decoder or (0,))[-1]
+    layers = decoder[1:2] if form.kind == "cross_layer_transcoder" and len(decoder) == 3 else ()
+    matrices: dict[str, tuple[int, ...]] = {
+        "W_enc": (features, inputs) if form.encoder_rows else (inputs, features),
+        "W_dec": (features, *layers, written),
+        "b_dec": (written,),
+        "W_skip": (written, inputs),
+    }
     return {name: matrices.get(name, (features,)) for name in names}
 
 
@@ -77,13 +85,30 @@ def _require_possible(form: ModuleForm, inputs: int, features: int) -> None:
         raise UsageError(f"weight has shape [{features}, {inputs}]; that of a tuned lens is square.")
     if form.activation == "topk" and not 1 <= (form.k or 0) <= features:
         raise UsageError(f"k is {form.k}; a topk of {features} features keeps 1 to {features}.")
-    if form.kind == "transcoder" and form.subtracts_decoder_bias:
+    if form.kind in TRANSCODERS and form.subtracts_decoder_bias:
         raise UsageError("A transcoder's b_dec is of another point, so it is not subtracted from what it reads.")
+    if form.skip and form.kind not in TRANSCODERS:
+        raise UsageError(f"A module of kind {form.kind} has no W_skip, which is of transcoders.")
+    if form.kind == "cross_layer_transcoder" and (form.by_decoder_norm or form.normalization != "none"):
+        raise UsageError("A cross-layer transcoder has neither by_decoder_norm nor a normalization.")
+
+
+def require_layers(form: ModuleForm, arrays: Mapping[str, Array], layer: int, layers: int) -> None:
+    """Raise UsageError where a cross-layer transcoder has not one decoder for each layer from its own on."""
+    if form.kind != "cross_layer_transcoder":
+        return
+    shape, wanted = arrays["W_dec"].shape, layers - layer
+    if len(shape) != 3 or shape[1] != wanted:
+        raise UsageError(
+            f"W_dec has shape {list(shape)}; a cross-layer transcoder at layer {layer} of {layers} has "
+            f"[features, {wanted}, width], a decoder for each layer from its own on: it is of another model, or of "
+            "another layer."
+        )
 
 
 def require_written(form: ModuleForm, arrays: Mapping[str, Array], width: int | None) -> None:
     """Raise UsageError where a transcoder writes vectors of another width than the point has; None: it writes none."""
-    written = arrays["W_dec"].shape[-1] if form.kind == "transcoder" else width
+    written = arrays["W_dec"].shape[-1] if form.kind in TRANSCODERS else width
     if width is not None and written != width:
         raise UsageError(
             f"The transcoder writes {written} numbers at each position, and the MLP makes {width}: it is of another "
@@ -101,7 +126,9 @@ def on_device(name: str, array: Array, form: ModuleForm, device: torch.device) -
     tensor = to_tensor(array).to(device=device, dtype=DTYPES[form.dtype])
     if not bool(torch.isfinite(tensor).all()):
         raise UsageError(f"{name} has NaN or infinity in {form.dtype}, so the module computes nothing of use.")
-    return tensor.T.contiguous() if name == "W_enc" else tensor
+    if name == "W_enc" and not form.encoder_rows:
+        return tensor.T.contiguous()
+    return tensor.movedim(1, 0).contiguous() if name == "W_dec" and tensor.ndim == 3 else tensor
 
 
 def arithmetic_of(form: ModuleForm, tensors: Mapping[str, Tensor]) -> Arithmetic:
@@ -111,15 +138,20 @@ def arithmetic_of(form: ModuleForm, tensors: Mapping[str, Tensor]) -> Arithmetic
     threshold = tensors.get("threshold")
     if "log_threshold" in tensors:
         threshold = tensors["log_threshold"].exp()
+    decoder, later = tensors["W_dec"], None
+    if form.kind == "cross_layer_transcoder":
+        decoder, later = decoder[0], decoder[1:]
     return Dictionary(
         form=form,
         encoder_FD=tensors["W_enc"],
         bias_F=tensors["b_gate" if form.activation == "gated" else "b_enc"],
-        decoder_FO=tensors["W_dec"],
+        decoder_FO=decoder,
         decoder_bias_O=tensors["b_dec"],
         threshold_F=threshold,
         gate=(tensors["r_mag"], tensors["b_mag"]) if form.activation == "gated" else None,
-        length_F=tensors["W_dec"].norm(dim=-1) if form.by_decoder_norm else None,
+        length_F=decoder.norm(dim=-1) if form.by_decoder_norm else None,
+        skip_OD=tensors.get("W_skip"),
+        later_LFO=later,
     )
 
 

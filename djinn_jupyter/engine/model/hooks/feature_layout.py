@@ -92,24 +92,46 @@ class FeatureLayout:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ThroughLayout(FeatureLayout):
     """The layout of a transcoder, whose raw value has what an MLP was given before what it made: its features are read
-    from the first `inputs` columns and written into the others, at which `point` lies too."""
+    from the first `inputs` columns and written into the next `outputs`, at which `point` lies too. Of a cross-layer one
+    as many columns follow for each later layer, with what is added to what the MLP there makes."""
 
     inputs: int
+    outputs: int
 
     def _given(self, raw: Tensor) -> Tensor:
         return self.point.read(raw[..., : self.inputs])
 
     def spliced(self, raw: Tensor, features: Tensor, met: Tensor | None, site: str) -> Tensor:
         """Return a copy of `raw` in which what the MLP made is what these features make of it."""
-        dictionary, x_TD, made = self.module.present, self._given(raw), raw[..., self.inputs :]
+        dictionary, x_TD = self.module.present, self._given(raw)
         assert isinstance(dictionary, Dictionary)
-        if self.module.identity.error_term:
+        keeps, first = self.module.identity.error_term, self.part(raw, 0)
+        if keeps:
             before = dictionary.read(x_TD) if met is None else met
             changed = (features != before).any(1)
-            y_TD = _added(self.point.read(made), dictionary.difference(x_TD, before, features), changed)
+            values = [_added(self.point.read(first), dictionary.difference(x_TD, before, features), changed)]
+            features = features - before
         else:
-            y_TD = dictionary.decode(x_TD, features)
-        return torch.cat([raw[..., : self.inputs], written(self.point, made, y_TD.to(raw.dtype), site)], -1)
+            values = [dictionary.decode(x_TD, features)]
+        for number, later in enumerate(dictionary.handed_on(features), 1):
+            values.append(self.point.read(self.part(raw, number)) + later if keeps else later)
+        parts = [
+            written(self.point, self.part(raw, number), value.to(raw.dtype), site)
+            for number, value in enumerate(values)
+        ]
+        return torch.cat([raw[..., : self.inputs], *parts], -1)
+
+    def part(self, raw: Tensor, number: int) -> Tensor:
+        """Return what the MLP made (0), or what is added to the output of that many layers later, a view."""
+        start = self.inputs + number * self.outputs
+        return raw[..., start : start + self.outputs]
+
+    def handed(self, raw: Tensor, number: int, there: Tensor) -> Tensor:
+        """Return a copy of the raw value `there`, at the MLP that many layers later, with what `raw` has for it added;
+        where that is zero the bits stay."""
+        added, made = self.part(raw, number), there[..., -self.outputs :]
+        sum_there = torch.where((added != 0).any(-1, keepdim=True), made + added, made)
+        return torch.cat([there[..., : -self.outputs], sum_there], -1)
 
 
 def _added(x_TD: Tensor, difference_TD: Tensor, changed_T: Tensor) -> Tensor:

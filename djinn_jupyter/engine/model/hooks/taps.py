@@ -55,7 +55,7 @@ class Tap:
     the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
     tensor is also the residual that is added later, so an edit has to change the tensor itself. Of "module_through" the
     value is what the module was given (at `key`) and beside it, along the last axis, what it made (at `key_out`), which
-    alone is replaced.
+    alone is replaced; behind these, what is added at each of the taps `later`, which are `handed_by` this site.
     """
 
     site: Site
@@ -68,6 +68,8 @@ class Tap:
     within: nn.Module | None = None
     key: TensorKey = None
     key_out: TensorKey = None
+    later: tuple[Tap, ...] = ()
+    handed_by: Site | None = None
     ordinal: int = 0
     heads: int | None = None
     width: int | None = None
@@ -246,10 +248,11 @@ class _Listener:
             for tap in taps:
                 given = args[tap.key] if isinstance(tap.key, int) else kwargs[str(tap.key)]
                 made = pick(output, tap.key_out)
-                raw = torch.cat([given, made], -1)
+                raw = torch.cat([given, made, *(torch.zeros_like(made) for _ in tap.later)], -1)
                 changed = self.meet(tap, raw)
                 if changed is not raw:
-                    output = swap(output, tap.key_out, changed[..., given.shape[-1] :].to(made.dtype).contiguous())
+                    own = changed[..., given.shape[-1] : given.shape[-1] + made.shape[-1]]
+                    output = swap(output, tap.key_out, own.to(made.dtype).contiguous())
             return output
 
         return hook

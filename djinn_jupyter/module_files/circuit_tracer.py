@@ -1,0 +1,114 @@
+"""The files of circuit-tracer as a module's form: transcoders by layer (`layer_4.safetensors`), and a cross-layer
+transcoder (`W_enc_4.safetensors`, `W_dec_4.safetensors`), each layer of which is a module.
+
+Names as in circuit-tracer (`transcoder/single_layer_transcoder.py`, `cross_layer_transcoder.py`). Of `config.yaml` two
+lines are looked for: the hooks that features read and write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.files import MOST_BYTES, MOST_DECLARATION, contents_of
+from djinn_jupyter.module_files.safetensors_file import tensors_in
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.module_form import Activation, ModuleDtype, ModuleForm, ModuleKind
+
+CONFIGURATION: Final = "config.yaml"
+OF_LAYER: Final = re.compile(r"(?P<kind>layer|W_enc)_(?P<layer>0|[1-9]\d{0,5})\.safetensors")
+HOOK: Final = re.compile(r"^feature_(input|output)_hook:[ \t]*[\"']?([\w.]{1,200})[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
+THRESHOLD: Final = "activation_function.threshold"
+DTYPES: Final[dict[str, ModuleDtype]] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+Tensors = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFiles:
+    """The form and the tensors of one layer, and the digest of its files."""
+
+    form: ModuleForm
+    tensors: Tensors
+    digest: str
+
+
+def layers_in(folder: Path) -> list[int]:
+    """Return the layers of which a folder has a transcoder, in order; none where it is no folder of circuit-tracer."""
+    found = (OF_LAYER.fullmatch(one.name) for one in folder.iterdir())
+    return sorted({int(one["layer"]) for one in found if one is not None})
+
+
+def layer_of(path: Path) -> int | None:
+    """Return the layer that the name of a file says."""
+    named = OF_LAYER.fullmatch(path.name)
+    return None if named is None else int(named["layer"])
+
+
+def read_layer(folder: Path, layer: int) -> LayerFiles:
+    """Return the transcoder of one layer. Raises UsageError where there is none that can be computed here."""
+    own = folder / f"layer_{layer}.safetensors"
+    if own.is_file():
+        return _made("transcoder", folder, layer, {"": own})
+    halves = {name: folder / f"{name}_{layer}.safetensors" for name in ("W_enc", "W_dec")}
+    for path in halves.values():
+        if not path.is_file():
+            there = ", ".join(map(str, layers_in(folder)))
+            raise UsageError(f"{folder} has no {path.name}; it has transcoders of layers {there}.")
+    return _made("cross_layer_transcoder", folder, layer, halves)
+
+
+def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path]) -> LayerFiles:
+    digest, tensors = hashlib.blake2b(digest_size=16), Tensors()
+    hooks = _hooks(folder)
+    for path in paths.values():
+        values = contents_of(path, MOST_BYTES)
+        digest.update(values)
+        tensors |= dict(_named(kind, layer, path, tensors_in(path, values)))
+    digest.update(repr(sorted(hooks.items())).encode())
+    activation: Activation = "jumprelu" if "threshold" in tensors else "relu"
+    form = ModuleForm(
+        kind=kind,
+        dtype=_dtype(tensors, next(iter(paths.values()))),
+        activation=activation,
+        encoder_rows=True,
+        skip=kind == "transcoder" and "W_skip" in tensors,
+        trained_at=_place(hooks.get("input"), layer),
+        written_at=_place(hooks.get("output"), layer),
+    )
+    return LayerFiles(form=form, tensors=tensors, digest=digest.hexdigest())
+
+
+def _named(kind: ModuleKind, layer: int, path: Path, tensors: Tensors) -> Iterator[tuple[str, Array]]:
+    """Yield the tensors of a file by the names that they have in a module."""
+    for name, array in tensors.items():
+        if kind == "cross_layer_transcoder":
+            plain = name.removesuffix(f"_{layer}")
+            if plain == name:
+                raise UsageError(f"{path} has {name}, which is no tensor of layer {layer}.")
+            yield plain, array
+        else:
+            yield "threshold" if name == THRESHOLD else name, array
+
+
+def _dtype(tensors: Tensors, path: Path) -> ModuleDtype:
+    if "W_enc" not in tensors:
+        raise UsageError(f"{path} has no W_enc, so it is no transcoder of circuit-tracer.")
+    return DTYPES.get(tensors["W_enc"].dtype, "float32")
+
+
+def _hooks(folder: Path) -> dict[str, str]:
+    """Return the hooks that config.yaml says, by input and output; none where there is no such file."""
+    path = folder / CONFIGURATION
+    if not path.is_file():
+        return {}
+    said = contents_of(path, MOST_DECLARATION).decode("utf-8", "replace")
+    return {found[1]: found[2] for found in HOOK.finditer(said)}
+
+
+def _place(hook: str | None, layer: int) -> str | None:
+    return None if hook is None else f"blocks.{layer}.{hook}"

@@ -1,0 +1,96 @@
+"""SAEs that SAELens itself made and saved: an engine's features and reconstructions beside SAELens's own on the same
+files. `make peers` installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Scale
+from tests.engine.added.adding import add
+from tests.engine.desk import Desk, desk_of, tokens
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("sae_lens") is None, reason="no SAELens here: make peers"),
+]
+PROMPT, FEATURES = tokens(12), 48
+NORMED = ("none", "layer_norm", "constant_norm_rescale")
+FORMS: list[tuple[str, dict[str, Any]]] = [
+    *(("standard", {"normalize_activations": one}) for one in NORMED),
+    ("standard", {"apply_b_dec_to_input": False}),
+    *(("jumprelu", {"normalize_activations": one}) for one in NORMED),
+    ("jumprelu", {"apply_b_dec_to_input": False}),
+    ("topk", {"k": 5}),
+    ("topk", {"k": 5, "rescale_acts_by_decoder_norm": True}),
+    *(("gated", {"normalize_activations": one}) for one in NORMED),
+]
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = desk_of("llama")
+    desk.open()
+    yield desk
+    desk.close_all()
+    for module in desk.ask(ask.ListAddedModules()).modules:
+        desk.ask(ask.RemoveModule(name=module.name))
+
+
+def drawn(architecture: str, width: int, **options: Any) -> Any:
+    """Return SAELens's own module with random numbers, about a third of whose features are active."""
+    from sae_lens.registry import get_sae_class
+
+    kind, config = get_sae_class(architecture)
+    made = kind(config(d_in=width, d_sae=FEATURES, **options))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            scale = width**-0.5 if name.startswith("W_") else 0.2
+            parameter.copy_(torch.randn_like(parameter) * scale)
+            if name == "threshold":
+                parameter.abs_()
+    return made.eval().requires_grad_(False)
+
+
+def saved(made: Any, folder: Path) -> Path:
+    made.save_model(str(folder))
+    return folder
+
+
+def features_and_residual(desk: Desk) -> tuple[Tensor, Tensor]:
+    """Stop where the features are read."""
+    desk.stop_at("sae.4")
+    desk.run(PROMPT)
+    return desk.value("sae.4"), desk.value("resid_post.4")
+
+
+@pytest.mark.parametrize(("architecture", "options"), FORMS, ids=str)
+def test_features_are_saelenss(desk: Desk, tmp_path: Path, architecture: str, options: dict[str, Any]) -> None:
+    theirs = drawn(architecture, desk.engine.anatomy.hidden_size, **options)
+    add(desk, saved(theirs, tmp_path))
+    features, residual = features_and_residual(desk)
+    plain = theirs.encode(residual)
+    assert 0 < (plain > 0).sum() < plain.numel()
+    assert torch.equal(features > 0, plain > 0)
+    torch.testing.assert_close(features, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("architecture", "options"), FORMS, ids=str)
+def test_a_spliced_reconstruction_is_saelenss(
+    desk: Desk, tmp_path: Path, architecture: str, options: dict[str, Any]
+) -> None:
+    theirs = drawn(architecture, desk.engine.anatomy.hidden_size, **options)
+    add(desk, saved(theirs, tmp_path), error_term=False)
+    _, residual = features_and_residual(desk)
+    reconstructed = theirs(residual)
+    desk.edit(Scale(factor=1.0))
+    torch.testing.assert_close(desk.value("resid_post.4"), reconstructed, rtol=1e-5, atol=1e-5)
+    assert float((reconstructed - residual).abs().max()) > 0.1

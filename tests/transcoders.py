@@ -1,0 +1,65 @@
+"""Folders of transcoders as circuit-tracer writes them, and what they compute, in plain torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+FEATURES = 24
+Tensors = dict[str, Tensor]
+CONFIG = 'model_kind: {kind}\nfeature_input_hook: "mlp.hook_in"  # read\nfeature_output_hook: mlp.hook_out\n'
+
+
+def drawn(width: int, *, features: int = FEATURES, later: int = 0, skip: bool = False, seed: int = 0) -> Tensors:
+    """Return random tensors of one layer, as circuit-tracer has them; with `later` of a cross-layer transcoder."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int, scale: float = 1.0) -> Tensor:
+        return scale * torch.randn(shape, generator=generator)
+
+    decoders = (later,) if later else ()
+    tensors = {
+        "W_enc": random(features, width, scale=width**-0.5),
+        "b_enc": random(features, scale=0.2) - 0.2,
+        "W_dec": random(features, *decoders, width, scale=width**-0.5),
+        "b_dec": random(width, scale=0.1),
+    }
+    return tensors | ({"W_skip": random(width, width, scale=0.3 * width**-0.5)} if skip else {})
+
+
+def set_saved(folder: Path, layers: dict[int, Tensors], *, config: bool = True) -> Path:
+    """Write a transcoder of each layer, as circuit-tracer's `TranscoderSet` does, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for layer, tensors in layers.items():
+        save_file(tensors, folder / f"layer_{layer}.safetensors")
+    if config:
+        (folder / "config.yaml").write_text(CONFIG.format(kind="transcoder_set"))
+    return folder
+
+
+def across_saved(folder: Path, layers: dict[int, Tensors], *, config: bool = True) -> Path:
+    """Write a cross-layer transcoder, as circuit-tracer's does, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for layer, tensors in layers.items():
+        named = {f"{name}_{layer}": tensor for name, tensor in tensors.items()}
+        save_file({f"W_dec_{layer}": named.pop(f"W_dec_{layer}")}, folder / f"W_dec_{layer}.safetensors")
+        save_file(named, folder / f"W_enc_{layer}.safetensors")
+    if config:
+        (folder / "config.yaml").write_text(CONFIG.format(kind="cross_layer_transcoder"))
+    return folder
+
+
+def drawn_across(width: int, layers: int) -> dict[int, Tensors]:
+    """Return random tensors of every layer of a cross-layer transcoder."""
+    return {layer: drawn(width, later=layers - layer, seed=layer) for layer in range(layers)}
+
+
+def encode(x_TD: Tensor, tensors: Tensors) -> Tensor:
+    """Return the features by the formula of the papers."""
+    before = x_TD @ tensors["W_enc"].T + tensors["b_enc"]
+    if "threshold" in tensors:
+        return torch.where(before > tensors["threshold"], before.relu(), torch.zeros(()))
+    return before.relu()
