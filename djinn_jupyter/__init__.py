@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.paths import path as path
+    from djinn_jupyter.client.pruning import acdc as acdc
     from djinn_jupyter.client.reproducing import reproduce as reproduce
     from djinn_jupyter.client.reproduction import Reproduction as Reproduction
     from djinn_jupyter.client.scoring import Losses as Losses
@@ -65,6 +66,7 @@ _HOMES = {
     "sweep": "client.sweeping",
     "path": "client.paths",
     "attribute": "client.attributing",
+    "acdc": "client.pruning",
     "auroc": "client.circuits",
     "circuit": "client.circuits",
     "circuit_curve": "client.circuits",

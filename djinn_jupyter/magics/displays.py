@@ -16,6 +16,8 @@ VIEW_OF: Final = {
     ("djinn_jupyter.client.heads", "HeadPatterns"): "patterns_view",
     ("djinn_jupyter.client.attribution", "Attribution"): "attribution_view",
     ("djinn_jupyter.client.edges", "Edges"): "edges_view",
+    ("djinn_jupyter.client.circuits", "Circuit"): "circuit_view",
+    ("djinn_jupyter.client.circuits", "CircuitCurve"): "curve_view",
 }
 
 

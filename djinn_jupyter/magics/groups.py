@@ -10,6 +10,7 @@ from djinn_jupyter.magics.attributing import AttributingMagics
 from djinn_jupyter.magics.branching import BranchingMagics
 from djinn_jupyter.magics.breaking import BreakingMagics
 from djinn_jupyter.magics.changing import ChangingMagics
+from djinn_jupyter.magics.circuits import CircuitMagics
 from djinn_jupyter.magics.collecting import CollectingMagics
 from djinn_jupyter.magics.debugging import DebuggingMagics
 from djinn_jupyter.magics.direct import DirectMagics
@@ -38,6 +39,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     PathMagics,
     AttributingMagics,
     EdgeMagics,
+    CircuitMagics,
     DirectMagics,
     ReproducingMagics,
     HeadsMagics,

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from djinn_jupyter.client import (
         attributing,
         batches,
+        circuits,
         direct,
         doses,
         edges,
         paths,
+        pruning,
         reproducing,
         splicing,
         stops,
@@ -33,6 +35,7 @@ else:
 
     attributing = _Lazy("djinn_jupyter.client.attributing")
     batches = _Lazy("djinn_jupyter.client.batches")
+    circuits = _Lazy("djinn_jupyter.client.circuits")
     direct = _Lazy("djinn_jupyter.client.direct")
     doses = _Lazy("djinn_jupyter.client.doses")
     edges = _Lazy("djinn_jupyter.client.edges")
@@ -40,6 +43,7 @@ else:
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
     paths = _Lazy("djinn_jupyter.client.paths")
+    pruning = _Lazy("djinn_jupyter.client.pruning")
     reproducing = _Lazy("djinn_jupyter.client.reproducing")
     splicing = _Lazy("djinn_jupyter.client.splicing")
     stops = _Lazy("djinn_jupyter.client.stops")
@@ -53,6 +57,7 @@ else:
 __all__ = [
     "attributing",
     "batches",
+    "circuits",
     "direct",
     "doses",
     "edges",
@@ -60,6 +65,7 @@ __all__ = [
     "logs",
     "naming",
     "paths",
+    "pruning",
     "reproducing",
     "requests",
     "spelling",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from djinn_jupyter.widgets.added import adapter_line, added_line
 from djinn_jupyter.widgets.attribution import attribution_view
+from djinn_jupyter.widgets.circuit import circuit_view, curve_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
@@ -37,7 +38,8 @@ from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
     "ROWS", "DiffSide", "Look", "View",
-    "adapter_line", "added_line", "armed", "attribution_view", "checkpoints_view", "collected_lines",
+    "adapter_line", "added_line", "armed", "attribution_view", "checkpoints_view", "circuit_view", "collected_lines",
+    "curve_view",
     "loss_lines", "progress_line_view",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",

@@ -1,11 +1,13 @@
-"""The engine double's edges: scored by their place."""
+"""The engine double's edges, scored by their place, and its circuits, as faithful as they are large."""
 
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
+from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.wire import nouns, replies, requests
-from djinn_jupyter.wire.edges import EdgeRecipe
+from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
 from tests.magics.swept import PROVENANCE
 from tests.widgets.edged import edges_attributed
 
@@ -20,3 +22,16 @@ class Edged:
         reply = msgspec.structs.replace(reply, method=request.method)
         made = EdgeRecipe(asked=meant, attention=None, by=PROVENANCE)
         return msgspec.structs.replace(reply, made=made, steps=request.steps)
+
+    def _runcircuits(self, request: requests.RunCircuits) -> replies.Reply:
+        scored = edges_attributed(metric=request.metric)
+        edges = int((~np.isnan(to_numpy(scored.scores))).sum())
+        return replies.CircuitsRun(
+            metric=request.metric,
+            writers=scored.writers,
+            readers=scored.readers,
+            values=tuple(-1.0 + 3.0 * len(one) / edges for one in request.circuits),
+            corrupted=-1.0,
+            clean=2.0,
+            made=CircuitRecipe(asked=request, attention=None, by=PROVENANCE),
+        )

@@ -6,7 +6,7 @@ import numpy as np
 
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
-from tests.widgets import edged, samples, trees
+from tests.widgets import circuits, edged, samples, trees
 
 LONG = tuple(f" w{i}" for i in range(60))
 LATER = (*samples.PROMPT, " Paris", ".")
@@ -64,6 +64,8 @@ def all_cards() -> dict[str, View]:
     held = samples.session("rome", state="paused", stopped_at="resid_post.4", step=0, breakpoints=(point,), holder=None)
     return {
         "edges": views.edges_view(edged.found(), top=6),
+        "circuit": views.circuit_view(circuits.circuit()),
+        "circuits": views.curve_view(circuits.curve()),
         "tree": views.tree_view(trees.branches(), present="zeroed"),
         "stop": views.stop_view(samples.paused(), value=wide, lens=rows),
         "stop, edited": views.stop_view(edited_stop, value=wide, effect=samples.effect()),

@@ -1,0 +1,48 @@
+"""The card of a circuit: the edges that are kept, with the faithfulness and its interval; and the card of a curve."""
+
+from __future__ import annotations
+
+from djinn_jupyter.widgets.circuit import circuit_view, curve_view
+from djinn_jupyter.widgets.graph import MIME
+from tests.widgets import circuits
+
+
+def test_the_graph_has_the_kept_edges_and_the_facts_the_faithfulness_with_its_interval() -> None:
+    circuit = circuits.circuit()
+    view = circuit_view(circuit)
+    assert view.drawn is not None
+    graph = view.drawn[1]
+    assert [(one["writer"], one["reader"]) for one in graph["edges"]] == circuit.edges
+    assert (graph["kind"], graph["how"], graph["session"]) == ("circuit", "the largest scores, 2 pairs", None)
+    assert graph["model"] == circuit.made[0].by.model
+    assert circuit.interval is not None
+    low, high = circuit.interval
+    assert f"faithfulness: 65.0%, {low:.1%} to {high:.1%} (95% by 1,000 resamples of 2 pairs)" in view.plain
+    assert f"edges: 9 of {circuit.of} kept; all others carry the corrupted line" in view.plain
+    assert "circuit: 0.950" in view.plain
+    assert view.html.count("<tr>") == 1 + 9 + 5
+
+
+def test_of_one_pair_there_is_no_interval_and_a_click_stops_its_session() -> None:
+    view = circuit_view(circuits.circuit(shares=(0.5,)), top=4)
+    assert "faithfulness: 50.0%; an interval needs several pairs" in view.plain
+    assert "9 of 46 kept; the 4 largest are shown" in view.plain
+    graph = view._repr_mimebundle_()[MIME]
+    assert (graph["engine"], graph["session"], len(graph["edges"])) == ("demo-1", "work/paris.ipynb", 4)
+
+
+def test_a_circuit_without_edges_draws_none() -> None:
+    view = circuit_view(circuits.circuit(0))
+    assert view.drawn is None
+    assert "0 of 46 kept" in view.plain
+
+
+def test_a_curve_has_a_row_for_each_size_and_the_areas() -> None:
+    curve = circuits.curve()
+    view = curve_view(curve)
+    rows = [line.split() for line in view.plain.splitlines()[2:5]]
+    assert [row[:3] for row in rows] == [["10.0%", "5", "20.0%"], ["20.0%", "9", "65.0%"], ["100.0%", "46", "100.0%"]]
+    assert f"CPR: {curve.cpr:.3f}" in view.plain
+    assert f"CMD: {curve.cmd:.3f}" in view.plain
+    assert view.html.count("<img") == 1
+    assert "10.0% 20.0%" in view.html
