@@ -45,13 +45,17 @@ def strongest(scores: Grid, count: int) -> tuple[int, ...]:
 
 
 def confirmed(
-    engine: RemoteEngine, scores: Grid, cells: tuple[int, ...], on_progress: OnProgress | None = None
+    engine: RemoteEngine,
+    scores: Grid,
+    cells: tuple[int, ...],
+    on_progress: OnProgress | None = None,
+    beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return an attribution with these cells computed by an exact sweep of the same lines, edit and metrics. An
     interrupt keeps what was computed. Raises SweepEnded, which has the scores, where the sweep fails."""
     made = [_exact(one.made, cells) for one in scores.replies if one.made is not None]
     try:
-        exact = swept_again(engine, made, scores, on_progress)
+        exact = swept_again(engine, made, scores, on_progress, beside)
     except DjinnError as error:
         part = error.grid.replies if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) else ()
         said = f"The attribution is whole, and the sweep that was to confirm it ended: {error}"

@@ -138,13 +138,21 @@ def swept(
     several: bool,
     on_progress: OnProgress | None,
     so_far: Grid | None,
+    beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
+    engines = engines_of_one_model(engine, beside)
     asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far)
-    return _swept_lines([engine], asked, corrupted, clean)
+    return _swept_lines(engines, asked, corrupted, clean)
 
 
-def swept_again(engine: RemoteEngine, made: Sequence[Recipe], before: Grid, on_progress: OnProgress | None) -> Grid:
+def swept_again(
+    engine: RemoteEngine,
+    made: Sequence[Recipe],
+    before: Grid,
+    on_progress: OnProgress | None,
+    beside: Sequence[RemoteEngine] = (),
+) -> Grid:
     """Return the grid of the sweeps that made `before`, computed anew from its first cell on."""
 
     def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
@@ -155,7 +163,7 @@ def swept_again(engine: RemoteEngine, made: Sequence[Recipe], before: Grid, on_p
 
     lines = [(one.asked.corrupted, one.asked.clean) for one in made]
     if before.paired:
-        return _swept_pairs([engine], lines, sweep_of_a_pair)
+        return _swept_pairs(engines_of_one_model(engine, beside), lines, sweep_of_a_pair)
     return sweep_of_a_pair(engine, 0).of(*lines[0])
 
 
