@@ -119,11 +119,8 @@ def wire_ts() -> dict[str, str]:
         "moving": [*_interfaces(moving)],
         "passes": [*_interfaces(passes)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
-        "replies": [
-            _interface(replies.Failed),
-            *_interfaces(replies, but=replies.EventBase),
-            _union("WireReply", typing.get_args(replies.Reply)),
-        ],
+        "replies": [_interface(replies.Failed), *_interfaces(replies, but=replies.EventBase)],
+        "reply": [_union("WireReply", typing.get_args(replies.Reply))],
         "events": [
             *(_interface(kind) for kind in typing.get_args(replies.Event)),
             _union("WireEvent", typing.get_args(replies.Event)),

@@ -35,6 +35,7 @@ export * from './moving';
 export * from './passes';
 export * from './collecting';
 export * from './replies';
+export * from './reply';
 export * from './events';
 export * from './messages';
 export * from './answers';

@@ -12,7 +12,7 @@ import {
 
 import {
   WireReply,
-} from './replies';
+} from './reply';
 
 import {
   WireEvent,

@@ -6,17 +6,6 @@ import {
 } from './values';
 
 import {
-  People,
-} from './people';
-
-import {
-  Dropped,
-  InPieces,
-  PieceRead,
-  PieceTaken,
-} from './pieces';
-
-import {
   RuleDescription,
 } from './rules';
 
@@ -36,90 +25,6 @@ import {
   EffectReading,
   Influences,
 } from './readings';
-
-import {
-  Swapped,
-  WeightsMoved,
-} from './swapping';
-
-import {
-  Closed,
-  Described,
-  Detached,
-  Opened,
-} from './opening';
-
-import {
-  Departed,
-  Pong,
-  Welcome,
-} from './greeting';
-
-import {
-  Listening,
-} from './listening';
-
-import {
-  WatchRead,
-  Watching,
-} from './watches';
-
-import {
-  Attributed,
-} from './attribution';
-
-import {
-  CheckpointSaved,
-  Checkpoints,
-} from './checkpoints';
-
-import {
-  MetricsRead,
-  Swept,
-} from './sweeps';
-
-import {
-  CircuitsRun,
-  EdgesAttributed,
-} from './edges';
-
-import {
-  AdapterAdded,
-  Adapters,
-} from './adapters';
-
-import {
-  AddedModules,
-  ModuleAdded,
-} from './added_modules';
-
-import {
-  Copies,
-  WeightRead,
-} from './weights';
-
-import {
-  HeadsRead,
-} from './heads';
-
-import {
-  Scored,
-} from './scoring';
-
-import {
-  MoveSettled,
-  ProvenanceRead,
-  SentAway,
-} from './moving';
-
-import {
-  Inspected,
-  PassRead,
-} from './passes';
-
-import {
-  Collected,
-} from './collecting';
 
 /** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
 export interface Failed {
@@ -340,63 +245,3 @@ export interface Noted {
   readonly reply: 'Noted';
   readonly not_kept: string | null;
 }
-
-export type WireReply =
-  | Failed
-  | Welcome
-  | Departed
-  | Pong
-  | Listening
-  | Modules
-  | ModuleAdded
-  | AddedModules
-  | AdapterAdded
-  | Adapters
-  | WeightRead
-  | Tokenized
-  | Statistics
-  | Sessions
-  | People
-  | ShuttingDown
-  | Opened
-  | Described
-  | Detached
-  | Closed
-  | Pausing
-  | Paused
-  | Finished
-  | BreakpointSet
-  | Cleared
-  | Edited
-  | Effect
-  | Steered
-  | Inspected
-  | PassRead
-  | LensRead
-  | Attributed
-  | Swept
-  | EdgesAttributed
-  | CircuitsRun
-  | MetricsRead
-  | Collected
-  | Scored
-  | HeadsRead
-  | Evaluated
-  | Watching
-  | WatchRead
-  | Logits
-  | HistoryRead
-  | Tree
-  | Swapped
-  | WeightsMoved
-  | Copies
-  | CheckpointSaved
-  | Checkpoints
-  | ProvenanceRead
-  | SentAway
-  | MoveSettled
-  | Noted
-  | InPieces
-  | PieceRead
-  | Dropped
-  | PieceTaken;

@@ -1,0 +1,179 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  People,
+} from './people';
+
+import {
+  Dropped,
+  InPieces,
+  PieceRead,
+  PieceTaken,
+} from './pieces';
+
+import {
+  Swapped,
+  WeightsMoved,
+} from './swapping';
+
+import {
+  Closed,
+  Described,
+  Detached,
+  Opened,
+} from './opening';
+
+import {
+  Departed,
+  Pong,
+  Welcome,
+} from './greeting';
+
+import {
+  Listening,
+} from './listening';
+
+import {
+  WatchRead,
+  Watching,
+} from './watches';
+
+import {
+  Attributed,
+} from './attribution';
+
+import {
+  CheckpointSaved,
+  Checkpoints,
+} from './checkpoints';
+
+import {
+  MetricsRead,
+  Swept,
+} from './sweeps';
+
+import {
+  CircuitsRun,
+  EdgesAttributed,
+} from './edges';
+
+import {
+  AdapterAdded,
+  Adapters,
+} from './adapters';
+
+import {
+  AddedModules,
+  ModuleAdded,
+} from './added_modules';
+
+import {
+  Copies,
+  WeightRead,
+} from './weights';
+
+import {
+  HeadsRead,
+} from './heads';
+
+import {
+  Scored,
+} from './scoring';
+
+import {
+  MoveSettled,
+  ProvenanceRead,
+  SentAway,
+} from './moving';
+
+import {
+  Inspected,
+  PassRead,
+} from './passes';
+
+import {
+  Collected,
+} from './collecting';
+
+import {
+  BreakpointSet,
+  Cleared,
+  Edited,
+  Effect,
+  Evaluated,
+  Failed,
+  Finished,
+  HistoryRead,
+  LensRead,
+  Logits,
+  Modules,
+  Noted,
+  Paused,
+  Pausing,
+  Sessions,
+  ShuttingDown,
+  Statistics,
+  Steered,
+  Tokenized,
+  Tree,
+} from './replies';
+
+export type WireReply =
+  | Failed
+  | Welcome
+  | Departed
+  | Pong
+  | Listening
+  | Modules
+  | ModuleAdded
+  | AddedModules
+  | AdapterAdded
+  | Adapters
+  | WeightRead
+  | Tokenized
+  | Statistics
+  | Sessions
+  | People
+  | ShuttingDown
+  | Opened
+  | Described
+  | Detached
+  | Closed
+  | Pausing
+  | Paused
+  | Finished
+  | BreakpointSet
+  | Cleared
+  | Edited
+  | Effect
+  | Steered
+  | Inspected
+  | PassRead
+  | LensRead
+  | Attributed
+  | Swept
+  | EdgesAttributed
+  | CircuitsRun
+  | MetricsRead
+  | Collected
+  | Scored
+  | HeadsRead
+  | Evaluated
+  | Watching
+  | WatchRead
+  | Logits
+  | HistoryRead
+  | Tree
+  | Swapped
+  | WeightsMoved
+  | Copies
+  | CheckpointSaved
+  | Checkpoints
+  | ProvenanceRead
+  | SentAway
+  | MoveSettled
+  | Noted
+  | InPieces
+  | PieceRead
+  | Dropped
+  | PieceTaken;
