@@ -38,8 +38,8 @@ class Breakpoint:
         holds = self.condition.value
         if self.condition.same_for_all_positions:
             return site_value.positions[-1] if holds(scope) else None
-        for scope.row, position in enumerate(site_value.row_positions()):
-            if holds(scope):
+        for row, position in enumerate(site_value.row_positions()):
+            if holds(scope.stand_at(row)):
                 return position
         return None
 

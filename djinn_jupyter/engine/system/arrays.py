@@ -35,7 +35,7 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def handed_over(tensor: Tensor) -> Array:
-    """Return the values of a tensor that nobody changes from now on: in its own memory, where that is row-major and on
+    """Return the values of a tensor that is not written from now on: in its own memory, where that is row-major and on
     the host. Raises InvalidEdit for a dtype that the wire lacks."""
     host = tensor.detach().to("cpu").contiguous()
     if host.dtype not in _NAMES:

@@ -36,7 +36,7 @@ def rows_of(units: tuple[int, ...]) -> Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FeatureRows:
-    """What is computed of some features: their rows of the encoder, and what belongs to these."""
+    """The rows of some features in the encoder, and what belongs to these."""
 
     encoder_Dm: Tensor
     bias_m: Tensor
