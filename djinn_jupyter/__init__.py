@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
+    from djinn_jupyter.client.graphs import AttributionGraph as AttributionGraph
+    from djinn_jupyter.client.graphs import attribution_graph as attribution_graph
     from djinn_jupyter.client.grid import Grid as Grid
     from djinn_jupyter.client.heads import HeadPatterns as HeadPatterns
     from djinn_jupyter.client.heads import HeadScores as HeadScores
@@ -67,6 +69,7 @@ _HOMES = {
     "path": "client.paths",
     "attribute": "client.attributing",
     "acdc": "client.pruning",
+    "attribution_graph": "client.graphs",
     "auroc": "client.circuits",
     "circuit": "client.circuits",
     "circuit_curve": "client.circuits",
@@ -85,6 +88,7 @@ _HOMES = {
     "Reproduction": "client.reproduction",
     "Losses": "client.scoring",
     "Edges": "client.edges",
+    "AttributionGraph": "client.graphs",
     "Circuit": "client.circuits",
     "HeadScores": "client.heads",
     "HeadPatterns": "client.heads",

@@ -21,6 +21,7 @@ from djinn_jupyter.wire import (
     collecting,
     edges,
     edits,
+    graphs,
     greeting,
     heads,
     holdings,
@@ -65,7 +66,7 @@ PROTOCOL = """/** The digest of the messages that this page knows; the server's 
 export const PROTOCOL = '%s';
 """
 RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
-IN_REPLIES = (sweeps.Sweep, edges.AttributeEdges, edges.RunCircuits)  # requests that a reply holds
+IN_REPLIES = (sweeps.Sweep, edges.AttributeEdges, edges.RunCircuits, graphs.MakeGraph)  # requests that a reply holds
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),
@@ -110,6 +111,7 @@ def wire_ts() -> dict[str, str]:
             _union("SweptEdit", typing.get_args(sweeps.SweptEdit)),
         ],
         "edges": [*_aliases(edges), *_interfaces(edges)],
+        "graphs": [*_interfaces(graphs)],
         "module_form": [*_aliases(module_form), *_interfaces(module_form)],
         "adapters": [*_interfaces(adapters)],
         "added_modules": [*_interfaces(added_modules)],

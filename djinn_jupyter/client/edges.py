@@ -24,6 +24,7 @@ from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeMethod, EdgeRecipe
+from djinn_jupyter.wire.graphs import GraphRecipe
 from djinn_jupyter.wire.replies import EdgesAttributed
 from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
 
@@ -224,7 +225,7 @@ def scored(channel: Channel, request: ask.AttributeEdges, made: EdgeRecipe | Non
 
 
 @contextmanager
-def session_like(channel: Channel, kind: str, made: EdgeRecipe | CircuitRecipe | None) -> Iterator[str]:
+def session_like(channel: Channel, kind: str, made: EdgeRecipe | CircuitRecipe | GraphRecipe | None) -> Iterator[str]:
     """Open a session for the time of one piece of work, which computes as that did whose recipe this is."""
     with temporary_session(channel, kind) as name:
         session = RemoteSession(channel, name)

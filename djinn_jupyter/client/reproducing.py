@@ -11,6 +11,8 @@ from djinn_jupyter.client.circuits import Circuit
 from djinn_jupyter.client.edge_files import CIRCUIT, EDGES
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.graph_files import GRAPH
+from djinn_jupyter.client.graphs import AttributionGraph
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.heads import HeadPatterns, HeadScores
 from djinn_jupyter.client.interrupts import interruptible
@@ -28,6 +30,7 @@ MEASUREMENTS: Final = (
     (PATTERNS, HeadPatterns),
     (EDGES, Edges),
     (CIRCUIT, Circuit),
+    (GRAPH, AttributionGraph),
 )
 SHARED: Final = (
     'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
@@ -37,8 +40,8 @@ SHARED: Final = (
 @typed
 def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnProgress | None = None) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
-    `dj.attribute`), losses, head scores, patterns, edges or a circuit; or the file of one. The engine may be another
-    one, of another day.
+    `dj.attribute`), losses, head scores, patterns, edges, a circuit or an attribution graph; or the file of one. The
+    engine may be another one, of another day.
 
     In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same
     cells share each pass as then, unless a pass takes too long here or finds less memory; where they do not, bits may
@@ -63,7 +66,7 @@ def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnProgress |
         if isinstance(kept, Measurement):
             return _measured(engine, kept)
     raise UsageError(
-        "Grids, losses, head scores, patterns, edges and circuits are computed again; "
+        "Grids, losses, head scores, patterns, edges, circuits and attribution graphs are computed again; "
         f"{shown(result)} is none of these."
     )
 

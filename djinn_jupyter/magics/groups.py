@@ -15,6 +15,7 @@ from djinn_jupyter.magics.collecting import CollectingMagics
 from djinn_jupyter.magics.debugging import DebuggingMagics
 from djinn_jupyter.magics.direct import DirectMagics
 from djinn_jupyter.magics.edges import EdgeMagics
+from djinn_jupyter.magics.graphs import GraphMagics
 from djinn_jupyter.magics.heads import HeadsMagics
 from djinn_jupyter.magics.keeping import KeepingMagics
 from djinn_jupyter.magics.loading import LoadingMagics
@@ -40,6 +41,7 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     AttributingMagics,
     EdgeMagics,
     CircuitMagics,
+    GraphMagics,
     DirectMagics,
     ReproducingMagics,
     HeadsMagics,

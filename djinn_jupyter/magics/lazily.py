@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         direct,
         doses,
         edges,
+        graphs,
         paths,
         pruning,
         reproducing,
@@ -39,6 +40,7 @@ else:
     direct = _Lazy("djinn_jupyter.client.direct")
     doses = _Lazy("djinn_jupyter.client.doses")
     edges = _Lazy("djinn_jupyter.client.edges")
+    graphs = _Lazy("djinn_jupyter.client.graphs")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
@@ -61,6 +63,7 @@ __all__ = [
     "direct",
     "doses",
     "edges",
+    "graphs",
     "live_memory",
     "logs",
     "naming",

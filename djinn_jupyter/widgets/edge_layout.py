@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,6 +44,7 @@ class Node:
     x: float
     y: float
     ports: tuple[Port, ...] = ()
+    when: str | None = None  # the condition of a breakpoint there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,20 @@ class _Slot:
 def laid_out(edges: Sequence[tuple[str, str]], shared: Collection[int] = ()) -> EdgeLayout:
     """Return the layout of these edges (writer, reader). In the layers `shared` several heads read one head of keys and
     values, which is a node of its own."""
-    ends = [(_node(writer, shared), _node(reader, shared)) for writer, reader in edges]
+    names = {_node(name, shared): name for pair in edges for name in pair}
+    return laid_out_by(
+        edges,
+        lambda name: _node(name, shared),
+        lambda key, x, y: _drawn(names[key], key, x, y, shared),
+    )
+
+
+def laid_out_by(
+    edges: Sequence[tuple[str, str]], key_of: Callable[[str], Key], drawn: Callable[[Key, float, float], Node]
+) -> EdgeLayout:
+    """Return the layout of edges between nodes of any kind: `key_of` says the row of a name and its order there, and
+    `drawn` makes the node of a key at its middle and upper side."""
+    ends = [(key_of(writer), key_of(reader)) for writer, reader in edges]
     keys = sorted({key for pair in ends for key in pair})
     rows = {depth: row for row, depth in enumerate(sorted({depth for depth, _ in keys}))}
     nodes = {key: _Slot(rows[key[0]], key, NODE) for key in keys}
@@ -86,9 +100,8 @@ def laid_out(edges: Sequence[tuple[str, str]], shared: Collection[int] = ()) -> 
     slots = _rows(nodes.values(), chains, len(rows))
     _place(slots, max(LEAST, max((_wide(row) for row in slots), default=0) + 2 * MARGIN))
     width = _crop(slots)
-    names = {_node(name, shared): name for pair in edges for name in pair}
     return EdgeLayout(
-        nodes=tuple(_drawn(names[key], key, slot, shared) for key, slot in nodes.items()),
+        nodes=tuple(drawn(key, round(slot.x, 1), _top(slot.row)) for key, slot in nodes.items()),
         ways=tuple(_ways(edges, chains)),
         width=width,
         height=round(_top(len(rows) - 1) + HEIGHT + MARGIN) if rows else 2 * MARGIN,
@@ -106,10 +119,10 @@ def _node(name: str, shared: Collection[int]) -> Key:
     return 1 + 2 * layer, int(found["head"]) + (SHARED if layer in shared and point in ("k", "v") else 0)
 
 
-def _drawn(name: str, key: Key, slot: _Slot, shared: Collection[int]) -> Node:
-    site, x = _site(name, key), round(slot.x, 1)
+def _drawn(name: str, key: Key, x: float, y: float, shared: Collection[int]) -> Node:
+    site = _site(name, key)
     ports = tuple(Port(label=label, site=read, x=round(x + at, 1)) for label, read, at in _read(site, shared))
-    return Node(label=_label(name, key), site=site, x=x, y=_top(slot.row), ports=ports)
+    return Node(label=_label(name, key), site=site, x=x, y=y, ports=ports)
 
 
 def _read(site: str, shared: Collection[int]) -> list[tuple[str, str, int]]:

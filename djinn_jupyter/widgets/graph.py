@@ -25,8 +25,8 @@ THIN, THICK = 1.0, 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """An edge as it is drawn: its ends by name, the `site` at which a breakpoint stops it, and its way as the `d` of
-    an SVG path. `exact` is empty where the edge was not patched."""
+    """An edge as it is drawn: its ends by name, the `site` at which a breakpoint stops it, with the condition `when`,
+    and its way as the `d` of an SVG path. `exact` is empty where the edge was not patched."""
 
     writer: str
     reader: str
@@ -34,6 +34,7 @@ class Edge:
     score: float
     path: str
     exact: str = ""
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class EdgeGraph:
                     "writer": edge.writer,
                     "reader": edge.reader,
                     "site": edge.site,
+                    "when": edge.when,
                     "score": edge.score,
                     "text": figure(edge.score),
                     "exact": edge.exact,
@@ -122,7 +124,7 @@ def graph_view(graph: EdgeGraph, *, title: str) -> View:
 
 def _node(node: Node) -> dict[str, Any]:
     ports = [{"label": one.label, "site": one.site, "x": one.x} for one in node.ports]
-    return {"label": node.label, "site": node.site, "x": node.x, "y": node.y, "ports": ports}
+    return {"label": node.label, "site": node.site, "when": node.when, "x": node.x, "y": node.y, "ports": ports}
 
 
 def _picture(graph: EdgeGraph) -> Html:

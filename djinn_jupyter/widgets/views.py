@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from djinn_jupyter.widgets.added import adapter_line, added_line
 from djinn_jupyter.widgets.attribution import attribution_view
+from djinn_jupyter.widgets.attribution_graph import attribution_graph_view
 from djinn_jupyter.widgets.circuit import circuit_view, curve_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
@@ -38,8 +39,8 @@ from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
     "ROWS", "DiffSide", "Look", "View",
-    "adapter_line", "added_line", "armed", "attribution_view", "checkpoints_view", "circuit_view", "collected_lines",
-    "curve_view",
+    "adapter_line", "added_line", "armed", "attribution_graph_view", "attribution_view", "checkpoints_view",
+    "circuit_view", "collected_lines", "curve_view",
     "loss_lines", "progress_line_view",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",

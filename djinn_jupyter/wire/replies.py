@@ -9,6 +9,7 @@ from djinn_jupyter.wire import (
     checkpoints,
     collecting,
     edges,
+    graphs,
     greeting,
     heads,
     listening,
@@ -64,6 +65,7 @@ PassRead = passes.PassRead
 Inspected = passes.Inspected
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
+GraphMade = graphs.GraphMade
 CircuitsRun = edges.CircuitsRun
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
@@ -296,6 +298,7 @@ Reply = (
     | Attributed
     | Swept
     | EdgesAttributed
+    | GraphMade
     | CircuitsRun
     | MetricsRead
     | Collected

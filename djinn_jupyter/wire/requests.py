@@ -25,12 +25,11 @@
     ApplyEdit / RevertEdits     Edited / Paused
     MeasureEffect               Effect
     Steer / Unsteer             Steered / Cleared
-    EnableRule                  Steered
-    EnableEdit                  Paused
+    EnableRule / EnableEdit     Steered / Paused
     Inspect / ReadPass          Inspected / PassRead
     Lens                        LensRead
     Attribute                   Attributed
-    AttributeEdges              EdgesAttributed
+    AttributeEdges / MakeGraph  EdgesAttributed / GraphMade
     RunCircuits                 CircuitsRun
     Sweep / Score / ReadHeads   Swept / Scored / HeadsRead
     Collect                     Collected, when the shard is on the disk
@@ -38,8 +37,7 @@
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
     ReadLogits / ReadMetrics    Logits / MetricsRead
-    ReadHistory                 History
-    ReadTree                    Tree
+    ReadHistory / ReadTree      History / Tree
     Describe                    Described
     SetAttention / Share        Described
     SwapOut / SwapIn            Swapped, when the bytes have moved
@@ -47,8 +45,7 @@
     Sleep / Wake                WeightsMoved
     ReadCopies                  Copies
     SaveCheckpoint              CheckpointSaved
-    RestoreCheckpoint           Opened
-    ListCheckpoints             Checkpoints
+    RestoreCheckpoint / ListCheckpoints  Opened / Checkpoints
     DropCheckpoint              Cleared
     AcceptRecomputed            Described
     ReadProvenance              ProvenanceRead
@@ -72,6 +69,7 @@ from djinn_jupyter.wire import (
     checkpoints,
     collecting,
     edges,
+    graphs,
     greeting,
     heads,
     interventions,
@@ -139,6 +137,7 @@ ReadPass = passes.ReadPass
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
+MakeGraph = graphs.MakeGraph
 RunCircuits = edges.RunCircuits
 Sweep = sweeps.Sweep
 ReadMetrics = sweeps.ReadMetrics
@@ -367,6 +366,7 @@ Request = (
     | Attribute
     | Sweep
     | AttributeEdges
+    | MakeGraph
     | RunCircuits
     | Collect
     | Score

@@ -70,7 +70,7 @@ export interface IDjinn extends IObservableDisposable {
   swap(place: Place, direction: 'out' | 'in'): Promise<void>;
   acceptRecomputed(place: Place): Promise<void>;
 
-  setBreakpoint(place: Place, site: string): Promise<void>;
+  setBreakpoint(place: Place, site: string, when?: string | null): Promise<void>;
   /** Rejects with `RequestRefused`, for a form that shows the sentence itself. */
   addBreakpoint(place: Place, wanted: IDjinn.Wanted): Promise<BreakpointDescription>;
   /** Give a breakpoint another condition; its hits are counted anew. One that is refused stays. Rejects as above. */

@@ -77,6 +77,33 @@ test('a click on an edge sets a breakpoint at its reader, in the session that it
   expect(screen.getByLabelText(ROW).getAttribute('aria-pressed')).toBe('true');
 });
 
+test('a feature is stopped at its position, and a second click takes that breakpoint away', async () => {
+  const feature = {
+    label: '7 @3',
+    site: 'tc.1[7]',
+    when: 'position == 3',
+    x: 100,
+    y: 72,
+    ports: []
+  };
+  const { channel, has } = shown({ ...GRAPH, nodes: [feature], edges: [] });
+  await has(session('a', { stop: STOP, breakpoints: [breakpoint(2, 'tc.1[7]')] }));
+  const node = screen.getByLabelText('Breakpoint at tc.1[7] when position == 3');
+  expect(node.getAttribute('aria-pressed')).toBe('false');
+  await settled(() => fireEvent.click(node));
+  const at = { session: 'a', site: 'tc.1[7]', when: 'position == 3', once: false };
+  expect(channel.asked[0].request).toEqual({ request: 'SetBreakpoint', ...at });
+  const set = { ...breakpoint(3, 'tc.1[7]'), when: 'position == 3' };
+  await has(session('a', { stop: STOP, breakpoints: [set] }));
+  expect(node.getAttribute('aria-pressed')).toBe('true');
+  await settled(() => fireEvent.click(node));
+  expect(channel.asked[1].request).toEqual({
+    request: 'ClearBreakpoints',
+    session: 'a',
+    sites: ['3']
+  });
+});
+
 test('a second click takes the breakpoint away, by its number', async () => {
   const { channel, has } = shown(GRAPH);
   await has(session('a', { stop: STOP, breakpoints: [breakpoint(3, 'v.0[1]')] }));

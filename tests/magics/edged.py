@@ -1,4 +1,4 @@
-"""The engine double's edges, scored by their place, and its circuits, as faithful as they are large."""
+"""The engine double's edges, scored by their place, its circuits, as faithful as they are large, and its graphs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
+from tests.magics.graphed import Graphed
 from tests.magics.swept import PROVENANCE
 from tests.widgets.edged import edges_attributed
 
 
-class Edged:
+class Edged(Graphed):
     sessions: dict[str, nouns.SessionDescription]
 
     def _attributeedges(self, request: requests.AttributeEdges) -> replies.Reply:

@@ -242,6 +242,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.AddAdapter,
         ask.Sweep,
         ask.AttributeEdges,
+        ask.MakeGraph,
         ask.RunCircuits,
         ask.Collect,
         ask.Score,

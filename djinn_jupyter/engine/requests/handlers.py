@@ -15,6 +15,7 @@ from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilD
 from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
 from djinn_jupyter.engine.requests.edges import EdgeRequests
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
+from djinn_jupyter.engine.requests.graphs import GraphRequests
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.heads import HeadRequests
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
@@ -49,6 +50,7 @@ HANDLED_BY: Final = (
     AttributionRequests,
     SweepRequests,
     EdgeRequests,
+    GraphRequests,
     CollectionRequests,
     ScoreRequests,
     HeadRequests,
@@ -92,6 +94,7 @@ def request_handlers(
         AttributionRequests(sessions, runtime),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
         EdgeRequests(sessions, runtime, Workspace(budget, "edges"), persistence),
+        GraphRequests(sessions, runtime, Workspace(budget, "graphs"), persistence),
         CollectionRequests(sessions, runtime, Workspace(budget, "collections"), persistence, until),
         ScoreRequests(sessions, runtime, Workspace(budget, "losses"), persistence),
         HeadRequests(sessions, runtime, Workspace(budget, "heads"), persistence),

@@ -53,6 +53,7 @@ WRITING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
         ask.SetAttention,
         ask.Sweep,
         ask.AttributeEdges,
+        ask.MakeGraph,
         ask.RunCircuits,
         ask.Score,
         ask.ReadHeads,

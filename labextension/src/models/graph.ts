@@ -6,27 +6,34 @@ import { same } from './choice';
 /** What the widgets of the kernel write under this type. */
 export const GRAPH_TYPE = 'application/vnd.djinn.edges+json';
 
-/** A place on the upper side of a node where edges come in; without a label where the node has no other. */
-export interface GraphPort {
-  readonly label: string;
+/** Where a click sets a breakpoint, and under which condition. */
+export interface Stop {
   readonly site: string;
+  readonly when?: string | null;
+}
+
+/** A breakpoint as it is named. */
+export function stopAt({ site, when }: Stop): string {
+  return when ? `${site} when ${when}` : site;
+}
+
+/** A place on the upper side of a node where edges come in; without a label where the node has no other. */
+export interface GraphPort extends Stop {
+  readonly label: string;
   readonly x: number;
 }
 
-export interface GraphNode {
+export interface GraphNode extends Stop {
   readonly label: string;
-  readonly site: string;
   /** Its middle, and its upper side. */
   readonly x: number;
   readonly y: number;
   readonly ports: readonly GraphPort[];
 }
 
-export interface GraphEdge {
+export interface GraphEdge extends Stop {
   readonly writer: string;
   readonly reader: string;
-  /** Where a breakpoint stops it. */
-  readonly site: string;
   readonly score: number;
   readonly text: string;
   /** The exact change, empty where the edge was not patched. */

@@ -9,9 +9,11 @@ import {
   GraphEdge,
   GraphNode,
   GraphPort,
+  Stop,
   graphsOf,
   nameOf,
   placeOf,
+  stopAt,
   targetOf
 } from '../models/graph';
 import { same } from '../models/choice';
@@ -65,7 +67,7 @@ export function Edges(props: PanelProps): React.JSX.Element {
 interface Stopping {
   readonly place: Place | null;
   readonly set: ReadonlyMap<string, number>;
-  readonly toggle: (site: string) => void;
+  readonly toggle: (stop: Stop) => void;
 }
 
 export function EdgeGraph({ graph, service, trans }: GraphProps): React.JSX.Element {
@@ -74,15 +76,18 @@ export function EdgeGraph({ graph, service, trans }: GraphProps): React.JSX.Elem
   const { live, chosen } = useModel(service);
   const place = targetOf(graph, live, chosen);
   const set = new Map(
-    find(live, place)?.described.breakpoints.map(({ site, number }) => [site, number])
+    find(live, place)?.described.breakpoints.flatMap(({ site, when, number }) => [
+      [site, number] as const,
+      [stopAt({ site, when }), number] as const
+    ])
   );
   const stopping: Stopping = {
     place,
     set,
-    toggle: site => {
+    toggle: stop => {
       if (place !== null) {
-        ask(site);
-        void toggled(service, place, site, set.get(site));
+        ask(stopAt(stop));
+        void toggled(service, place, stop, set.get(stopAt(stop)));
       }
     }
   };
@@ -103,19 +108,19 @@ export function EdgeGraph({ graph, service, trans }: GraphProps): React.JSX.Elem
   );
 }
 
-function about(site: string): string {
-  return `breakpoint at ${site}`;
+function about(stop: string): string {
+  return `breakpoint at ${stop}`;
 }
 
 function toggled(
   service: IDjinn,
   place: Place,
-  site: string,
+  stop: Stop,
   number: number | undefined
 ): Promise<void> {
   return number === undefined
-    ? service.setBreakpoint(place, site)
-    : service.clearBreakpoints(place, [number], about(site));
+    ? service.setBreakpoint(place, stop.site, stop.when ?? null)
+    : service.clearBreakpoints(place, [number], about(stopAt(stop)));
 }
 
 /** What the graph was read from, and what a click on it does or has done. */
@@ -203,7 +208,7 @@ function Way(
       className={classes.join(' ')}
       onMouseEnter={() => light(index)}
       onMouseLeave={() => light(null)}
-      onClick={stopping.place ? () => stopping.toggle(edge.site) : undefined}
+      onClick={stopping.place ? () => stopping.toggle(edge) : undefined}
     >
       <path d={edge.path} strokeWidth={edge.thickness} />
       <path className="djinn-Way-wide" d={edge.path}>
@@ -213,18 +218,19 @@ function Way(
   );
 }
 
-function named({ writer, reader, text, site }: GraphEdge, trans: Trans): string {
-  return trans.__('%1 to %2: %3. Breakpoint at %4', writer, reader, text, site);
+function named(edge: GraphEdge, trans: Trans): string {
+  const { writer, reader, text } = edge;
+  return trans.__('%1 to %2: %3. Breakpoint at %4', writer, reader, text, stopAt(edge));
 }
 
 function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Element {
   const { graph, node, stopping, trans } = props;
   const [width, height] = graph.box;
-  const isSet = stopping.set.has(node.site);
+  const isSet = stopping.set.has(stopAt(node));
   const within = node.ports.filter(({ site }) => site !== node.site && stopping.set.has(site));
   const named = node.ports.filter(({ label }) => label);
   const left = node.x - width / 2;
-  const act = (): void => stopping.toggle(node.site);
+  const act = (): void => stopping.toggle(node);
   return (
     <g
       className={`djinn-Box${isSet ? ' djinn-mod-set' : within.length ? ' djinn-mod-within' : ''}`}
@@ -266,9 +272,9 @@ function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Elemen
 }
 
 /** The breakpoint that a click on a node sets, and those that there are where edges come in. */
-function spelled({ site }: GraphNode, within: readonly GraphPort[], trans: Trans): string {
+function spelled(node: GraphNode, within: readonly GraphPort[], trans: Trans): string {
   return [
-    trans.__('Breakpoint at %1', site),
+    trans.__('Breakpoint at %1', stopAt(node)),
     ...within.map(port => trans.__('there is one at %1', port.site))
   ].join(', ');
 }
@@ -300,14 +306,14 @@ function Table({ graph, stopping, lit, light, trans }: DrawnProps): React.JSX.El
           >
             <td>
               <button
-                className={`djinn-Graph-dot${stopping.set.has(edge.site) ? ' djinn-mod-set' : ''}`}
+                className={`djinn-Graph-dot${stopping.set.has(stopAt(edge)) ? ' djinn-mod-set' : ''}`}
                 aria-label={named(edge, trans)}
-                title={trans.__('Breakpoint at %1', edge.site)}
-                aria-pressed={stopping.set.has(edge.site)}
+                title={trans.__('Breakpoint at %1', stopAt(edge))}
+                aria-pressed={stopping.set.has(stopAt(edge))}
                 disabled={!stopping.place}
                 onFocus={() => light(index)}
                 onBlur={() => light(null)}
-                onClick={() => stopping.toggle(edge.site)}
+                onClick={() => stopping.toggle(edge)}
               />
             </td>
             <td className="djinn-mono">{edge.writer}</td>

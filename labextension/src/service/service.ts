@@ -2,6 +2,7 @@
 
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { stopAt } from '../models/graph';
 import { NOTHING, Place, find, follows, reduce } from '../models/live';
 import { DjinnModel } from '../models/model';
 import { aboutStop } from '../models/refusals';
@@ -144,15 +145,19 @@ export class DjinnService implements IDjinn {
     await this.sendRequest<'Close'>(engine, { request: 'Close', session, force });
   }
 
-  setBreakpoint(place: Place, site: string): Promise<void> {
+  setBreakpoint(place: Place, site: string, when: string | null = null): Promise<void> {
     const { session } = place;
-    return this._attempts.attempt<'SetBreakpoint'>(place, `breakpoint at ${site}`, {
-      request: 'SetBreakpoint',
-      session,
-      site,
-      when: null,
-      once: false
-    });
+    return this._attempts.attempt<'SetBreakpoint'>(
+      place,
+      `breakpoint at ${stopAt({ site, when })}`,
+      {
+        request: 'SetBreakpoint',
+        session,
+        site,
+        when,
+        once: false
+      }
+    );
   }
 
   async addBreakpoint(place: Place, wanted: IDjinn.Wanted): Promise<BreakpointDescription> {

@@ -25,6 +25,7 @@ export * from './provenance';
 export * from './circumstances';
 export * from './sweeps';
 export * from './edges';
+export * from './graphs';
 export * from './module_form';
 export * from './adapters';
 export * from './added_modules';

@@ -58,6 +58,10 @@ import {
 } from './edges';
 
 import {
+  GraphMade,
+} from './graphs';
+
+import {
   AdapterAdded,
   Adapters,
 } from './adapters';
@@ -153,6 +157,7 @@ export type WireReply =
   | Attributed
   | Swept
   | EdgesAttributed
+  | GraphMade
   | CircuitsRun
   | MetricsRead
   | Collected

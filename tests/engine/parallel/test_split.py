@@ -309,6 +309,7 @@ REFUSED: dict[str, Callable[[Desk], Any]] = {
     "Collect": lambda d: d.ask(
         ask.Collect(session="a", folder="/x", shard=0, first=0, last=True, prompts=(PROMPT,), sites=("z.1",))
     ),
+    "MakeGraph": lambda d: d.ask(ask.MakeGraph(session="a", line=PROMPT, module="tc")),
     "Sleep": lambda d: d.ask(ask.Sleep()),
     "SetAttention": lambda d: d.ask(ask.SetAttention(session="a", attention="eager")),
 }

@@ -1,0 +1,90 @@
+"""Attribution graphs: check a request and begin its job. The session is empty: only its memory is used."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+
+from djinn_jupyter.engine.gradients.active_features import dictionary_of
+from djinn_jupyter.engine.gradients.graphing import GraphMaking
+from djinn_jupyter.engine.gradients.slopes import require_slopes
+from djinn_jupyter.engine.gradients.trial import Trials
+from djinn_jupyter.engine.model.hooks.layout import PositionLayout
+from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.line_sources import LineSources
+from djinn_jupyter.engine.requests.lines import require_empty
+from djinn_jupyter.engine.requests.origin import origin
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.added_modules import AddedModule
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.sweeps.metric import Metric
+from djinn_jupyter.engine.sweeps.workspace import Workspace
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.graphs import GraphMade, GraphRecipe
+from djinn_jupyter.wire.nouns import AttentionName
+
+
+class GraphRequests:
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence, self._lines = persistence, LineSources(sessions, runtime)
+        self._trials = Trials()
+
+    @handles(ask.MakeGraph, whole_layers=True, wakes_weights=True, changes=False)
+    def make_graph(self, request: ask.MakeGraph, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "attribution graph", "dj.attribution_graph")
+        stop = None
+        if isinstance(request.line, str):
+            named = self._sessions.find(request.line)
+            session.attend(named.attention or session.attention)
+            session.adapt(named.adapter or session.adapter)
+            stop = named.standing
+        tokens, notes = self._lines.tokens(request.line)
+        metric, modules = self._metric(request.metric), self._modules(request.module, holder)
+        made = GraphRecipe(
+            asked=msgspec.structs.replace(request, session="graph", line=tokens),
+            modules=tuple((str(one.site), one.identity.digest) for one in modules),
+            attention=msgspec.convert(session.attention, AttentionName | None),
+            adapter=None if session.adapter is None else session.adapter.identity,
+            by=origin(self._persistence.identity, self._runtime.description),
+        )
+        making = GraphMaking(self._runtime.of(session), session, tokens, modules, metric, request)
+        return _told(making.steps(self._workspace, self._trials), notes=notes, stop=stop, made=made)
+
+    def _metric(self, text: str | None) -> Metric | None:
+        if text is None:
+            return None
+        [metric] = self._lines.metrics((text,)).each
+        require_slopes(metric)
+        return metric
+
+    def _modules(self, name: str, holder: Holder) -> list[AddedModule]:
+        """Return the transcoders of that name. Raises UnknownSite where there are none, and UsageError for those of
+        which no graph is made."""
+        mine = self._runtime.modules.table.of(holder.person)
+        found = [one for one in mine if one.identity.name == name]
+        if not found:
+            there = ", ".join(dict.fromkeys(one.identity.name for one in mine)) or "none"
+            raise UnknownSite(
+                f"There are no added modules named {name!r}; there are: {there}. Add transcoders by "
+                "engine.add_transcoders (%djinn_add_transcoders) first."
+            )
+        for one in found:
+            dictionary_of(one)
+            point = self._runtime.resolve(one.at)
+            if point.boundary is not None or not isinstance(point.layout, PositionLayout) or point.heads is not None:
+                raise UsageError(f"{one.site} reads {one.at}; a graph goes through transcoders that read mlp_in.")
+        return found
+
+
+def _told(steps: Generator[Blocked | None, None, GraphMade], notes: tuple[str, ...], **told: object) -> Steps:
+    """Return the reply of `steps` with what else it tells."""
+    reply = yield from steps
+    return msgspec.structs.replace(reply, notes=(*notes, *reply.notes), **told)
