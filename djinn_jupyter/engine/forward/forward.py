@@ -26,6 +26,7 @@ from djinn_jupyter.engine.forward.pass_controller import (
     PassController,
     SavedStates,
 )
+from djinn_jupyter.engine.forward.passed_over import passed_over
 from djinn_jupyter.engine.forward.plan import Plan
 from djinn_jupyter.engine.interventions.site_value import Lens
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
@@ -236,6 +237,7 @@ class Forward:
         caught = self._catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
         with (
             self._attending(),
+            self._passed_over(frame),
             self.weights.passing(alone=alone),
             self._by_graphs(frame, taps, cache) as run_layer,
             self.gates.entered(controller, run_layer),
@@ -249,6 +251,13 @@ class Forward:
                     changed = controller.meet(tap, logits)
                     logits = logits if changed is None else changed
         return logits
+
+    def _passed_over(self, frame: Frame) -> AbstractContextManager[None]:
+        """Return the context in which the module of the frame's stop is not run again. Where ranks compute it together,
+        and where it may hold states, it is."""
+        if self.split or self.geometry.recurrent_state_bytes:
+            return nullcontext()
+        return passed_over(frame, self.anatomy)
 
     def _by_graphs(
         self, frame: Frame, taps: Sequence[Tap], cache: PagedCache

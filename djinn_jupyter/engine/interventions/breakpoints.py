@@ -39,7 +39,7 @@ class Breakpoint:
         if self.condition.same_for_all_positions:
             return site_value.positions[-1] if holds(scope) else None
         for row, position in enumerate(site_value.row_positions()):
-            if holds(scope.stand_at(row)):
+            if holds(scope.stand_at(row) if row else scope):
                 return position
         return None
 
