@@ -157,20 +157,25 @@ def given_by_name(described: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_least(described: type, given: Mapping[str, Any]) -> None:
-    """Raise UsageError where a setting is below its least value; a NaN is not at least anything."""
+    """Raise UsageError where a setting is below its least value, or breaks its rule; a NaN is not at least anything."""
     for one in settings_of(described):
         least, value = one.described.least, given.get(one.name)
         if least is not None and value is not None and not value >= least:
             raise UsageError(f"{one.name} is at least {least}; it cannot be {value}.")
+        _require_kept(one, value)
 
 
 def check_rules(described: type, values: object) -> None:
     """Raise UsageError where an attribute breaks the rule of its setting, or is of a kind for which that cannot be
     asked."""
     for one in settings_of(described):
-        asked = getattr(values, one.name)
-        if one.described.rule is not None and asked is not None and not _keeps(one.described.rule, asked):
-            raise UsageError(f"{one.described.rule.words}; it cannot be {asked!r}.")
+        _require_kept(one, getattr(values, one.name))
+
+
+def _require_kept(setting: Setting, asked: Any) -> None:
+    rule = setting.described.rule
+    if rule is not None and asked is not None and not _keeps(rule, asked):
+        raise UsageError(f"{rule.words}; it cannot be {asked!r}.")
 
 
 def _keeps(rule: AllowedValues, asked: Any) -> bool:

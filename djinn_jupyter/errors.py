@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
 
 class DjinnError(Exception):
-    """Base of all errors of this package. The text is one sentence: what is wrong and what to do."""
+    """Base of all errors of this package. The text is one sentence: what is wrong and what to do. `request` is the id
+    of the request that it ended, by which `djinn log --request` finds what the engine did for it."""
+
+    request: str | None = None
 
     @property
     def code(self) -> str:

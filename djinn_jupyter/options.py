@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Final, TypedDict
 
-from djinn_jupyter.described import Description, settings_of
+from djinn_jupyter.described import AllowedValues, Description, settings_of
 from djinn_jupyter.errors import UsageError
+
+LOG_FORMATS: Final = ("text", "json")
+LOG_LEVELS: Final = ("debug", "info", "warning")
 
 
 class GivenOptions(TypedDict, total=False):
@@ -86,6 +89,22 @@ class GivenOptions(TypedDict, total=False):
     metrics: Annotated[
         str | None,
         Description("serve counts and bytes for Prometheus there, for all who reach that address", metavar="HOST:PORT"),
+    ]
+    log_format: Annotated[
+        str | None,
+        Description(
+            "json writes the log as an object a line, text (the default) for people (docs/logs.md)",
+            metavar="FORMAT",
+            rule=AllowedValues("log_format is text or json", lambda name: name in LOG_FORMATS),
+        ),
+    ]
+    log_level: Annotated[
+        str | None,
+        Description(
+            "debug, info (the default) or warning; debug tells of each turn and layer",
+            metavar="LEVEL",
+            rule=AllowedValues("log_level is debug, info or warning", lambda name: name in LOG_LEVELS),
+        ),
     ]
 
 
@@ -166,12 +185,15 @@ class SettledOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions:
-    """The service of the engine's process. `idle_seconds` applies only to the load that starts it."""
+    """The service of the engine's process. `idle_seconds` and the log's form and level apply only to the load that
+    starts it."""
 
     listen: str | None = None
     quota: str | None = None
     metrics: str | None = None
     idle_seconds: float | None = None
+    log_format: str | None = None
+    log_level: str | None = None
 
 
 def split_address(address: str) -> tuple[str, int]:

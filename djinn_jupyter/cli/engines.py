@@ -17,7 +17,7 @@ from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.afar import PORT
 from djinn_jupyter.client.engines.doctor import findings
 from djinn_jupyter.client.engines.keys import key_folder
-from djinn_jupyter.client.engines.logs import last_lines, log_of, logs
+from djinn_jupyter.client.engines.logs import FollowedLog, last_lines, lines_of_request, log_of, logs
 from djinn_jupyter.client.engines.registry import is_alive, registry_folder, running_engines
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.engines.versions import difference
@@ -50,6 +50,7 @@ def add_to(commands: Commands) -> None:
     log = commands.add_parser("log", help="what an engine wrote")
     log.add_argument("model", nargs="?", help="which; by default the one that wrote last")
     log.add_argument("-n", "--lines", type=int, default=40)
+    log.add_argument("--request", metavar="ID", help="all lines of a request, whose id its error told")
     log.set_defaults(command=_log)
     commands.add_parser("doctor", help="what is well here and what is not").set_defaults(command=_doctor)
 
@@ -81,11 +82,14 @@ def _serve(options: argparse.Namespace) -> int:
     assert engine.entry is not None  # of a process of this machine
     admitted = ", ".join(sorted(key_folder().allowed().values())) or "no one yet: `djinn key allow`"
     print(f"{engine!r} listens on {engine.entry.listens}. Admitted: {admitted}.", flush=True)
+    log = FollowedLog(log_of(engine.entry))
     try:
         while is_alive(engine.entry):
+            log.copy()
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         engine.stop(force=True)
+        log.copy()
         print("The engine has ended; its sessions come back with the next one.")
         return 0
     print("The engine has ended; see its log with `djinn log`.", file=sys.stderr)
@@ -225,6 +229,9 @@ def _stands(session: SessionDescription) -> str:
 def _log(options: argparse.Namespace) -> int:
     if options.lines < 1:
         raise UsageError("A log has at least one line to show: write djinn log -n 40.")
+    if options.request is not None:
+        print("\n".join(lines_of_request(_logs_of(options.model), options.request)))
+        return 0
     path = _log_of(options.model)
     print(f"{path}", file=sys.stderr)
     print(last_lines(path, options.lines))
@@ -237,10 +244,15 @@ def _log_of(model: str | None) -> Path:
     for entry in running_engines():
         if model is not None and _means(model, entry) and entry.log:
             return log_of(entry)
+    return _logs_of(model)[-1]
+
+
+def _logs_of(model: str | None) -> list[Path]:
+    """Return the logs whose names begin like the model's, the last written last. UsageError where there is none."""
     fitting = [log for log in logs() if model is None or log.name.startswith(Path(model).name)]
     if not fitting:
         raise UsageError(f"There is no log{f' of {model}' if model else ''} in {registry_folder()}.")
-    return fitting[-1]
+    return fitting
 
 
 def _doctor(options: argparse.Namespace) -> int:

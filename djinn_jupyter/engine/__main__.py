@@ -17,6 +17,7 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.described import add_flags, check_least, chosen, part_of
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.log.output import logging_to_standard_error
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.parent_pipe import end_with_parent
 from djinn_jupyter.engine.process.restart import Restarts
@@ -24,7 +25,7 @@ from djinn_jupyter.engine.system.allocator import keep_freed
 from djinn_jupyter.engine.system.collector import importing
 from djinn_jupyter.engine.system.descriptors import allow_all
 from djinn_jupyter.errors import ClaimLost, DjinnError, EngineBroken, MissingDependency, UsageError
-from djinn_jupyter.options import GivenOptions
+from djinn_jupyter.options import GivenOptions, short_name
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.registry import CLAIM_LOST_STATUS, Started, StartFailed
 
@@ -59,7 +60,13 @@ def _amount(text: str) -> int | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     launcher = LauncherPipe(options.launcher_pipe, lock=options.launcher_lock)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    name = short_name(options.model)
+    with logging_to_standard_error(form=options.log_format, level=options.log_level, engine=name, path=options.log):
+        return _ended(options, launcher)
+
+
+def _ended(options: argparse.Namespace, launcher: LauncherPipe) -> int:
+    """Serve until the end, and return the status of the process."""
     launcher.send(Started(pid=os.getpid()))
     try:
         run(options, launcher)

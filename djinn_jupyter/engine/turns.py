@@ -6,8 +6,12 @@ the upkeep and the look at the journal between two slices.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Final
 
+from djinn_jupyter.engine.log.lines import told
+from djinn_jupyter.engine.log.logged import WorkingOn
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.quotas import RequestQuotas
@@ -20,6 +24,10 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
+
+log = logging.getLogger(__name__)
+
+TURN: Final = told("turn")
 
 
 class Turns:
@@ -70,6 +78,11 @@ class Turns:
 
     def advance(self, job: Job) -> bool:
         """Run one slice of a job. Return False where it ended."""
+        with WorkingOn(job.logged_as):
+            return self._advance(job)
+
+    def _advance(self, job: Job) -> bool:
+        log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
             self._quotas.heed(job)
             with self._running_time.counted(job.asker):

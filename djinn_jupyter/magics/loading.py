@@ -14,6 +14,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import logs, naming, views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
 from djinn_jupyter.options import GivenOptions
+from djinn_jupyter.wire.log_files import with_older
 
 if TYPE_CHECKING:
     from djinn_jupyter.wire.nouns import SessionDescription
@@ -98,12 +99,20 @@ class LoadingMagics(Group):
         self.state.keep(args.keep, statistics)
         self.state.screen.show(views.status_view(engine.description, statistics, session, engine.added_modules()))
 
-    @verb(option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"))
+    @verb(
+        option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"),
+        option("--request", metavar="ID", help="all lines of a request, whose id its error told"),
+    )
     def djinn_log(self, args: Namespace) -> None:
-        """The last lines of the engine's log."""
+        """The last lines of the engine's log, or those of a request."""
         entry = self.state.engine.entry
+        if entry is not None and entry.is_afar:
+            raise UsageError(f"The log of this engine is on {entry.place}: its user reads it there, with `djinn log`.")
         if entry is None or entry.log is None:
             raise UsageError("This engine writes no log file.")
+        if args.request is not None:
+            found = logs.lines_of_request(with_older(logs.log_of(entry)), args.request)
+            return self.state.screen.say("\n".join(found))
         if args.lines < 1:
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
         self.state.screen.say(logs.last_lines(logs.log_of(entry), args.lines))

@@ -15,9 +15,10 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, no_var_expan
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
-from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
 from djinn_jupyter.magics.lazily import naming, spelling
 from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.traces import asked_by
 
 if TYPE_CHECKING:
     from djinn_jupyter.magics.kernel_state import KernelState
@@ -99,9 +100,11 @@ def verb(
         @functools.wraps(method)
         def magic(self: Group, line: str, *body: str) -> None:
             try:
-                method(self, reader(made.parser, line), *body)
+                with asked_by(f"%{method.__name__}"):
+                    method(self, reader(made.parser, line), *body)
             except DjinnError as error:
-                raise OneLine(as_typed(made.parser, " ".join(str(error).split()))) from None
+                said = as_typed(made.parser, " ".join(str(error).split()))
+                raise OneLine(f"{said}{_where_logged(error)}") from None
             except OneLine as error:  # argparse's own
                 raise OneLine(_in_words(made.parser, str(error))) from None
             except KeyboardInterrupt as broken:
@@ -116,6 +119,13 @@ def verb(
         return no_var_expand(made) if literal else made
 
     return decorate
+
+
+def _where_logged(error: DjinnError) -> str:
+    """Return where to read on about a request that failed in the engine. One that was refused was told why."""
+    if error.request is None or isinstance(error, UsageError | IllegalMove):
+        return ""
+    return f" (request {error.request}: %djinn_log --request {error.request})"
 
 
 def phrase(words: Sequence[str] | None) -> str | None:

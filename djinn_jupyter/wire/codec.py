@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from djinn_jupyter.wire.pieces import MOST_FRAMES
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import sendable
+from djinn_jupyter.wire.traces import ASKED_BY, TRACEPARENT, Trace
 
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
@@ -38,12 +39,20 @@ WireFrame = bytes | memoryview
 Body = TypeVar("Body")
 
 
-class Envelope(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Envelope(
+    msgspec.Struct, Generic[Body], frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A message with the number by which its answer finds the asker, or of an event, by which a client says what it has
-    heard."""
+    heard. A request names its trace (wire/traces.py), for the log of the engine."""
 
     id: int
     body: Body
+    traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT, max_length=64)] = ""
+    asked_by: Annotated[str, msgspec.Meta(pattern=ASKED_BY, max_length=64)] = ""
+
+    @property
+    def trace(self) -> Trace:
+        return Trace.read(self.traceparent, self.asked_by)
 
 
 class ArrayHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,8 +82,9 @@ class _FrameReader:
         return Array(dtype=header.dtype, shape=header.shape, data=self.frames[header.frame])
 
 
-def encode(number: int, body: Request | Reply) -> list[WireFrame]:
+def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> list[WireFrame]:
     """Return the frames of a request or reply. Raises NotEncodable and MessageTooLarge."""
+    traceparent, asked_by = ("", "") if trace is None else (trace.traceparent, trace.asked_by)
     arrays: list[WireFrame] = []
 
     def place(value: Any) -> Any:
@@ -84,7 +94,9 @@ def encode(number: int, body: Request | Reply) -> list[WireFrame]:
         raise NotImplementedError(f"{type(value)} does not cross the wire")
 
     with _sayable(body):
-        head = msgspec.msgpack.encode(Envelope(id=number, body=body), enc_hook=place)
+        head = msgspec.msgpack.encode(
+            Envelope(id=number, body=body, traceparent=traceparent, asked_by=asked_by), enc_hook=place
+        )
     frames = [head, *arrays]
     _check_sizes(frames)
     return frames
@@ -117,11 +129,11 @@ def encode_reply(number: int, reply: Reply) -> list[WireFrame]:
         return encode(number, Failed(code=error.code, message=sendable(str(error))))
 
 
-def encode_checked(number: int, request: Request) -> list[WireFrame]:
+def encode_checked(number: int, request: Request, trace: Trace | None = None) -> list[WireFrame]:
     """Return the frames as `encode` does. Raises UsageError where a field breaks its own limits: msgspec looks at them
     on reading only."""
     with _limits_in_words():
-        frames = encode(number, request)
+        frames = encode(number, request, trace)
         decode_request(frames)
     return frames
 

@@ -20,7 +20,6 @@ ENTRY_SUFFIX: Final = ".engine.json"
 LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds locked for as long as it lives
 LOCK_SUFFIX: Final = ".lock"
 SOCKET_FOLDER_PREFIX: Final = "djinn-"
-LOG_SUFFIX: Final = ".log"
 CLAIM_LOST_STATUS: Final = 3  # with which an engine ends whose sessions another one has taken over
 _ENDLESS: Final = 1.5e308  # in an entry, for infinity, which JSON has not: it would be null, an option left open
 

@@ -20,12 +20,15 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """The forking process, seen from a test."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors: Path | None = None) -> None:
+        """`errors` is the file that their standard error goes to, if another than that of the test."""
+        self._errors = None if errors is None else errors.open("ab")
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
         )
 
@@ -42,6 +45,8 @@ class Nursery:
         self._process.stdin.close()  # type: ignore[union-attr]
         self._process.wait(120)
         self._process.stdout.close()  # type: ignore[union-attr]
+        if self._errors is not None:
+            self._errors.close()
 
 
 def _serve() -> None:

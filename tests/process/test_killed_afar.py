@@ -4,6 +4,7 @@ what had no answer, which is done once. Processes, sockets, keys and the journal
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -26,6 +27,7 @@ from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.registry import Entry, Ready, decode_notice
+from djinn_jupyter.wire.traces import asked_by
 from tests.engine.added.adding import request
 from tests.engine.desk import tokens
 from tests.families import build
@@ -43,17 +45,22 @@ class Machine:
     """Another machine, with one engine at one port; it is killed and started again."""
 
     def __init__(self, model: Path) -> None:
-        self._model, self._nursery = model, Nursery()
+        self.log = model.with_name("engines.log")
+        self._model, self._nursery = model, Nursery(self.log)
         self._address = f"tcp://127.0.0.1:{free_port()}"
         self.afar = entry_at(read_address(self._address), "ada")
         self.here: Entry
 
     def start(self) -> None:
-        options = ("--model", str(self._model), "--dtype", "float32", "--device", computed_on())
+        options = ("--model", str(self._model), "--dtype", "float32", "--device", computed_on(), "--log-format", "json")
         (line,) = self._nursery.start(1, *options, "--listen", self._address)
         notice = decode_notice(line.encode())
         assert isinstance(notice, Ready), notice
         self.here = notice.entry
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what all its engines have logged."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def kill(self) -> None:
         os.kill(self.here.pid, signal.SIGKILL)
@@ -134,7 +141,8 @@ async def test_what_had_no_answer_is_done_once_by_the_killed_engine_or_the_next(
             await connection.ask(_of(change, "twin"))
         expected = await _finish(connection, "twin")
         relay.swallows_requests, relay.swallows_replies = not heard, heard
-        asked = [asyncio.ensure_future(connection.ask(change)) for change in CHANGES]
+        before = len(machine.lines())
+        asked = [asyncio.ensure_future(_asked(connection, change)) for change in CHANGES]
         if heard:
             await _until(lambda: _has_done_all(machine))
         else:
@@ -145,6 +153,7 @@ async def test_what_had_no_answer_is_done_once_by_the_killed_engine_or_the_next(
         await relay.mend()
         replies = await asyncio.wait_for(asyncio.gather(*asked), PATIENCE_SECONDS)
         assert [type(reply) for reply in replies] == [told.Edited, told.Steered, told.Opened, told.Closed]
+        _is_in_the_logs_of(2 if heard else 1, machine.lines()[before:])
         sessions = await _sessions(connection)
         assert sorted(sessions) == ["paris", "rome", "twin"]
         assert len(sessions["paris"].rules) == 1
@@ -205,6 +214,25 @@ def _gone(connection: Connection) -> int:
     """Return the bytes of the request on its way that the engine has."""
     progress = connection.uploads.progress
     return progress.done if progress is not None else 0
+
+
+async def _asked(connection: Connection, change: ask.Request) -> told.Reply:
+    with asked_by(f"%{type(change).__name__}"):
+        return await connection.ask(change)
+
+
+def _is_in_the_logs_of(engines: int, lines: list[dict[str, Any]]) -> None:
+    """Fail unless each change began once in each engine that it came to, with the same ids, and ended there."""
+    for change in CHANGES:
+        by = f"%{type(change).__name__}"
+        began = [line for line in lines if line["event"] == "request.began" and line.get("asked_by") == by]
+        ended = [line for line in lines if line["event"] == "request.ended" and line.get("asked_by") == by]
+        assert len(began) == len({line["pid"] for line in began}) == engines, began
+        assert [line.get("again", False) for line in began] == [False, True][-engines:], began
+        assert [line["pid"] for line in began] == [line["pid"] for line in ended]
+        assert {line["outcome"] for line in ended} <= {"Edited", "Steered", "Opened", "Closed"}
+        assert len({(line["trace_id"], line["span_id"]) for line in (*began, *ended)}) == 1
+        assert {line["person"] for line in began} == {"ada"}
 
 
 def _of(change: Any, session: str) -> Any:

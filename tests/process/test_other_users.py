@@ -19,7 +19,7 @@ from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.options import Identity
-from djinn_jupyter.wire.registry import LOG_SUFFIX
+from djinn_jupyter.wire.log_files import LOG_SUFFIX
 from tests.process.served import entry_for
 
 NOBODY = 65534

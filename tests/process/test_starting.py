@@ -19,7 +19,7 @@ from djinn_jupyter.client.engines import starting
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.errors import EngineStartFailed
-from djinn_jupyter.wire.registry import LOG_SUFFIX
+from djinn_jupyter.wire.log_files import LOG_SUFFIX
 from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]

@@ -11,7 +11,7 @@ from typing import Protocol
 from djinn_jupyter.client.connection.arrival import Arrival
 from djinn_jupyter.client.connection.line_rate import LineRate
 from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.errors import DjinnError, EngineError
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.pieces import DropPieces, InPieces
 from djinn_jupyter.wire.replies import Reply
@@ -90,10 +90,10 @@ class Arrivals:
             arrival.give_up()
         return {number: sent for number, (sent, _) in under_way.items()}
 
-    def lose(self, error: DjinnError) -> None:
-        """End all of them."""
+    def lose(self, sentence: str) -> None:
+        """End all of them, which no engine answers any more."""
         for sent in self.asked_again().values():
-            sent.answered(error)
+            sent.answered(EngineUnavailable(sentence))
 
     def _end(self, number: int, outcome: list[codec.WireFrame] | DjinnError) -> None:
         sent, arrival = self._under_way.pop(number)

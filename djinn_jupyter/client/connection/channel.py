@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -114,7 +115,8 @@ class SocketChannel:
         self._holder = holder
         self.unkept = Unkept()
         self._refused = False
-        self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
+        opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
+        self._connection = Context().run(thread.wait, opening)  # it outlives the magic that asks for it
         self._forget = note_attached(self._connection.entry)
         self._notice = LineNotice(entry.place, lambda: self.down_since)
         ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)

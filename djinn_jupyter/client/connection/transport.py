@@ -25,6 +25,7 @@ from djinn_jupyter.client.connection.line import Context, SocketLine
 from djinn_jupyter.client.connection.line_watch import LineWatch
 from djinn_jupyter.client.connection.road import Road, road_to
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
+from djinn_jupyter.client.connection.tracing import naming, trace_of
 from djinn_jupyter.client.connection.uploads import TAKEN_BACK, Uploads, goes_in_pieces
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.afar import as_told
@@ -126,7 +127,6 @@ class Connection:
     async def ask(self, request: Request) -> Reply:
         """Send a request and return the reply; a Failed reply is raised as the error that it stands for."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
         self.post(request, partial(settle, answer))
         return await answer
 
@@ -139,12 +139,12 @@ class Connection:
             answered(EngineUnavailable(self._lost))
             return number
         try:
-            frames = codec.encode_checked(number, request)
+            frames = codec.encode_checked(number, request, trace := trace_of(request))
         except DjinnError as error:
             answered(error)
             return number
         in_pieces = self._outlives_lines and goes_in_pieces(request, frames)
-        sent = self._pending[number] = Sent(frames, answered, in_pieces=in_pieces)
+        sent = self._pending[number] = Sent(frames, naming(trace, answered), in_pieces=in_pieces)
         if self.down_since is None:
             self._send_pending(number, sent)
         return number
@@ -238,7 +238,7 @@ class Connection:
         pending, self._pending = self._pending, {}
         for sent in pending.values():
             sent.answered(EngineUnavailable(self._lost))
-        self.arrivals.lose(EngineUnavailable(self._lost))
+        self.arrivals.lose(self._lost)
 
     def _take(self, received: list[zmq.Frame]) -> None:
         self._heard = asyncio.get_running_loop().time()

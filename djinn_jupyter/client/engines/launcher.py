@@ -23,10 +23,10 @@ from djinn_jupyter.described import words_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import AMOUNTS, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.host import require_supported_platform
+from djinn_jupyter.wire.log_files import LOG_BYTES, LOG_SUFFIX, rotate
 from djinn_jupyter.wire.own import open_own
-from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry
+from djinn_jupyter.wire.registry import LOCK_SUFFIX, Entry
 
-LOG_ROTATE_BYTES: Final = 5 * 2**20
 LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait with a time limit
 
 
@@ -84,8 +84,8 @@ def start_child(identity: Identity, arguments: list[str], *, told: StartCallback
 def _log(identity: Identity) -> Iterator[starting.Log]:
     """Open the log of the engines of an identity; a long one is begun anew."""
     path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
-    if path.exists() and path.stat().st_size > LOG_ROTATE_BYTES:
-        path.replace(path.with_suffix(".1" + LOG_SUFFIX))
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        rotate(path)
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         yield starting.Log(path, descriptor)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from djinn_jupyter.engine.forward import pass_log
 from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.other_attention import AttentionSwitch, anatomy_under
@@ -186,7 +187,7 @@ class Forward:
         controller = PassController(frame, plan, self.anatomy, cache, saved_states, self.lens_at, admit)
         undo = plan.undo()
         try:
-            logits = self._call(frame, controller, cache, alone)
+            logits = self._told(frame, controller, cache, alone)
         except Leave:
             if controller.left is None:
                 raise ModelRefused("The forward pass was left without a stop; this is a fault of djinn.") from None
@@ -220,6 +221,16 @@ class Forward:
         if frame.states is not None:
             cache.restore_all(frame.states)
         cache.enter(frame.committed)
+
+    def _told(self, frame: Frame, controller: PassController, cache: PagedCache, alone: bool) -> Tensor:
+        """Call the model's forward; the log tells in which layer it fails."""
+        try:
+            return self._call(frame, controller, cache, alone)
+        except Leave:
+            raise
+        except Exception as error:
+            pass_log.tell_failure(error, layer=controller.layer, step=frame.step)
+            raise
 
     def _call(self, frame: Frame, controller: PassController, cache: PagedCache, alone: bool) -> Tensor:
         tokens_1T = torch.tensor([frame.tokens], device=self.device)

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from djinn_jupyter.engine.forward import pass_log
 from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.forward.plan import Halt, Plan, TapPlan
 from djinn_jupyter.engine.interventions.change import Change
@@ -103,6 +104,12 @@ class PassController:
         self._kwargs: dict[str, Any] = {}
         self._handed = {given: frame.shared[given] for _, given in anatomy.handed if given in frame.shared}
         self._replaying = frame.inside
+        self._tells_layers = pass_log.tells_layers()
+
+    @property
+    def layer(self) -> int:
+        """The layer that runs, or that runs next."""
+        return max(0, self.boundary + self.layers_run)
 
     def taps(self) -> list[Tap]:
         """Return the taps within layers to catch: those of the plan and those with an override. Where several are on
@@ -151,6 +158,8 @@ class PassController:
 
     def has_run(self, layer: int, output: Any) -> None:
         self.layers_run += 1
+        if self._tells_layers:
+            pass_log.tell_layer(layer, step=self.frame.step)
         self._handed = {argument: output[slot] for slot, argument in self.anatomy.handed}
 
     def given(self) -> Mapping[int | str, Any]:
@@ -220,6 +229,7 @@ class PassController:
         if not changes:
             return raw
         raw = site_value.written()
+        pass_log.tell_rules(place.tap.site, len(changes))
         self._made[place.tap.site] = Override(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
         return raw
 
@@ -267,6 +277,7 @@ class PassController:
             start_states=start or None,
         ).read()
         self.left = Halted(frame=frame, hits=tuple(hits), layers_run=self.layers_run)
+        pass_log.tell_stop(tap.site, layer=boundary, step=frame.step, layers_run=self.layers_run)
         raise Leave
 
     def _kept_bytes(self, hidden: Tensor | None, raw: Tensor | None) -> int:

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.outbox import Outgoing
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
+from djinn_jupyter.engine.process.pending import PendingRequests
 from djinn_jupyter.engine.process.replies_in_pieces import RepliesInPieces
 from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.wire import codec
@@ -38,7 +39,7 @@ class Sender:
     def __init__(self, clients: ClientTable, admission: Admission, lines: Lines, queues: PeerQueues) -> None:
         self._clients, self._admission, self._lines, self._queues = clients, admission, lines, queues
         self.in_pieces = RepliesInPieces()
-        self.pending: set[tuple[bytes, int]] = set()
+        self.pending = PendingRequests()
         self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
         self.replies = self.dropped = self.unroutable = self.events = 0
 
@@ -101,7 +102,7 @@ class Sender:
         for client in clients:
             self._clients.dismiss(client)
             refusal = self._admission.refusal(self._lines.peer_of(client))
-            for number in self._give_up(client):
+            for number in self._give_up(client, refusal):
                 self.send_reply(client, number, refusal)
             self._admission.forget(self._lines.peer_of(client))
             self._forget(client)
@@ -120,6 +121,7 @@ class Sender:
     def end(self, last: Failed) -> None:
         """Answer what is pending."""
         for client, number in sorted(self.pending):
+            self.pending.end((client, number), last)
             self.send_reply(client, number, last)
 
     def _send_pending(self, outgoing: Outgoing) -> None:
@@ -132,7 +134,7 @@ class Sender:
         if key not in self.pending:
             log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
             return
-        self.pending.discard(key)
+        self.pending.end(key, outgoing.reply)
         self.send_reply(outgoing.peer, outgoing.number, outgoing.reply)
         if not self._clients.knows(outgoing.peer):
             self._forget(outgoing.peer)  # it has said Goodbye
@@ -164,12 +166,14 @@ class Sender:
         if not self._lines.outlives(client):
             self._clients.listeners.forget(client)
 
-    def _give_up(self, client: bytes) -> list[int]:
-        """Send no answer of the engine to what this client waits for. Return the numbers of these requests."""
-        given_up = {key for key in self.pending if key[0] == client}
-        self.pending -= given_up
-        self._given_up |= given_up
-        return sorted(number for _, number in given_up)
+    def _give_up(self, client: bytes, told: Failed | None = None) -> list[int]:
+        """Send no answer of the engine to what this client waits for: it is `told` this, or nothing. Return the numbers
+        of these requests."""
+        given_up = self.pending.of(client)
+        for key in given_up:
+            self.pending.end(key, told)
+        self._given_up.update(given_up)
+        return [number for _, number in given_up]
 
     def _admits(self, client: bytes) -> bool:
         return self._admission.admits(self._lines.peer_of(client))

@@ -19,11 +19,13 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
+from djinn_jupyter.engine.log.logged import WorkingOn
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
+from djinn_jupyter.engine.process.pending import logged_request
 from djinn_jupyter.engine.process.refusals import NOT_TAKEN, UNKNOWN, Refusals
 from djinn_jupyter.engine.process.requests_in_pieces import RequestsInPieces, no_quota
 from djinn_jupyter.engine.process.sender import Sender
@@ -274,11 +276,14 @@ class Service:
         if not isinstance(request, SMALL) and not self._queues.has_room(self._lines.peer_of(client)):
             return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
         self._requests += 1
-        self._sender.pending.add((client, envelope.id))
+        known_as = self._lines.known_as(client, envelope.id)
+        logged = logged_request(envelope, person, again=known_as is not None and known_as.again)
+        self._sender.pending.begin((client, envelope.id), logged, request)
         answer = self._answer_to(client, envelope.id)
         if isinstance(request, PieceRequest):
             return self._answer_piece(client, request, answer, person)
-        self._clients.receive(client, request, answer, person, self._lines.known_as(client, envelope.id))
+        with WorkingOn(logged):
+            self._clients.receive(client, request, answer, person, known_as)
         if isinstance(request, Ping):
             self._lines.confirm(client, request.answered)
         if isinstance(request, Hello) and request.heard is not None and request.engine == self._clients.engine:

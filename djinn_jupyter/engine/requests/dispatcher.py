@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from djinn_jupyter.engine.log.logged import WorkingOn
 from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.handles import Answered, RequestHandlers
@@ -61,6 +62,10 @@ class Dispatcher:
 
     def dispatch(self, queued: QueuedRequest) -> None:
         """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
+        with WorkingOn(queued.logged_as):
+            self._take(queued)
+
+    def _take(self, queued: QueuedRequest) -> None:
         session: Session | None = None
         try:
             if isinstance(queued.request, ask.SessionRequest):
@@ -242,13 +247,20 @@ class Dispatcher:
     def take_up(self, session: Session) -> None:
         """Work on a session's queued requests, which come before new mail."""
         while session in self._waiting:
-            queued = self._waiting.first(session)
-            try:
-                if not self._take_up_first(session):
+            with WorkingOn(self._waiting.first(session).logged_as):
+                if not self._could_take_up_first(session):
                     return
-                self._residency.room_changed()  # unless it is at work now, the session may be evicted
-            except Exception as error:  # noqa: BLE001  the request's edge
-                self._fail(queued, session, error)
+
+    def _could_take_up_first(self, session: Session) -> bool:
+        """Work on the first queued request, which is answered where that fails. False where it stays queued."""
+        queued = self._waiting.first(session)
+        try:
+            if not self._take_up_first(session):
+                return False
+            self._residency.room_changed()  # unless it is at work now, the session may be evicted
+        except Exception as error:  # noqa: BLE001  the request's edge
+            self._fail(queued, session, error)
+        return True
 
     def _take_up_first(self, session: Session) -> bool:
         """Work on the first queued request. False where it stays queued."""

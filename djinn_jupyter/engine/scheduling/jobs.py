@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from djinn_jupyter.engine.log.logged import LoggedRequest
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import (
@@ -40,6 +41,11 @@ class Job:
     def asker(self) -> str | None:
         """The person whose key asked for it, else the one whose session it is; None for the engine's own user."""
         return person_of(self.session.name) if self.for_request is None else self.for_request.holder.person
+
+    @property
+    def logged_as(self) -> LoggedRequest | None:
+        """The request that it is done for, as the log knows it."""
+        return None if self.for_request is None else self.for_request.logged_as
 
     @property
     def waits(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
+from djinn_jupyter.engine.log.logged import LoggedRequest, present
 from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens
 from djinn_jupyter.engine.session.answered import RequestId
@@ -30,7 +31,7 @@ class Holder:
 class QueuedRequest:
     """A queued request with its sender and the callback for its reply. `reply` may be called from the engine's thread
     only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile. One that
-    may come again is `known_as` the same then."""
+    may come again is `known_as` the same then. The log knows it as `logged_as`, where it came over the wire."""
 
     request: Request
     holder: Holder
@@ -38,6 +39,7 @@ class QueuedRequest:
     answered: bool = False
     tokens: PendingTokens | None = None
     known_as: RequestId | None = None
+    logged_as: LoggedRequest | None = field(default_factory=present)
 
     @property
     def unread(self) -> bool:

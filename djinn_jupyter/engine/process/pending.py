@@ -1,0 +1,109 @@
+"""The requests that wait for their reply, each with a line in the log when it comes and one when it is answered. Called
+from the thread of the service.
+
+    request.began    its ids, its verb, whose it is and for which session
+    request.ended    the same, its outcome (the reply, or the error's class), how long it took, and the site
+
+Nothing of what was asked or answered is told: no text, token or value, and no message of an error, which may quote
+them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from djinn_jupyter.engine.log.lines import told
+from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
+from djinn_jupyter.engine.process.persons import named_by
+from djinn_jupyter.wire.codec import Envelope
+from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.naming import of_person, person_of
+from djinn_jupyter.wire.pieces import PieceRequest
+from djinn_jupyter.wire.replies import Edited, Failed, Paused, Reply
+from djinn_jupyter.wire.requests import Listen, ListSessions, Note, Ping, ReadStatistics, Request, Unlisten
+
+log = logging.getLogger(__name__)
+
+Key = tuple[bytes, int]
+BY_THEMSELVES: Final = Ping | Listen | Unlisten | Note | ReadStatistics | ListSessions | PieceRequest
+"""Requests that notebooks and sidebars make again and again unasked: lines of the level debug."""
+GONE: Final = "Gone"  # the outcome for a client whose connection is another's now: it hears none
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    logged: LoggedRequest
+    level: int
+    at: float
+
+
+class PendingRequests:
+    """By client and number."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun: dict[Key, Begun] = {}
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._begun
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(tuple(self._begun))
+
+    def begin(self, key: Key, logged: LoggedRequest, request: Request) -> None:
+        level = logging.DEBUG if isinstance(request, BY_THEMSELVES) else logging.INFO
+        self._begun[key] = Begun(logged, level, self._clock())
+        if log.isEnabledFor(level):
+            with WorkingOn(logged):
+                again = {"again": True} if logged.again else {}
+                log.log(level, "%s began", logged.verb, extra=told("request.began", **again))
+
+    def end(self, key: Key, reply: Reply | None) -> None:
+        """Note the reply that a request gets; None where no one is there to hear it."""
+        begun = self._begun.pop(key)
+        if log.isEnabledFor(begun.level):
+            outcome, site, seconds = _outcome(reply), _site(reply), round(self._clock() - begun.at, 6)
+            extra = told("request.ended", outcome=outcome, seconds=seconds, **({"site": site} if site else {}))
+            with WorkingOn(begun.logged):
+                at = f" at {site}" if site else ""
+                log.log(begun.level, "%s ended: %s%s, %.6g s", begun.logged.verb, outcome, at, seconds, extra=extra)
+
+    def of(self, client: bytes) -> list[Key]:
+        return sorted(key for key in self._begun if key[0] == client)
+
+
+def logged_request(envelope: Envelope[Request], person: str | None, *, again: bool) -> LoggedRequest:
+    """Return what the log tells of a request."""
+    named = named_by(envelope.body)
+    return LoggedRequest(
+        trace=envelope.trace,
+        verb=type(envelope.body).__name__,
+        person=person,
+        session=None if named is None else _shown(named, person),
+        again=again,
+    )
+
+
+def _shown(session: str, person: str | None) -> str:
+    """Return a session's name with its person's; of one that is a notebook's path the notebook's name."""
+    owner = person_of(session) or person
+    if owner is None:
+        return label(session)
+    return of_person(owner, label(session.removeprefix(of_person(owner, ""))))
+
+
+def _outcome(reply: Reply | None) -> str:
+    if reply is None:
+        return GONE
+    return reply.code if isinstance(reply, Failed) else type(reply).__name__
+
+
+def _site(reply: Reply | None) -> str | None:
+    return reply.site if isinstance(reply, Paused | Edited) else None

@@ -1,0 +1,229 @@
+"""The log of a live engine: each request on the wire's own list begins and ends in it once, with its ids and its
+outcome, and nothing of the work is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines.logs import lines_of_request, log_of
+from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.devices import computed_on
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.log_files import older, with_older
+from djinn_jupyter.wire.pieces import Assemble
+from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.traces import Trace, asked_by
+from tests.engine.cases import KINDS, QUALITIES, Case, some_cases
+from tests.families import build
+from tests.process.live_crowd import LiveCrowd
+from tests.waiting import until
+from tests.wire.values import Quality
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
+    model = tmp_path_factory.mktemp("model")
+    build("llama").save_pretrained(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        yield dj.load(model, dtype="float32", device=computed_on(), threads=1, log_format="json", log_level="debug")
+        for entry in running_engines():
+            os.kill(entry.pid, signal.SIGTERM)
+            await_end(entry)
+        loading._channels.close()
+
+
+@pytest.fixture(scope="module")
+def crowd(engine: RemoteEngine) -> Iterator[LiveCrowd]:
+    crowd = LiveCrowd(engine)
+    yield crowd
+    crowd.close()
+
+
+def path_of(engine: RemoteEngine) -> Path:
+    assert engine.entry is not None
+    return log_of(engine.entry)
+
+
+def written(engine: RemoteEngine, mark: str = "") -> str:
+    """Return the log behind a mark, also where it was begun anew since."""
+    behind = ""
+    for one in reversed(with_older(path_of(engine))):
+        before, found, after = one.read_text().rpartition(mark) if mark else ("", "", one.read_text())
+        if found:
+            return after + behind
+        behind = before + after + behind
+    assert not mark, "the mark is not in the log any more"
+    return behind
+
+
+def mark_of(engine: RemoteEngine) -> str:
+    """Return the last line that is there: each has a time of its own."""
+    path = path_of(engine)
+    return (path.read_text() or older(path, 1).read_text()).splitlines(keepends=True)[-1]
+
+
+def lines(engine: RemoteEngine, mark: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in written(engine, mark).splitlines() if line.startswith("{")]
+
+
+def until_closed(engine: RemoteEngine, mark: str) -> list[dict[str, Any]]:
+    """Return the lines up to the end of the closing of a session."""
+    until(lambda: [one for one in lines(engine, mark) if one.get("verb") == "Close"][1:], "the session is closed")
+    return lines(engine, mark)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Case):
+    trace: Trace
+
+    def frames(self, number: int) -> list[bytes]:
+        return [bytes(frame) for frame in codec.encode(number, self.request, self.trace)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_each_request_begins_and_ends_once_with_its_ids_and_its_outcome(
+    engine: RemoteEngine, crowd: LiveCrowd, kind: type, quality: Quality
+) -> None:
+    mark, replies = mark_of(engine), dict[str, Any]()
+    for state, case in some_cases(kind, quality, "a", of_each_state=1):
+        if case.ends_the_engine or not _is_read(case):
+            continue
+        crowd.bring(case.name, state)
+        trace = Trace.drawn("%case")
+        replies[trace.span_id] = crowd.ask(Traced(case.kind, case.fields, case.name, trace), state)
+        crowd.goes_on()  # else its kernel would have gone, and the engine might be shut down
+        assert not isinstance(replies[trace.span_id], Failed) or replies[trace.span_id].code != "DjinnError"
+    crowd.alone()
+    found = until(lambda: _pairs(engine, mark, set(replies)), "the last line is written")
+    for span, reply in replies.items():
+        outcome = reply.code if isinstance(reply, Failed) else type(reply).__name__
+        began, ended = found[span]
+        assert (began["verb"], ended["outcome"]) == (kind.__name__, outcome)
+        assert began["trace_id"] == ended["trace_id"]
+        assert (began["event"], ended["event"]) == ("request.began", "request.ended")
+
+
+def _is_read(case: Case) -> bool:
+    """Whether the engine takes it for a request at all; else it is refused as no message of the protocol. `Assemble`
+    says that the pieces of a request are there, which is a request by its own ids."""
+    if case.request is None or case.kind is Assemble:
+        return False
+    try:
+        codec.decode_request(codec.encode(1, case.request))
+    except DjinnError:
+        return False
+    return True
+
+
+def _pairs(engine: RemoteEngine, mark: str, spans: set[str]) -> dict[str, list[dict[str, Any]]] | bool:
+    """Return the lines of the requests' beginnings and ends; False until all have ended."""
+    found = defaultdict[str, list[dict[str, Any]]](list)
+    for written_line in written(engine, mark).splitlines():
+        if '"event": "request.' in written_line:
+            line = json.loads(written_line)
+            found[line["span_id"]].append(line)
+    return found if all(len(found[span]) >= 2 for span in spans) else False
+
+
+def test_a_magic_is_followed_to_the_layer_where_it_stopped(engine: RemoteEngine) -> None:
+    mark = mark_of(engine)
+    session = engine.session("followed", fresh=True)
+    session.breakpoint("resid_post.2")
+    with asked_by("%djinn_run"):
+        session.run([5, 6, 7], max_new_tokens=2)
+        session.inspect()
+    with asked_by("%djinn_edit"):
+        session.edit(dj.scale(0.5))
+    session.close()
+    told = until(lambda: [one for one in lines(engine, mark) if one.get("verb") == "Close"][1:] and lines(engine, mark))
+    run = [one for one in told if one.get("asked_by") == "%djinn_run"]
+    assert {one["trace_id"] for one in run} == {run[0]["trace_id"]}
+    of_run = [one for one in run if one["verb"] == "Run"]
+    assert len({one["span_id"] for one in of_run}) == 1
+    events = [one["event"] for one in of_run]
+    assert events[0] == "request.began"
+    assert {"turn", "pass.layer", "pass.stopped"} <= set(events)
+    (stopped,) = [one for one in of_run if one["event"] == "pass.stopped"]
+    assert (stopped["site"], stopped["layer"], stopped["step"]) == ("resid_post.2", 3, 0)
+    assert [one["layer"] for one in of_run if one["event"] == "pass.layer"] == [0, 1, 2]
+    (edited,) = [one for one in told if one.get("asked_by") == "%djinn_edit" and one["event"] == "request.ended"]
+    assert (edited["outcome"], edited["site"]) == ("Edited", "resid_post.2")
+
+
+def test_an_error_names_its_request_and_the_log_has_it(engine: RemoteEngine) -> None:
+    session = engine.session("named", fresh=True)
+    with pytest.raises(DjinnError) as refused:
+        session.resume()
+    shown = refused.value.request
+    assert shown is not None
+    found = until(lambda: [one for one in _found(engine, shown) if "ended" in one])
+    assert '"outcome": "IllegalMove"' in found[0]
+    session.close()
+
+
+def _found(engine: RemoteEngine, request: str) -> list[str]:
+    try:
+        return lines_of_request([path_of(engine)], request)
+    except DjinnError:
+        return []
+
+
+SECRETS = ("rumpelstiltskin", "swordfish")
+TOLD = {
+    "time", "level", "engine", "pid", "event", "trace_id", "span_id", "asked_by", "verb", "person", "session",
+    "logger", "message", "outcome", "seconds", "site", "layer", "step", "layers_run", "rules", "again",
+}  # fmt: skip
+
+
+def test_nothing_of_the_work_is_in_the_log(engine: RemoteEngine) -> None:
+    """Prompts, tokens, conditions, values and what is refused for them, at the level debug."""
+    mark = mark_of(engine)
+    session = engine.session("private", fresh=True)
+    token, vector = 113, np.full(engine.description.hidden_size, 0.7654321, np.float32)
+    session.breakpoint("resid_post.2", when="norm > 0.4711")
+    session.steer(1, dj.add(vector))
+    session.run([token, token, token], max_new_tokens=2)
+    value = session.inspect().value
+    for refused in (
+        lambda: session.run(f"{SECRETS[0]} of paris", max_new_tokens=1),
+        lambda: session.breakpoint("resid_post.2", when=f"top1 == '{SECRETS[1]}' +"),
+        lambda: session.breakpoint(SECRETS[0]),
+        lambda: session.edit(dj.add(vector[:3])),
+        lambda: session.lens(tokens=[SECRETS[1]]),
+    ):
+        with pytest.raises(DjinnError):
+            refused()
+    session.close()
+    told = until_closed(engine, mark)
+    numbers = [repr(float(number)) for number in value.ravel()[:64]]
+    for secret in (*SECRETS, "0.4711", "0.765", f"[{token}", f"{token}, {token}", *numbers):
+        assert secret not in written(engine, mark), secret
+    assert {name for one in told for name in one} <= TOLD
+    assert path_of(engine).stat().st_mode & 0o077 == 0
+
+
+def test_a_request_without_ids_gets_some(crowd: LiveCrowd, engine: RemoteEngine) -> None:
+    mark = mark_of(engine)
+    crowd.stage.ask(ask.ReadTree())
+    found = until(lambda: [one for one in lines(engine, mark) if one.get("verb") == "ReadTree"][1:])
+    assert len(found[0]["trace_id"]) == 32
