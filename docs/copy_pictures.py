@@ -24,6 +24,7 @@ SOURCES = {
     "two-notebooks.png": ("two-notebooks.png", "test_side_by_side.py"),
     "debugger-panel.png": ("debugger-panel.png", "test_debugger_panel.py"),
     "edges.png": ("edges.png", "test_edges.py"),
+    "features.png": ("features.png", "test_features.py"),
 }
 
 

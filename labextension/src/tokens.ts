@@ -13,6 +13,7 @@ import { Refusals, Subject } from './models/refusals';
 import {
   Answers,
   BreakpointDescription,
+  Edit,
   LiveEngine,
   LiveSession,
   AddedModuleDescription,
@@ -87,6 +88,8 @@ export interface IDjinn extends IObservableDisposable {
   unsteer(place: Place, number: number): Promise<void>;
   /** Turn a steering rule off without ending it, or on again. */
   enableRule(place: Place, number: number, enabled: boolean): Promise<void>;
+  /** Edit the stopped value at a site, at all positions of the pass. */
+  edit(place: Place, site: string, edit: Edit): Promise<void>;
   /** Turn an edit of the present stop off, or on again. */
   enableEdit(place: Place, number: number, enabled: boolean): Promise<void>;
   /** Undo all edits of the present stop. */

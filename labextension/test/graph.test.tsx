@@ -203,8 +203,8 @@ test('the sidebar shows the graphs of the session that is chosen, one at a time'
   expect(screen.getByLabelText('Edges of logit(6)')).toBeTruthy();
   const choice = screen.getByLabelText('Graph') as HTMLSelectElement;
   expect([...choice.options].map(({ text }) => text)).toEqual([
-    'logit(6) (circuit, EAP)',
-    'logit(5) (edges, EAP)'
+    'circuit, EAP: logit(6)',
+    'edges, EAP: logit(5)'
   ]);
   await settled(() => fireEvent.change(choice, { target: { value: choice.options[1].value } }));
   expect(screen.getByLabelText('Edges of logit(5)')).toBeTruthy();

@@ -59,7 +59,8 @@ test('an added module is a row of its layer, and leads to its features', () => {
       depth: 1,
       site: 'sae.1',
       readOnly: false,
-      open: null
+      open: false,
+      module: 'sae.1'
     }
   ]);
   expect(stopRow(rows, 'sae.1[17]')).toBe('sae.1');

@@ -168,3 +168,13 @@ def test_what_cannot_be_pruned_is_refused_in_one_sentence(wide: RemoteEngine, fo
     bare = Edges([msgspec.structs.replace(one, made=None) for one in found.replies])
     with pytest.raises(UsageError, match="score them anew"):
         dj.acdc(wide, bare, 0.1)
+
+
+def test_an_interrupt_ends_it_and_leaves_no_session(wide: RemoteEngine, found: Edges) -> None:
+    def interrupt(done: int, edges: int, kept: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(dj.WorkInterrupted, match="The pruning of a circuit was interrupted"):
+        dj.acdc(wide, found, 1e-9, first=30, on_progress=interrupt)
+    assert wide.sessions() == ()

@@ -1,8 +1,11 @@
 /* The model as rows of a tree: layers with their points and modules, which are open, where a row leads. Pure. */
 
+import { Feature, featureSite } from './features';
 import { modelPoints, pointsOf, spelled } from './places';
+import { spellNumber } from './spell';
 import {
   AddedModuleDescription,
+  BreakpointDescription,
   ModelDescription,
   ModuleDescription,
   PointDescription
@@ -20,18 +23,28 @@ export interface TreeRow {
   readonly readOnly: boolean;
   /** Null where there is nothing to open. */
   readonly open: boolean | null;
+  /** The site of the added module whose features this row opens, or of which it is one. */
+  readonly module?: string;
 }
+
+/** By the site of an added module its features at the stop. */
+export type FeaturesRead = ReadonlyMap<string, readonly Feature[]>;
+
+const NONE_READ: FeaturesRead = new Map();
 
 export function treeRows(
   model: ModelDescription,
   modules: readonly ModuleDescription[],
   open: ReadonlySet<string>,
-  added: readonly AddedModuleDescription[] = []
+  added: readonly AddedModuleDescription[] = [],
+  read: FeaturesRead = NONE_READ
 ): TreeRow[] {
   const layers = Array.from({ length: model.layers }, (_, layer) => layer);
   return [
     ...modelPoints(model, 'before').map(point => pointRow(point, null, 0)),
-    ...layers.flatMap(layer => layerRows(model, modules, open, added, layer)),
+    ...layers.flatMap(layer =>
+      layerRows(model, modules, open, addedRows(added, layer, open, read), layer)
+    ),
     ...modelPoints(model, 'after').map(point => pointRow(point, null, 0))
   ];
 }
@@ -44,7 +57,7 @@ function layerRows(
   model: ModelDescription,
   modules: readonly ModuleDescription[],
   open: ReadonlySet<string>,
-  added: readonly AddedModuleDescription[],
+  added: readonly TreeRow[],
   layer: number
 ): TreeRow[] {
   const id = layerId(layer);
@@ -63,22 +76,46 @@ function layerRows(
     return [head];
   }
   const points = pointsOf(model, layer).map(point => pointRow(point, layer, 1));
-  return [head, ...points, ...addedRows(added, layer), ...moduleRows(modules, open, layer)];
+  return [head, ...points, ...added, ...moduleRows(modules, open, layer)];
 }
 
-/** SAEs and their like, each as a site of its layer: the whole of its features. */
-function addedRows(added: readonly AddedModuleDescription[], layer: number): TreeRow[] {
+/** SAEs and their like, each as a site of its layer: the whole of its features, below which the single ones open. */
+function addedRows(
+  added: readonly AddedModuleDescription[],
+  layer: number,
+  open: ReadonlySet<string>,
+  read: FeaturesRead
+): TreeRow[] {
   return added
     .filter(({ name, site }) => site === `${name}.${layer}`)
-    .map(({ name, site, at, features, why_not_edited: why }) => ({
-      id: site,
-      label: name,
-      detail: `${features} of ${at}`,
-      depth: 1,
-      site,
-      readOnly: why !== null,
-      open: null
-    }));
+    .flatMap(({ name, site, at, kind, features, why_not_edited: why }) => {
+      const opens = kind !== 'tuned_lens';
+      const isOpen = opens && open.has(site);
+      const row = {
+        id: site,
+        label: name,
+        detail: `${features} of ${at}`,
+        depth: 1,
+        site,
+        readOnly: why !== null,
+        open: opens ? isOpen : null,
+        ...(opens && { module: site })
+      };
+      return isOpen ? [row, ...featureRows(row, read.get(site) ?? [])] : [row];
+    });
+}
+
+function featureRows(module: TreeRow & { site: string }, features: readonly Feature[]): TreeRow[] {
+  return features.map(({ number, value }) => ({
+    id: featureSite(module.site, number),
+    label: `[${number}]`,
+    detail: spellNumber(value, ''),
+    depth: 2,
+    site: featureSite(module.site, number),
+    readOnly: module.readOnly,
+    open: null,
+    module: module.site
+  }));
 }
 
 function pointRow(point: PointDescription, layer: number | null, depth: number): TreeRow {
@@ -134,7 +171,9 @@ export function stopRow(rows: readonly TreeRow[], stop: string | null): string |
     return null;
   }
   const plain = plainSite(stop);
-  const own = rows.find(row => row.site === plain && row.open === null);
+  const own =
+    rows.find(row => row.site === stop && row.depth > 0) ??
+    rows.find(row => row.site === plain && (row.open === null || row.depth > 0));
   if (own) {
     return own.id;
   }
@@ -142,6 +181,22 @@ export function stopRow(rows: readonly TreeRow[], stop: string | null): string |
   const inPath = /\.(\d+)(?:\.|$)/.exec(plain);
   const number = layer ?? (inPath ? Number(inPath[1]) : null);
   return rows.find(row => number !== null && row.id === layerId(number))?.id ?? null;
+}
+
+/** The breakpoints at the place of a row, whatever their selector, but those that have a row of their own. An open layer
+ * leaves its own to the point below. */
+export function breakpointsAt(
+  rows: readonly TreeRow[],
+  row: TreeRow,
+  breakpoints: readonly BreakpointDescription[]
+): BreakpointDescription[] {
+  if (row.open && row.depth === 0) {
+    return [];
+  }
+  const elsewhere = new Set(rows.filter(one => one !== row).map(one => one.site));
+  return breakpoints.filter(
+    ({ site }) => site === row.site || (plainSite(site) === row.site && !elsewhere.has(site))
+  );
 }
 
 /** How many breakpoints lie inside a layer that is closed, besides the one at its end that its own dot shows. */

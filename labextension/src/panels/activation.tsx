@@ -88,7 +88,7 @@ function Away({ place, service, trans }: PanelProps & { place: Place }): React.J
 }
 
 /** Other whenever the stop may be: it moved, or was edited. Null where there is nothing to read. */
-function standing(session: LiveSession | null): string | null {
+export function standing(session: LiveSession | null): string | null {
   if (session === null || isAway(session)) {
     return null;
   }

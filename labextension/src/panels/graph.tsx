@@ -53,7 +53,7 @@ export function Edges(props: PanelProps): React.JSX.Element {
         >
           {found.map(one => (
             <option key={nameOf(one)} value={nameOf(one)}>
-              {trans.__('%1 (%2, %3)', one.metric, one.kind, one.how)}
+              {trans.__('%1, %2: %3', one.kind, one.how, one.metric)}
             </option>
           ))}
         </select>

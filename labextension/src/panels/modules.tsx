@@ -5,8 +5,9 @@ import * as React from 'react';
 
 import { Place } from '../models/live';
 import { IDjinn } from '../tokens';
-import { TreeRow, inside, plainSite, stopRow, treeRows } from '../models/tree';
+import { TreeRow, breakpointsAt, inside, plainSite, stopRow, treeRows } from '../models/tree';
 import { AddedModuleDescription, BreakpointDescription, ModuleDescription } from '../wire';
+import { FeatureEdits, FeaturesAtStop, useFeatures } from './features';
 import { Empty, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 
@@ -65,13 +66,16 @@ export function Modules({ service, trans }: PanelProps): React.JSX.Element {
   const { state, stopped_at, breakpoints = [] } = session?.described ?? {};
   const moved = [state, stopped_at, ...breakpoints.map(({ site }) => site)].join(' ');
   const added = useAdded(service, seen ? (chosen?.engine ?? null) : null, moved);
+  const shown = added.map(({ site }) => site).filter(site => model.opened.has(site));
+  const read = useFeatures(service, seen ? chosen : null, session, shown);
   const description = engine?.found.description ?? null;
   return (
     <div ref={sight} className="djinn-Modules-body">
       {chosen && description && session ? (
         <Tree
           key={chosen.engine}
-          rowsOf={open => treeRows(description, modules, open, added)}
+          rowsOf={open => treeRows(description, modules, open, added, read.features)}
+          read={read}
           breakpoints={session.described.breakpoints}
           stop={session.described.stopped_at}
           place={chosen}
@@ -87,12 +91,21 @@ export function Modules({ service, trans }: PanelProps): React.JSX.Element {
 
 interface TreeProps extends PanelProps {
   readonly rowsOf: (open: ReadonlySet<string>) => TreeRow[];
+  readonly read: FeaturesAtStop;
   readonly breakpoints: readonly BreakpointDescription[];
   readonly stop: string | null;
   readonly place: Place;
 }
 
-function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): React.JSX.Element {
+function Tree({
+  rowsOf,
+  read,
+  breakpoints,
+  stop,
+  place,
+  service,
+  trans
+}: TreeProps): React.JSX.Element {
   const open = service.model.opened;
   const [active, setActive] = React.useState<string | null>(null);
   const [, draw] = React.useReducer((count: number) => count + 1, 0);
@@ -122,7 +135,7 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
     }
   };
   const toggleBreakpoint = (row: TreeRow): void => {
-    const own = at(breakpoints, row);
+    const own = breakpointsAt(rows, row, breakpoints);
     if (own.length) {
       const numbers = own.map(({ number }) => number);
       void service.clearBreakpoints(place, numbers, aboutOf(row));
@@ -163,7 +176,7 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
         <React.Fragment key={row.id}>
           <Row
             row={row}
-            breakpoints={at(breakpoints, row)}
+            breakpoints={breakpointsAt(rows, row, breakpoints)}
             inside={inside(row, sites)}
             stopped={row.id === marked}
             focusable={row.id === current}
@@ -172,24 +185,70 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
             onFocus={() => setActive(row.id)}
             onKeyDown={event => pressed(event, row, index)}
             trans={trans}
-          />
+          >
+            {isEdited(row, stop) && (
+              <FeatureEdits
+                place={place}
+                site={row.id}
+                reached={row.id === current}
+                service={service}
+                trans={trans}
+              />
+            )}
+          </Row>
           <Refused subject={{ ...place, about: aboutOf(row) }} service={service} trans={trans} />
+          <Refused
+            subject={{ ...place, about: `edit of ${row.site}` }}
+            service={service}
+            trans={trans}
+          />
+          {row.open && row.module !== undefined && (
+            <Unread row={row} next={rows[index + 1]} stop={stop} read={read} trans={trans} />
+          )}
         </React.Fragment>
       ))}
     </div>
   );
 }
 
+/** Whether a row is a feature that an edit can change: the pass stands at its module. */
+function isEdited({ depth, module, readOnly }: TreeRow, stop: string | null): boolean {
+  return depth === 2 && !readOnly && stop !== null && plainSite(stop) === module;
+}
+
+interface UnreadProps {
+  readonly row: TreeRow;
+  readonly next: TreeRow | undefined;
+  readonly stop: string | null;
+  readonly read: FeaturesAtStop;
+  readonly trans: Trans;
+}
+
+/** What stands below an open module that has no features to list. */
+function Unread({ row, next, stop, read, trans }: UnreadProps): React.JSX.Element | null {
+  if (next?.module === row.module) {
+    return null;
+  }
+  return <Empty>{whyNone(row.id, stop, read, trans)}</Empty>;
+}
+
+function whyNone(
+  site: string,
+  stop: string | null,
+  { features, refused }: FeaturesAtStop,
+  trans: Trans
+): string {
+  if (stop === null) {
+    return trans.__('The strongest features appear here while the session is stopped.');
+  }
+  return features.has(site)
+    ? trans.__('No feature of %1 is active at the last position.', site)
+    : (refused.get(site) ?? trans.__('Reading the features.'));
+}
+
 /** The subject of what a click on a row asks. */
 function aboutOf({ site }: TreeRow): string {
   return `breakpoint at ${site}`;
-}
-
-/** The breakpoints at the place of a row, whatever their selector. An open layer leaves its own to the point below. */
-function at(breakpoints: readonly BreakpointDescription[], row: TreeRow): BreakpointDescription[] {
-  return row.open && row.depth === 0
-    ? []
-    : breakpoints.filter(({ site }) => plainSite(site) === row.site);
 }
 
 interface RowProps {
@@ -202,6 +261,7 @@ interface RowProps {
   readonly toggleBreakpoint: () => void;
   readonly onFocus: () => void;
   readonly onKeyDown: (event: React.KeyboardEvent) => void;
+  readonly children?: React.ReactNode;
   readonly trans: Trans;
 }
 
@@ -258,12 +318,13 @@ function Row(props: RowProps): React.JSX.Element {
             ? trans.__('%1, read only', row.detail)
             : row.detail}
       </span>
+      {props.children}
     </div>
   );
 }
 
-function labelOf({ depth, open, label }: TreeRow, trans: Trans): string {
-  if (open === null) {
+function labelOf({ depth, open, label, module }: TreeRow, trans: Trans): string {
+  if (open === null || module !== undefined) {
     return label;
   }
   return depth === 0 ? trans.__('Layer %1', label) : trans.__('modules');

@@ -11,6 +11,7 @@ import {
   AddedModuleDescription,
   Answers,
   BreakpointDescription,
+  Edit,
   Live,
   ModuleDescription,
   StopDescription,
@@ -224,6 +225,13 @@ export class DjinnService implements IDjinn {
     const { session } = place;
     const request = { request: 'EnableRule', session, number, enabled } as const;
     return this._attempts.attempt<'EnableRule'>(place, `rule ${number}`, request);
+  }
+
+  edit(place: Place, site: string, edit: Edit): Promise<void> {
+    const { session } = place;
+    const stop = this._seen(place);
+    const request = { request: 'ApplyEdit', session, edit, site, stop } as const;
+    return this._attempts.attempt<'ApplyEdit'>(place, `edit of ${site}`, request);
   }
 
   enableEdit(place: Place, number: number, enabled: boolean): Promise<void> {
