@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.training.calls import steering_vector as steering_vector
     from djinn_jupyter.client.training.calls import train_probe as train_probe
     from djinn_jupyter.client.training.calls import train_sae as train_sae
+    from djinn_jupyter.client.training.calls import train_transcoder as train_transcoder
     from djinn_jupyter.client.training.calls import train_tuned_lens as train_tuned_lens
     from djinn_jupyter.client.training.trained import TrainedModule as TrainedModule
     from djinn_jupyter.errors import BatchEnded as BatchEnded
@@ -80,6 +81,7 @@ _HOMES = {
     "collect": "client.engine",
     "splice": "client.splicing",
     "train_sae": "client.training.calls",
+    "train_transcoder": "client.training.calls",
     "train_tuned_lens": "client.training.calls",
     "train_probe": "client.training.calls",
     "steering_vector": "client.training.calls",

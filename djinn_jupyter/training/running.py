@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.client.activations import Activations
-from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SaeJob, SteeringJob, TunedLensJob
+from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SaeJob, SteeringJob, TranscoderJob, TunedLensJob
 from djinn_jupyter.client.training.trained import VECTOR
 from djinn_jupyter.module_files import folder, saelens
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
@@ -22,7 +22,7 @@ from djinn_jupyter.training.probing import train_probe
 from djinn_jupyter.training.provenance import FILE, provenance
 from djinn_jupyter.training.reporting import Report
 from djinn_jupyter.training.rows import CollectedRows, rows_of
-from djinn_jupyter.training.sae import train_sae
+from djinn_jupyter.training.sae import train_sae, train_transcoder
 from djinn_jupyter.training.steering import direction
 from djinn_jupyter.training.tuned_lens import train_lens
 from djinn_jupyter.wire.arrays import Array
@@ -40,6 +40,10 @@ def run(job: AnyJob, report: Report) -> None:
         last, out = rows_of(collection, job.last).values_ND, left_out(rows, job.held_out, job.seed)
         tensors, figures = train_lens(rows.values_ND, last, out, job, report)
         files = _declared("tuned_lens", tensors, job.site)
+    elif isinstance(job, TranscoderJob):
+        made_NO = rows_of(collection, job.written).values_ND
+        tensors, figures = train_transcoder(rows.values_ND, made_NO, job, report)
+        files = _as_saelens(tensors, job.site, collection.model, job.written)
     else:
         files, figures = _contents(job, rows, collection.model, report)
     write_folder(Path(job.to), files | {FILE: provenance(job, collection, figures)})
@@ -75,19 +79,22 @@ def _declared(kind: str, tensors: Mapping[str, Tensor], site: str) -> dict[str, 
     return {folder.DECLARED: _json(form), folder.TENSORS: _file(tensors)}
 
 
-def _as_saelens(tensors: Mapping[str, Tensor], site: str, model: str) -> dict[str, bytes]:
+def _as_saelens(tensors: Mapping[str, Tensor], site: str, model: str, written: str | None = None) -> dict[str, bytes]:
     width, features = tensors["W_enc"].shape
+    places = {"hook_name": site} | ({} if written is None else {"hook_name_out": written})
     form = {
-        "architecture": "jumprelu",
+        "architecture": "jumprelu" if written is None else "jumprelu_transcoder",
         "d_in": width,
         "d_sae": features,
         "dtype": "float32",
         "device": "cpu",
-        "apply_b_dec_to_input": True,
+        "apply_b_dec_to_input": written is None,
         "normalize_activations": "none",
         "reshape_activations": "none",
-        "metadata": {"hook_name": site, "model_name": model},
+        "metadata": places | {"model_name": model},
     }
+    if written is not None:
+        form["d_out"] = tensors["W_dec"].shape[1]
     return {saelens.CONFIGURATION: _json(form), saelens.WEIGHTS: _file(tensors)}
 
 

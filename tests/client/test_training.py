@@ -45,6 +45,21 @@ def test_an_sae_is_a_folder_that_the_engine_takes(engine: RemoteEngine, acts: dj
         engine.remove_module("sae")
 
 
+def test_a_transcoder_is_a_folder_that_the_engine_takes(engine: RemoteEngine, tmp_path: Path) -> None:
+    acts = engine.collect(PROMPTS, ["mlp_in.1", "mlp_out.1"], to=tmp_path / "mlp")
+    made = dj.train_transcoder(acts, site="mlp_in.1", to=tmp_path / "tc", **SMALL)
+    assert (made.site, made.kind) == ("mlp_in.1", "transcoder")
+    try:
+        module = engine.add_module("tc", made.folder)
+        assert (module.site, module.at, module.writes) == ("tc.1", "mlp_in.1", "mlp_out.1")
+        assert (module.kind, module.activation, module.features) == ("transcoder", "jumprelu", 12)
+    finally:
+        engine.remove_module("tc")
+    for site, written in (("mlp_in.1", "mlp_in.1"), ("mlp_in.1", "z.1"), ("resid_post.1", None)):
+        with pytest.raises(UsageError, match=r"collect both, as in .* this collection has mlp_in\.1, mlp_out\.1\."):
+            dj.train_transcoder(acts, site=site, written=written, to=tmp_path / "no", **SMALL)
+
+
 def test_a_probe_and_a_steering_vector_are_sites(engine: RemoteEngine, acts: dj.Activations, tmp_path: Path) -> None:
     told = dj.train_probe(acts, ["b", "a", "b", "c"], site="resid_post.1", to=tmp_path / "probe", held_out=0)
     vector = dj.steering_vector(acts, [True, False, True, False], site="resid_post.1", to=tmp_path / "vector")

@@ -11,7 +11,15 @@ from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.training.given import collection_of, folder_of, labels_given
-from djinn_jupyter.client.training.jobs import AnyJob, Method, ProbeJob, SaeJob, SteeringJob, TunedLensJob
+from djinn_jupyter.client.training.jobs import (
+    AnyJob,
+    Method,
+    ProbeJob,
+    SaeJob,
+    SteeringJob,
+    TranscoderJob,
+    TunedLensJob,
+)
 from djinn_jupyter.client.training.process import OnTrained, train
 from djinn_jupyter.client.training.trained import TrainedModule, module_in
 from djinn_jupyter.client.training.unembedding import unembedding_of
@@ -56,6 +64,51 @@ def train_sae(
         rate=_positive("rate", rate),
     )
     return _trained(job, "sae", on_progress)
+
+
+@typed
+def train_transcoder(
+    collection: Activations | str | Path,
+    *,
+    to: str | Path,
+    site: str,
+    written: str | None = None,
+    features: int = 1024,
+    active: int = 16,
+    steps: int = 2000,
+    batch: int = 1024,
+    rate: float = 0.003,
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: OnTrained | None = None,
+) -> TrainedModule:
+    """Train a transcoder of so many `features` that makes what an MLP makes of what it is given, and save it in the
+    folder `to`. `site` is what it reads, such as "mlp_in.4", and `written` what it makes, by default the mlp_out of the
+    same layer; the collection has both, of the same prompts. Otherwise as `train_sae`; saved as SAELens's
+    jumprelu_transcoder. UsageError; StorageFailed; WorkInterrupted.
+
+    >>> acts = engine.collect(["The capital of France is", "People in Italy"], ["mlp_in.4", "mlp_out.4"], to=folder)
+    >>> trained = dj.train_transcoder(acts, to=new_folder, site="mlp_in.4", features=32, active=4, steps=5)
+    >>> trained.kind, engine.add_module("made", trained.folder).writes
+    ('transcoder', 'mlp_out.4')
+    """
+    given = collection_of(collection)
+    other = site.replace("mlp_in.", "mlp_out.", 1) if written is None else written
+    if other == site or not {site, other} <= set(given.sites):
+        raise UsageError(
+            "A transcoder is trained on what it reads and what it makes: collect both, as in ['mlp_in.4', "
+            f"'mlp_out.4']; this collection has {', '.join(given.sites)}."
+        )
+    job = TranscoderJob(
+        **_common(given, site, to, seed, threads),
+        written=other,
+        features=_count("features", features),
+        active=_count("active", active, most=features),
+        steps=_count("steps", steps),
+        batch=_count("batch", batch),
+        rate=_positive("rate", rate),
+    )
+    return _trained(job, "transcoder", on_progress)
 
 
 @typed

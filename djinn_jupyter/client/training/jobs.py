@@ -30,6 +30,12 @@ class SaeJob(TrainingJob, frozen=True, tag="sae"):
     rate: float
 
 
+class TranscoderJob(SaeJob, frozen=True, tag="transcoder"):
+    """A transcoder of as many features that makes the rows of the site `written` from those of `site`."""
+
+    written: str
+
+
 class ProbeJob(TrainingJob, frozen=True, tag="probe"):
     """A linear probe. `labels` are numbers, one a prompt or one a row: of `classes`, their places in it; where there
     are none, what the probe tells. A share of the prompts is `held_out` of the training."""
@@ -61,7 +67,7 @@ class TunedLensJob(TrainingJob, frozen=True, tag="tuned_lens"):
     held_out: float
 
 
-AnyJob = SaeJob | ProbeJob | SteeringJob | TunedLensJob
+AnyJob = SaeJob | TranscoderJob | ProbeJob | SteeringJob | TunedLensJob
 
 
 class TrainingProgressed(Frozen, frozen=True, tag_field="line", tag="progressed"):
