@@ -57,7 +57,10 @@ def begin(host: str, port: int) -> None:
         raise EngineUnavailable(f"Ray has not started within {BEGIN_SECONDS:.0f} s; see /tmp/ray.") from None
     if said.returncode != 0:
         last = [line for line in (said.stdout + said.stderr).splitlines() if line.strip()][-1:]
-        raise EngineUnavailable(f"Ray does not start ({''.join(last).strip().rstrip('.')}).")
+        raise EngineUnavailable(
+            f"Ray does not start ({''.join(last).strip().rstrip('.')}). `ray stop` ends what is left of it, and all "
+            "of Ray on this machine; then try again."
+        )
 
 
 def _require_closed(host: str) -> None:

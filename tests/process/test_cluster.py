@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -238,6 +239,17 @@ def test_an_engine_that_no_other_machine_can_have_stays(machines: Machines, caps
 )
 def test_a_cluster_begins_on_closed_addresses_alone(host: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "start", "--host", host]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_begin_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is left of one that has not begun in time would have the next attempt fail otherwise."""
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nException: timed out during startup.\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: failed)
+    assert main(["cluster", "start", "--host", "127.0.0.2"]) == 1
+    said = "Ray does not start (Exception: timed out during startup). `ray stop` ends what is left of it"
     assert said in capsys.readouterr().err
 
 
