@@ -7,6 +7,7 @@
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
+#   make store-test  set up a server of S3 beside it, and keep checkpoints there
 #   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT and SAELens beside it, and compare with them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
@@ -17,7 +18,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test cluster-test peers gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test store-test cluster-test peers gpu \
   wheels pictures clean
 
 PYTHON ?= python3
@@ -147,6 +148,15 @@ cluster-test: setup
 	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(CLUSTER)/bin/python -m pip install --quiet --constraint constraints.txt ray
 	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py -m slow
+
+# Likewise with a server of S3.
+STORE := .venv/store
+store-test: setup
+	@test -x $(STORE)/bin/python || $(BIN)/python -m venv $(STORE)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(STORE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(STORE)/bin/python -m pip install --quiet --constraint constraints.txt s3fs 'moto[server]'
+	$(STORE)/bin/python -m pytest tests/process/test_store.py -m slow
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own. One that cannot be installed is said, and
 # its tests are not run.

@@ -24,7 +24,12 @@ from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.options import GivenOptions, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.registry import Entry
 
-_ALIKE: Final = ("shared_journal", "threads", "trust_remote_code")  # options between whose engines a session can move
+_ALIKE: Final = (
+    "shared_journal",
+    "checkpoints",
+    "threads",
+    "trust_remote_code",
+)  # options between whose engines a session can move
 
 
 @takes(GivenOptions)

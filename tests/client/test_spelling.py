@@ -36,6 +36,14 @@ def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("demo", {"listen": "tcp://127.0.0.1:99999"}, "A port is at most 65535, not 99999."),
         ("demo", {"listen": "tcp://127.0.0.1:65536"}, "A port is at most 65535"),
         ("demo", {"listen": "127.0.0.1:80"}, "'127.0.0.1:80' is no address to listen on; write tcp://127.0.0.1:7777"),
+        *(
+            (
+                "demo",
+                {"checkpoints": address},
+                "Checkpoints lie in a folder, or in a store that speaks S3, at s3://BUCKET",
+            )
+            for address in ("gs://lab/djinn", "s3://", "s3://lab/djinn?token=secret", "s3://anna:secret@lab/djinn")
+        ),
         ("dmeo", {}, "There is no model dmeo; did you mean demo?"),
         ("./nowhere", {}, "There is no folder ./nowhere; give a folder, a hub name (owner/model) or demo."),
         ("a/b/c", {}, "There is no folder a/b/c; give a folder"),
@@ -58,6 +66,7 @@ def test_what_cannot_be_meant_is_refused_without_an_engine(
     with pytest.raises(DjinnError) as refused:
         loading.load(model, **options)
     assert isinstance(refused.value, UsageError | ModelNotFound)
+    assert "secret" not in str(refused.value)
     assert str(refused.value).startswith(said)
 
 

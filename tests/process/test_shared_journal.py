@@ -95,5 +95,5 @@ def test_an_engine_killed_elsewhere_leaves_its_sessions_and_a_closed_one_does_no
 
 
 def test_the_address_of_a_store_is_refused(model: Path) -> None:
-    with pytest.raises(UsageError, match="s3://bucket/djinn is no folder"):
+    with pytest.raises(UsageError, match="s3://bucket/djinn is no folder: a journal is appended to"):
         dj.load(model, shared_journal="s3://bucket/djinn")

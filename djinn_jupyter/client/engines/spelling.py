@@ -29,6 +29,7 @@ _SHORT_DTYPES: Final = {
 }  # fmt: skip
 _DEVICE: Final = re.compile(r"([a-z]+)(:\d+)?")
 _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.ASCII)
+_STORE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.-]+)*/?", re.ASCII)
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
 LAST_PORT: Final = 2**16 - 1
 _NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
@@ -83,21 +84,35 @@ def spell_device(asked: object) -> str | None:
 
 
 def spell_shared(asked: object) -> str:
-    """Return a folder as its absolute path. UsageError for the address of a store, where two engines could make one
-    claim."""
+    """Return a folder as its absolute path. UsageError for the address of a store."""
     text = str(asked)
     if "://" in text:
         raise UsageError(
-            f"{text} is no folder: of such an address Djinn does not know that of two engines that claim a journal one "
-            "is refused. Give a folder that all machines mount."
+            f"{text} is no folder: a journal is appended to before each reply, which the objects of a store are not. "
+            "Give a folder that all machines mount; checkpoints alone can lie in a store (--checkpoints)."
         )
     return str(Path(text).expanduser().absolute())
+
+
+def spell_checkpoints(asked: object) -> str:
+    """Return a folder as its absolute path, or the address of a store that speaks S3. UsageError for another kind of
+    store, and for an address with credentials, which all could read in the list of processes."""
+    text = str(asked)
+    if "://" not in text:
+        return str(Path(text).expanduser().absolute())
+    if _STORE.fullmatch(text) is None:
+        raise UsageError(
+            "Checkpoints lie in a folder, or in a store that speaks S3, at s3://BUCKET/PATH: without keys and options, "
+            "which belong into the environment of the engine (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on)."
+        )
+    return text.rstrip("/")
 
 
 _SPELLED: Final[dict[str, Callable[[Any], Any]]] = {
     "dtype": spell_dtype,
     "device": spell_device,
     "shared_journal": spell_shared,
+    "checkpoints": spell_checkpoints,
     **dict.fromkeys(AMOUNTS, parse_bytes),
 }
 

@@ -9,11 +9,11 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 import msgspec
 import torch
@@ -70,6 +70,31 @@ class Kept:
     image: SessionImage
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCheckpoint:
+    """A checkpoint that can be read: where it is, as messages name it, and the reading, on any thread but the
+    engine's."""
+
+    where: str
+    read: Callable[[], Kept]
+
+
+class KeptCheckpoints(Protocol):
+    """The checkpoints of an engine, in a folder or in a store. Only `save`, `list`, `drop` and the reading of a found
+    one may wait."""
+
+    def file_of(self, name: str) -> Path: ...
+    def require_free(self, name: str) -> None: ...
+    def size_of(self, name: str) -> int: ...
+    def bytes_by_person(self) -> dict[str | None, int]: ...
+    def found(self, name: str) -> FoundCheckpoint: ...
+    def save(
+        self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
+    ) -> tuple[CheckpointDescription, str]: ...
+    def list(self) -> tuple[CheckpointDescription, ...]: ...
+    def drop(self, name: str) -> None: ...
+
+
 class CheckpointFolder:
     """Maps names to files. The first save creates the folder."""
 
@@ -98,15 +123,17 @@ class CheckpointFolder:
         if wanted in files:
             return files[wanted]
         if not self.file_of(wanted).is_file():
-            names = ", ".join(sorted(known_to_the_same(name, files))) or "none"
-            raise UnknownCheckpoint(f"There is no checkpoint {in_quotes(name)}; there are: {names}.")
+            raise unknown(name, files)
         return self.file_of(wanted)
+
+    def found(self, name: str) -> FoundCheckpoint:
+        """Return what `find` finds."""
+        path = self.find(name)
+        return FoundCheckpoint(where=str(path), read=lambda: self.read(path))
 
     def require_free(self, name: str) -> None:
         if self.file_of(name).exists():
-            raise UsageError(
-                f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
-            )
+            raise name_taken(name)
 
     def size_of(self, name: str) -> int:
         """Return the bytes of the file of that name, 0 where there is none."""
@@ -144,7 +171,7 @@ class CheckpointFolder:
         *,
         replace: bool,
         abandoned: threading.Event,
-    ) -> tuple[CheckpointDescription, Path]:
+    ) -> tuple[CheckpointDescription, str]:
         """Write the file under a temporary name, then give it its name when it is whole and on the disk. Raises
         StorageFailed when the disk refuses, leaving nothing behind; UsageError when the name was taken meanwhile."""
         path = self.file_of(name)
@@ -164,19 +191,20 @@ class CheckpointFolder:
                     raise Abandoned
                 _put_in_place(aside, path, name, replace=replace)
             force_names(self.folder)
-        return msgspec.structs.replace(entry, bytes_stored=writer.written), path
+        return msgspec.structs.replace(entry, bytes_stored=writer.written), str(path)
 
-    def read(self, path: Path) -> Kept:
+    def read(self, path: Path, where: str | None = None) -> Kept:
         """Return the checkpoint in a file, every byte of it checked. CheckpointRefused says why it is not one of this
-        model."""
-        with _storage(f"{path} could not be read"), open_plain(path) as file:
+        model; messages name the file as it is, or as `where`."""
+        named = where or str(path)
+        with _storage(f"{named} could not be read"), open_plain(path) as file:
             try:
                 return self._read(file)
             except CheckpointRefused as refused:
-                raise CheckpointRefused(f"{path} is refused. {refused}") from None
+                raise CheckpointRefused(f"{named} is refused. {refused}") from None
             except CRAFTED as error:
                 why = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
-                raise CheckpointRefused(f"{path} is refused. Djinn did not write it so: {why}.") from None
+                raise CheckpointRefused(f"{named} is refused. Djinn did not write it so: {why}.") from None
 
     def _read(self, file: BinaryIO) -> Kept:
         with _sentences():
@@ -195,7 +223,7 @@ class CheckpointFolder:
     def list(self) -> tuple[CheckpointDescription, ...]:
         """Return the folder's checkpoints, newest first; leaves out other files and those damaged at their
         beginning."""
-        found = [entry for path in self._files() if (entry := _told(path)) is not None]
+        found = [entry for path in self._files() if (entry := told(path)) is not None]
         return tuple(sorted(found, key=lambda entry: -entry.saved))
 
     def drop(self, name: str) -> None:
@@ -204,6 +232,17 @@ class CheckpointFolder:
             raise UsageError(f"{path} lies outside {self.folder}; delete it yourself.")
         with _storage(f"The checkpoint {in_quotes(name)} could not be deleted"):
             path.unlink()
+
+
+def name_taken(name: str) -> UsageError:
+    return UsageError(
+        f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
+    )
+
+
+def unknown(name: str, known: Iterable[str]) -> UnknownCheckpoint:
+    names = ", ".join(sorted(known_to_the_same(name, known))) or "none"
+    return UnknownCheckpoint(f"There is no checkpoint {in_quotes(name)}; there are: {names}.")
 
 
 def describe(name: str, image: SessionImage, model: str, dtype: str) -> CheckpointDescription:
@@ -237,7 +276,7 @@ def _required(found: FoundRecord | None) -> FoundRecord:
     return found
 
 
-def _told(path: Path) -> CheckpointDescription | None:
+def told(path: Path) -> CheckpointDescription | None:
     """Return a file's list entry under the file's own name, since it may have been renamed or come from elsewhere."""
     try:
         with open_plain(path) as file:
@@ -255,6 +294,11 @@ def _shown(path: Path) -> str:
 
 def _file_at(name: str) -> Path:
     """Return the file of a checkpoint that is given by its path."""
+    if "://" in name:
+        raise UsageError(
+            f"{in_quotes(name)} is an address: an engine that is started with --checkpoints {name.rpartition('/')[0]} "
+            "has the checkpoints there by their names."
+        )
     try:
         path = Path(name).expanduser()
         there = path.is_file()
@@ -307,18 +351,15 @@ def _to_disk(file: BinaryIO) -> None:
 
 
 def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
-    taken = UsageError(
-        f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
-    )
     if not replace:
         try:
             os.link(aside, path)  # unlike a rename it fails where the name is taken
             return
         except FileExistsError:
-            raise taken from None
+            raise name_taken(name) from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
         if path.exists():
-            raise taken
+            raise name_taken(name)
     aside.replace(path)

@@ -11,7 +11,8 @@ from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.persistence import adopted_pages
-from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
+from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, KeptCheckpoints
+from djinn_jupyter.engine.persistence.checkpoint_store import CheckpointStore, is_store
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.journal import Journal
@@ -20,6 +21,7 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.engine.persistence.move_folder import MoveFolder
+from djinn_jupyter.engine.persistence.objects import Objects
 from djinn_jupyter.engine.persistence.running_times import RunningTimesFile
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.session import Session
@@ -40,7 +42,7 @@ class Persistence:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
         self.identity, self._device = identity, device
         shared = folder if config.shared_journal is None else Path(config.shared_journal)
-        self.checkpoints = CheckpointFolder(shared / CHECKPOINTS, identity, device)
+        self.checkpoints = _checkpoints(config.checkpoints, folder, shared, identity, device)
         self.moves = MoveFolder(shared / MOVES, identity, device)
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
@@ -139,3 +141,11 @@ class Persistence:
         if self.journal is not None:
             self.journal.abandon()
             self.journal = None
+
+
+def _checkpoints(
+    asked: str | None, folder: Path, shared: Path, identity: ModelIdentity, device: torch.device
+) -> KeptCheckpoints:
+    if asked is not None and is_store(asked):
+        return CheckpointStore(Objects.at(asked), folder / CHECKPOINTS, identity, device)
+    return CheckpointFolder(shared / CHECKPOINTS if asked is None else Path(asked), identity, device)

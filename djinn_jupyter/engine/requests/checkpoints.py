@@ -6,11 +6,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.persistence.checkpoint_files import FoundCheckpoint
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
@@ -65,8 +65,8 @@ class CheckpointRequests:
         self._require_disk(session, rows, request, holder)
         with self._images.image(session, rows) as image:
             described = self._images.describe(request.name, image)
-            saved, path = yield from self._write(request, image, described)
-        return CheckpointSaved(checkpoint=saved, path=str(path))
+            saved, where = yield from self._write(request, image, described)
+        return CheckpointSaved(checkpoint=saved, path=where)
 
     def _require_disk(
         self, session: Session, rows: Sequence[Rows], request: ask.SaveCheckpoint, holder: Holder
@@ -80,13 +80,13 @@ class CheckpointRequests:
 
     def _write(
         self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
-    ) -> Generator[Blocked | None, None, tuple[CheckpointDescription, Path]]:
+    ) -> Generator[Blocked | None, None, tuple[CheckpointDescription, str]]:
         folder, abandoned = self._persistence.checkpoints, threading.Event()
         write = self._persistence.file_worker.start(
             lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
         )
         try:
-            saved: tuple[CheckpointDescription, Path] = yield from self._until_done(write)
+            saved: tuple[CheckpointDescription, str] = yield from self._until_done(write)
             return saved
         finally:
             abandoned.set()
@@ -101,14 +101,13 @@ class CheckpointRequests:
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
         """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._check_place(request)
-        path = self._persistence.checkpoints.find(request.name)
+        found = self._persistence.checkpoints.found(request.name)
         empty = self._images.empty(request.session, holder)
-        return Underway(session=empty, steps=self._restore(request, holder, path, empty))
+        return Underway(session=empty, steps=self._restore(request, holder, found, empty))
 
-    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, path: Path, waits: Session) -> Steps:
-        folder = self._persistence.checkpoints
-        kept = yield from self._until_done(self._persistence.file_worker.start(lambda: folder.read(path)))
-        session = yield from self._images.placed(kept.image, str(path), request.session, holder, waits)
+    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, found: FoundCheckpoint, waits: Session) -> Steps:
+        kept = yield from self._until_done(self._persistence.file_worker.start(found.read))
+        session = yield from self._images.placed(kept.image, found.where, request.session, holder, waits)
         try:
             self._owners.require_own(request, holder)  # again: another may have opened it while the file was read
             self._check_place(request)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
+from djinn_jupyter.engine.persistence.checkpoint_files import KeptCheckpoints
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.scheduling.tokenizing import (
     PendingTokens,
@@ -29,7 +29,7 @@ STATELESS: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheck
 class StatelessRequests:
     """Also tokenizes prompts, on a worker's thread where they are long."""
 
-    def __init__(self, runtime: Runtime, tokenizing: Tokenizing, checkpoints: CheckpointFolder, faults: Faults) -> None:
+    def __init__(self, runtime: Runtime, tokenizing: Tokenizing, checkpoints: KeptCheckpoints, faults: Faults) -> None:
         self._tokenizer, self._description = runtime.tokenizer, runtime.description
         self._modules = runtime.forward.anatomy.modules
         self._tokenizing, self._checkpoints, self._faults = tokenizing, checkpoints, faults

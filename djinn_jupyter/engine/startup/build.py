@@ -24,6 +24,7 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices,
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.persistence.checkpoint_store import require_store
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.recovery import Recovery
 from djinn_jupyter.engine.process_memory import ProcessFootprint, footprint_of
@@ -57,6 +58,7 @@ def open_engine(
 ) -> Engine:
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
     require_splittable(config)
+    require_store(config.checkpoints)
     devices = choose_devices(config)
     make_current(devices[0])
     if config.cuda_graphs:

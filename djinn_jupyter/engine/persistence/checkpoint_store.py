@@ -1,0 +1,155 @@
+"""The checkpoints of an engine in a store of objects. Each goes through a file of this machine, which
+`checkpoint_files` writes and reads, so that its bytes are those of a checkpoint in a folder, and as well checked."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
+
+import msgspec
+import torch
+
+from djinn_jupyter.engine.persistence.checkpoint_files import (
+    ABANDONED_SECONDS,
+    SUFFIX,
+    CheckpointFolder,
+    FoundCheckpoint,
+    Kept,
+    name_taken,
+    told,
+    unknown,
+)
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.objects import SCHEME, Objects
+from djinn_jupyter.engine.system.fsync import make_folder
+from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.nouns import CheckpointDescription
+
+HEAD_BYTES: Final = 1 << 16  # more than the description of any checkpoint
+_PREFIX: Final = ".checkpoint-"
+
+
+def is_store(address: str) -> bool:
+    return address.startswith(SCHEME)
+
+
+class CheckpointStore:
+    """`folder` is on this machine; files are there while they are on their way. Sizes are those that this engine knows:
+    of the last list, and of what it saved and dropped since, so that no request of another kind waits for the store."""
+
+    def __init__(self, objects: Objects, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
+        self._objects, self._folder = objects, folder
+        self._identity, self._device = identity, device
+        self._names = CheckpointFolder(folder, identity, device)
+        self._sizes: dict[str, int] = {}
+
+    def file_of(self, name: str) -> Path:
+        """Return the name of an object, as a path. Raises UsageError for an invalid name."""
+        return self._names.file_of(name)
+
+    def require_free(self, name: str) -> None:
+        if self.size_of(name):
+            raise name_taken(name)
+
+    def size_of(self, name: str) -> int:
+        return self._sizes.get(self.file_of(name).name, 0)
+
+    def bytes_by_person(self) -> dict[str | None, int]:
+        found: dict[str | None, int] = {}
+        for name, size in self._sizes.items():
+            found[person_of(name)] = found.get(person_of(name), 0) + size
+        return found
+
+    def found(self, name: str) -> FoundCheckpoint:
+        """Return a checkpoint by its name, or by the path of a file of this machine. Whether the store has it is seen
+        when it is read."""
+        if "/" in name:
+            return self._names.found(name)
+        file = self.file_of(name.removesuffix(SUFFIX)).name
+        return FoundCheckpoint(where=self._where(file), read=lambda: self._read(name, file))
+
+    def save(
+        self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
+    ) -> tuple[CheckpointDescription, str]:
+        """Write the file, and put it into the store when it is whole. Raises StorageFailed, leaving nothing behind;
+        UsageError when the name was taken meanwhile, by another engine too."""
+        with self._on_the_way() as folder:
+            saved, path = folder.save(name, image, entry, replace=True, abandoned=abandoned)
+            try:
+                self._objects.put(Path(path), Path(path).name, replace=replace)
+            except FileExistsError:
+                raise name_taken(name) from None
+            except FileNotFoundError as error:
+                raise StorageFailed(f"{self._objects.address} could not be written to: {error}.") from error
+        self._sizes = {**self._sizes, Path(path).name: saved.bytes_stored}
+        return saved, self._where(Path(path).name)
+
+    def list(self) -> tuple[CheckpointDescription, ...]:
+        """Return the store's checkpoints, newest first; leaves out other objects and those damaged at their
+        beginning."""
+        self._sizes = {name: size for name, size in self._objects.sizes().items() if name.endswith(SUFFIX)}
+        with self._on_the_way() as folder:
+            found = [self._described(folder.folder / name, size) for name, size in self._sizes.items()]
+        return tuple(sorted(filter(None, found), key=lambda entry: -entry.saved))
+
+    def drop(self, name: str) -> None:
+        file = self.file_of(name.removesuffix(SUFFIX)).name
+        if file not in self._objects.sizes():
+            raise unknown(name, (one.name for one in self.list()))
+        self._objects.delete(file)
+        self._sizes = {one: size for one, size in self._sizes.items() if one != file}
+
+    def _read(self, name: str, file: str) -> Kept:
+        with self._on_the_way() as folder:
+            try:
+                self._objects.get(file, folder.folder / file)
+            except FileNotFoundError:
+                raise unknown(name, (one.name for one in self.list())) from None
+            return folder.read(folder.folder / file, self._where(file))
+
+    def _described(self, path: Path, size: int) -> CheckpointDescription | None:
+        try:
+            path.write_bytes(self._objects.head(path.name, HEAD_BYTES))
+        except FileNotFoundError:  # dropped just now
+            return None
+        entry = told(path)
+        return None if entry is None else msgspec.structs.replace(entry, bytes_stored=size)
+
+    def _where(self, file: str) -> str:
+        return f"{self._objects.address}/{file}"
+
+    @contextmanager
+    def _on_the_way(self) -> Iterator[CheckpointFolder]:
+        """Yield a folder of this machine that is deleted at the end; those of engines that were killed go too."""
+        try:
+            make_folder(self._folder)
+            for left in self._folder.glob(f"{_PREFIX}*"):
+                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                    rmtree(left, ignore_errors=True)
+            made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self._folder, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise StorageFailed(f"{self._folder} could not be written to: {error.strerror or error}.") from error
+        with made as folder:
+            yield CheckpointFolder(Path(folder), self._identity, self._device)
+
+
+def require_store(address: str | None) -> None:
+    """Raise UsageError, StorageFailed or MissingDependency where checkpoints cannot be kept at an address of a
+    store."""
+    if address is None or not is_store(address):
+        return
+    objects = Objects.at(address)
+    try:
+        objects.require_compare_and_put()
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"There is no place for checkpoints at {objects.address} ({error}): make its bucket."
+        ) from None
