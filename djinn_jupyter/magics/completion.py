@@ -16,7 +16,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, context_
 
 from djinn_jupyter.client.edits import KINDS
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.magics.lazily import keys, naming
 from djinn_jupyter.magics.parsing import option_strings
 from djinn_jupyter.wire.texts import natural_order
 
@@ -54,6 +54,8 @@ class Matcher:
 
     def _candidates(self, name: str, words: list[str], word: str) -> list[str]:
         last = words[-1] if words else ""
+        if last == "--at" and name == "djinn_load":
+            return _places()
         if last in ("--site", "--from-site", "--at"):
             return self._sites(word)
         if last == "--session":
@@ -106,14 +108,16 @@ class Matcher:
         return [naming.label(one.name) for one in self.state.loaded.sessions()]
 
     def _engines(self) -> list[str]:
-        """Return the names by which a session can move: machines of the cluster, copies on this machine."""
+        """Return the names by which a session can move: machines of the cluster, or copies on this machine and places
+        whose engines have a trusted key."""
         entry = None if self.state.loaded is None else self.state.loaded.entry
         if entry is None:
             return []
         if entry.in_cluster:
             return list(entry.machines)
         copies = (one.identity for one in self.state.client.engines() if one.identity != entry.identity)
-        return [str(one.copy) for one in copies if replace(one, copy=entry.identity.copy) == entry.identity]
+        here = [str(one.copy) for one in copies if replace(one, copy=entry.identity.copy) == entry.identity]
+        return [*here, *_places()]
 
     def _checkpoints(self) -> list[str]:
         return [kept.name for kept in self.state.loaded.checkpoints()] if self.state.loaded is not None else []
@@ -126,6 +130,11 @@ class Matcher:
             [f"{shown}{p.name}" for p in parent.iterdir() if (p / "config.json").is_file()] if parent.is_dir() else []
         )
         return ["demo", *(entry.identity.model for entry in self.state.client.engines()), *folders]
+
+
+def _places() -> list[str]:
+    """Return the places whose engines have a key that this user trusts."""
+    return list(keys.key_folder().names("trusted"))
 
 
 def register(shell: InteractiveShell, matcher: Matcher) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         sweep_arguments,
         sweeping,
     )
-    from djinn_jupyter.client.engines import logs, naming, spelling, terminal
+    from djinn_jupyter.client.engines import keys, logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
 else:
@@ -41,6 +41,7 @@ else:
     doses = _Lazy("djinn_jupyter.client.doses")
     edges = _Lazy("djinn_jupyter.client.edges")
     graphs = _Lazy("djinn_jupyter.client.graphs")
+    keys = _Lazy("djinn_jupyter.client.engines.keys")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
@@ -64,6 +65,7 @@ __all__ = [
     "doses",
     "edges",
     "graphs",
+    "keys",
     "live_memory",
     "logs",
     "naming",

@@ -9,6 +9,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.options import Identity
 from tests.magics.conftest import Notebook
 
@@ -61,6 +62,18 @@ def test_engines_to_which_a_session_can_move_are_offered(notebook: Notebook, mon
     monkeypatch.setattr(engine, "entry", in_cluster)
     assert complete(notebook, "%djinn_move --to g") == ["gpu-3", "gpu-4"]
     assert "--to" in complete(notebook, "%djinn_move --")
+
+
+def test_places_with_a_trusted_key_are_offered(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    for place in ("gpu-box:5556", "gpu-attic"):
+        key_folder().trust(place, bytes(32))
+    assert complete(notebook, "%djinn_load demo --at ") == ["gpu-attic", "gpu-box:5556"]
+    monkeypatch.setattr(notebook.state.client, "engines", lambda: (), raising=False)
+    monkeypatch.setattr(notebook.state.engine, "entry", entry_at(read_address("gpu-box"), None))
+    assert complete(notebook, "%djinn_move --to gpu-b") == ["gpu-box:5556"]
 
 
 def test_layers_are_in_their_order(notebook: Notebook) -> None:
