@@ -23,10 +23,11 @@ FULL, HALF = torch.float32, torch.bfloat16
 ROUNDED = {FULL: 1e-6, HALF: 2**-8}
 """Rounding of a head's part, as a fraction of the largest one."""
 
+GATED, PARALLEL = ("llama", "qwen3", "phi3"), ("gpt_neox", "falcon", "phi", "gptj")
+FAMILIES = (*((family, FULL) for family in (*GATED, *PARALLEL, "gpt2")), ("llama", HALF))
 
-@pytest.fixture(
-    scope="module", params=[("llama", FULL), ("gpt2", FULL), ("llama", HALF)], ids=["llama", "gpt2", "bfloat16"]
-)
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=str)
 def each(request: pytest.FixtureRequest) -> Iterator[tuple[RemoteEngine, PlainAttribution, torch.dtype]]:
     family, dtype = request.param
     plain = plain_attribution(plain_of(family, dtype), LINE, 17, 42)

@@ -23,9 +23,9 @@ class PlainAttribution:
 
 def plain_attribution(model: Any, prompt: tuple[int, ...], one: int, other: int) -> PlainAttribution:
     """Attribute the logit of `one` minus that of `other` at the last position to modules and heads."""
-    inner = model.transformer if hasattr(model, "transformer") else model.model
-    blocks = inner.h if hasattr(inner, "h") else inner.layers
-    norm = inner.ln_f if hasattr(inner, "ln_f") else inner.norm
+    inner = _part(model, "transformer", "gpt_neox", "model")
+    blocks = _part(inner, "h", "layers")
+    norm = _part(inner, "ln_f", "norm", "final_layer_norm", "final_layernorm")
     seen: dict[Any, Tensor] = {}
     hooks = [blocks[0].register_forward_pre_hook(_keep(seen, "embedding", given=True))]
     hooks += [norm.register_forward_pre_hook(_keep(seen, "x", given=True))]
@@ -40,7 +40,7 @@ def plain_attribution(model: Any, prompt: tuple[int, ...], one: int, other: int)
         logits = model(torch.tensor([prompt], device=model.device), logits_to_keep=1).logits[0, -1].double()
     for hook in hooks:
         hook.remove()
-    direction = _gradient(model.lm_head, norm, seen["x"], one, other)
+    direction = _gradient(model.get_output_embeddings(), norm, seen["x"], one, other)
     parts = {key: float(direction @ value) for key, value in seen.items() if len(key) == 3}
     for layer, block in enumerate(blocks):
         z_HD = seen["z", layer].view(model.config.num_attention_heads, -1)
@@ -72,17 +72,23 @@ def _keep(seen: dict[Any, Tensor], key: Any, *, given: bool = False) -> Callable
     return hook
 
 
+def _part(module: Any, *names: str) -> Any:
+    """Return the module that families call by one of these names."""
+    return next(getattr(module, name) for name in names if hasattr(module, name))
+
+
 def _attention(block: Any) -> Any:
-    return block.attn if hasattr(block, "attn") else block.self_attn
+    return _part(block, "attn", "self_attn", "attention", "self_attention")
 
 
 def _output_map(attention: Any) -> Any:
-    return attention.c_proj if hasattr(attention, "c_proj") else attention.o_proj
+    return _part(attention, "c_proj", "o_proj", "dense", "out_proj")
 
 
 def _last_maps(mlp: Any) -> list[Any]:
     """Return the map that makes an MLP's output; a mixture of experts has none."""
-    return [getattr(mlp, name) for name in ("down_proj", "c_proj") if hasattr(mlp, name)]
+    names = ("down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out")
+    return [getattr(mlp, name) for name in names if hasattr(mlp, name)]
 
 
 def _columns(output_map: Any) -> Tensor:
