@@ -16,6 +16,7 @@ from djinn_jupyter._version import __version__ as __version__
 if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.attributing import attribute as attribute
+    from djinn_jupyter.client.attribution import Attribution as Attribution
     from djinn_jupyter.client.circuits import Circuit as Circuit
     from djinn_jupyter.client.circuits import auroc as auroc
     from djinn_jupyter.client.circuits import circuit as circuit
@@ -86,6 +87,7 @@ _HOMES = {
     "train_probe": "client.training.calls",
     "steering_vector": "client.training.calls",
     "Activations": "client.activations",
+    "Attribution": "client.attribution",
     "Grid": "client.grid",
     "Reproduction": "client.reproduction",
     "Losses": "client.scoring",

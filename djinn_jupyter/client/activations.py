@@ -12,15 +12,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
+from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.texts import natural_order
 
 if TYPE_CHECKING:
     import numpy as np
 
 DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
-SAME: Final = ("format", "model", "sites", "positions", "dtype", "mode", "seed")
+SAME: Final = ("format", "model", "adapter", "sites", "positions", "dtype", "mode", "seed")
+ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,17 @@ class ShardFile:
         except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
             raise StorageFailed(f"{path} is no shard of a collection.") from None
         return cls(path=path, note=note, entries=entries, begin=begin)
+
+    @property
+    def made(self) -> Circumstances:
+        """What its values follow from besides the request. UsageError where an earlier version did not note it."""
+        noted = self.note["computed"].get("made")
+        if noted is None:
+            raise UsageError(f"{self.path} says nothing of what computed it, for an earlier version of Djinn wrote it.")
+        try:
+            return msgspec.convert(noted, Circumstances)
+        except msgspec.ValidationError as error:
+            raise StorageFailed(f"{self.path} is not as Djinn wrote it: {error}.") from None
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
         import numpy as np
@@ -88,11 +103,28 @@ class Activations:
         first = 0
         for number, shard in enumerate(self.shards):
             follows = (shard.note["shard"], shard.note["first"]) == (number, first)
-            if not follows or any(shard.note[name] != self.shards[0].note[name] for name in SAME):
+            if not follows or any(shard.note.get(name) != self.shards[0].note.get(name) for name in SAME):
                 raise StorageFailed(
                     f"{shard.path} is not shard {number} of this collection: one is missing or foreign."
                 )
             first += shard.note["prompts"]
+
+    @property
+    def made(self) -> tuple[Circumstances, ...]:
+        """The model, the machine, the attention and the adapter that computed each shard. UsageError where an earlier
+        version of Djinn collected it."""
+        return tuple(shard.made for shard in self.shards)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the values follow from: the prompts' tokens, the sites, the arguments of `engine.collect`, the
+        attention, the adapter, the model and the machine."""
+        asked = {name: self.shards[0].note[name] for name in ASKED}
+        first = self.made[0]
+        adapter = None if first.adapter is None else msgspec.structs.asdict(first.adapter)
+        lines = [tuple(tokens.tolist()) for tokens in self.tokens]
+        by = msgspec.structs.asdict(first.by)
+        return {"lines": lines, **asked, "attention": first.attention, "adapter": adapter, "by": by}
 
     def __len__(self) -> int:
         """Return the number of prompts."""

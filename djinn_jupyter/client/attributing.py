@@ -38,6 +38,7 @@ def attribute(
     corrections: str | Sequence[str] = (),
     top: int | None = None,
     seed: int = 0,
+    adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return an estimate of what each cell of a sweep would change: (clean - corrupted) activation x gradient of the
@@ -60,7 +61,7 @@ def attribute(
     The `top` cells with the largest scores are computed too, each alone, by an exact sweep in the same call:
     `scores.confirmed` has what it changes there, NaN elsewhere, and `scores.correlation` how well the two agree.
 
-    Sites, axes, lines, pairs, positions, windows, metrics and engines `beside` are as in `dj.sweep`, but that rank()
+    Sites, axes, lines, pairs, positions, windows, metrics, the adapter and engines `beside` are as in `dj.sweep`, but that rank()
     has no gradient. A model whose layers keep recurrent states, or whose weights stream, gives none. UsageError;
     UnknownSite; InvalidCondition; SlabFull.
 
@@ -94,7 +95,9 @@ def attribute(
     )
     request = msgspec.structs.replace(request, estimate=Estimate(steps=steps, corrections=_corrections(corrections)))
     several = not isinstance(metric, str)
-    scores = swept(engine, request, corrupted, clean, several=several, on_progress=None, so_far=None, beside=beside)
+    scores = swept(
+        engine, request, corrupted, clean, several=several, on_progress=None, so_far=None, adapter=adapter, beside=beside
+    )
     if top is None or scores.interrupted or not scores.is_whole:
         return scores
     return confirmed(engine, scores, strongest(scores, top), beside=beside)

@@ -12,11 +12,12 @@ from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
 from djinn_jupyter.client.edge_measurement import EdgeMeasurement
-from djinn_jupyter.client.edges import Edges, name_of, session_like
+from djinn_jupyter.client.edges import Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
@@ -57,7 +58,7 @@ class Circuit(EdgeMeasurement):
         self.replies, self.scores, self.of, self.drawn = tuple(replies), list(scores), of, drawn
         self.how, self.stop, self.engine = how, stop, engine
         self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
-        self.tokens = lines_of(replies)
+        self.tokens = self._lines = lines_of(replies)
         self.metrics = tuple(one.metric for one in replies)
         self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
         first = replies[0]

@@ -48,6 +48,7 @@ class Collection:
     shard_prompts: int | None
     mode: Mode
     seed: int
+    adapter: str | None = None
 
     def shards(self, prompts: Iterable[tuple[int, ...]], width: int) -> Iterator[Prompts]:
         """Yield the prompts of each shard. The request alone decides the cuts, so that a collection that goes on has
@@ -81,6 +82,7 @@ def collect(
     shard_prompts: int | None,
     mode: Mode,
     seed: int,
+    adapter: str | None,
     on_progress: OnCollected | None,
 ) -> Activations:
     """Collect, and return the activations in the folder; several engines each write a shard at a time."""
@@ -93,6 +95,7 @@ def collect(
         shard_prompts=_checked(shard_prompts),
         mode=mode,
         seed=checked_seed(seed),
+        adapter=adapter,
     )
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
     with interruptible("The collection", lambda: (kept, None)):
@@ -100,11 +103,11 @@ def collect(
         following = next(shards, None)
         if following is None:
             raise UsageError("There are no prompts to collect from.")
-        work = _Work(asked, on_progress or (lambda done: None))
+        work = CollectionWork(asked, on_progress or (lambda done: None))
         if len(channels) > 1:
             _spread(channels, work, [following, *shards])
             return Activations(asked.folder)
-        with temporary_session(channel, "collection") as session:
+        with temporary_session(channel, "collection", adapter) as session:
             first = number = 0
             while following is not None:
                 here, following = following, next(shards, None)
@@ -114,7 +117,7 @@ def collect(
     return Activations(asked.folder)
 
 
-def _spread(channels: Sequence[Channel], work: _Work, shards: Sequence[Prompts]) -> None:
+def _spread(channels: Sequence[Channel], work: CollectionWork, shards: Sequence[Prompts]) -> None:
     """Have each shard written by whichever engine is free. Raises the error of one that failed."""
     starts = [0, *accumulate(map(len, shards))]
     requests = [
@@ -148,7 +151,7 @@ def shard_request(
 
 
 @dataclass(slots=True)
-class _Work:
+class CollectionWork:
     """A collection under way: how many prompts of each shard are done."""
 
     asked: Collection
@@ -175,12 +178,12 @@ class _Work:
 class _ShardOfMany:
     """A shard that is written by whichever engine is free."""
 
-    work: _Work
+    work: CollectionWork
     request_in: Callable[[str], ask.Collect]
     under_way: tuple[Channel, str] | None = None
 
     def run(self, engine: Channel, tell: Tell) -> Collected:
-        with temporary_session(engine, "collection") as session:
+        with temporary_session(engine, "collection", self.work.asked.adapter) as session:
             self.under_way = engine, session
             return self.work.collect(engine, self.request_in(session), tell)
 

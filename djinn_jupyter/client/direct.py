@@ -20,7 +20,12 @@ UNITS: Final = ("head", "neuron")
 @interruptible("The attribution")
 @typed
 def direct(
-    engine: RemoteEngine, line: object, *, metric: str, over: str | Sequence[str] = ("layer", "head")
+    engine: RemoteEngine,
+    line: object,
+    *,
+    metric: str,
+    over: str | Sequence[str] = ("layer", "head"),
+    adapter: str | None = None,
 ) -> Attribution:
     """Return direct logit attribution at the last position of a line (a text, or token ids): the parts that the
     embedding, the attention of each layer (over "head" too: each of its heads, and the output map's bias) and each MLP
@@ -29,14 +34,15 @@ def direct(
 
     The final norm is read as a linear map at its actual scale, which is held fixed. The parts and `rest` sum to the
     metric; the attribution prints how large the rest is. A model whose logits or residuals are no such sum is refused
-    with the reason. UsageError; UnknownSite; SlabFull.
+    with the reason. `parts.save("fact.direct.djinn")` keeps them with their recipe, by which `dj.reproduce` tells them
+    again. With an `adapter`, by its name, they are its model's. UsageError; UnknownSite; SlabFull.
 
     >>> parts = dj.direct(engine, "The capital of France is", metric="logit(' Paris') - logit(' Rome')")
-    >>> len(parts.table()["value"]), abs(parts.rest) < 1e-4
+    >>> len(parts.columns()["value"]), abs(parts.rest) < 1e-4
     (51, True)
     """
     units, tokens = _units(over), _tokens_of(metric)
-    with temporary_session(engine.channel, "attribution") as name:
+    with temporary_session(engine.channel, "attribution", adapter) as name:
         session = RemoteSession(engine.channel, name)
         session.breakpoint(f"resid_post.{engine.description.layers - 1}")
         session.run(line, max_new_tokens=1)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
@@ -18,13 +16,13 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of
+from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of, require_texts
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edges import CircuitRecipe, EdgeMethod, EdgeRecipe
-from djinn_jupyter.wire.graphs import GraphRecipe
+from djinn_jupyter.wire.edges import EdgeMethod, EdgeRecipe
 from djinn_jupyter.wire.replies import EdgesAttributed
 from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
 
@@ -57,7 +55,7 @@ class Edges(EdgeMeasurement):
         first = replies[0]
         self.replies, self.patched, self.paired, self.engine = tuple(replies), tuple(patched), paired, engine
         self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
-        self.tokens = lines_of(replies)
+        self.tokens = self._lines = lines_of(replies)
         self.stop = None if paired else first.stop
         self.writers, self.readers = first.writers, first.readers
         self.steps, self.method = first.steps, first.method
@@ -148,6 +146,7 @@ def edges(
     steps: int = 1,
     method: EdgeMethod = "gradients",
     top: int | None = None,
+    adapter: str | None = None,
 ) -> Edges:
     """Return the score of every edge (edge attribution patching; Syed et al. 2023) from a writer of the residual (the
     embedding, a head z.3[2], an MLP mlp_out.3) to a reader (queries, keys and values of a head, as q.3[2], an MLP
@@ -160,7 +159,8 @@ def edges(
 
     `method="exact"` patches every edge by itself: the score is the change of the metric where that reader gets what
     that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
-    with so many largest scores of gradients are patched too, and `found.exact` has their changes. A model whose heads
+    with so many largest scores of gradients are patched too, and `found.exact` has their changes. With an `adapter`, by
+    its name, lines that are no session's are its model's. A model whose heads
     and MLPs do not sum to its residual is refused with the reason. UsageError; UnknownSite; InvalidCondition; SlabFull.
 
     >>> found = dj.edges(
@@ -178,9 +178,10 @@ def edges(
     pairs = pairs_of(corrupted, clean) if paired else [(corrupted, clean)]
     if top is not None and (method == "exact" or top < 1):
         raise UsageError("The edges of the largest scores of gradients are patched too with top, from 1 on.")
+    require_texts(adapter, corrupted, clean)
     metrics = metrics_of(metric, len(pairs))
     asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(pairs, metrics, strict=True)]
-    found = Edges([scored(engine.channel, one) for one in asked], paired=paired, engine=name_of(engine))
+    found = Edges([_first_scored(engine.channel, one, adapter) for one in asked], paired=paired, engine=name_of(engine))
     if top is None:
         return found
     patched = [scored(engine.channel, one, made) for one, made in _patching(found, top)]
@@ -218,23 +219,15 @@ def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, Edge
         yield msgspec.structs.replace(reply.made.asked, method="exact", steps=1, chosen=edges), reply.made
 
 
-def scored(channel: Channel, request: ask.AttributeEdges, made: EdgeRecipe | None = None) -> EdgesAttributed:
-    """Return the scores of a request, computed as those were whose recipe this is."""
-    with session_like(channel, "edges", made) as name:
+def _first_scored(channel: Channel, request: ask.AttributeEdges, adapter: str | None) -> EdgesAttributed:
+    with temporary_session(channel, "edges", adapter) as name:
         return ask_for(channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
 
 
-@contextmanager
-def session_like(channel: Channel, kind: str, made: EdgeRecipe | CircuitRecipe | GraphRecipe | None) -> Iterator[str]:
-    """Open a session for the time of one piece of work, which computes as that did whose recipe this is."""
-    with temporary_session(channel, kind) as name:
-        session = RemoteSession(channel, name)
-        if made is not None and made.attention is not None:
-            session.attend(made.attention)
-        adapter = None if made is None else same_adapter(channel, made.adapter)
-        if adapter is not None:
-            session.adapter = adapter
-        yield name
+def scored(channel: Channel, request: ask.AttributeEdges, made: EdgeRecipe) -> EdgesAttributed:
+    """Return the scores of a request, computed as those were whose recipe this is."""
+    with session_like(channel, "edges", made) as name:
+        return ask_for(channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
 
 
 def name_of(engine: RemoteEngine) -> str | None:

@@ -189,16 +189,17 @@ class RemoteEngine:
         shard_prompts: int | None = None,
         mode: Mode = "fast",
         seed: int = 0,
+        adapter: str | None = None,
         beside: Sequence[RemoteEngine] = (),
         on_progress: OnCollected | None = None,
     ) -> Activations:
         """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to`, and return them,
         to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a file with one a line, `.json` or
-        `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs
-        many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone. Where the
-        folder has shards of this very collection, it goes on after them. Other engines of the model `beside` this
-        one, which write to the same folder, each take a shard at a time. `on_progress` is called with the prompts
-        done. UsageError where the folder has another collection.
+        `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs many
+        prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone, as do all with the
+        `adapter` of this name. Where the folder has shards of this very collection, it goes on after them. Other
+        engines of the model `beside` this one, which write to the same folder, each take a shard at a time.
+        `on_progress` is called with the prompts done. UsageError where the folder has another collection.
 
         >>> prompts = ["The capital of France is", "The capital of Italy is"]
         >>> acts = engine.collect(prompts, ["resid_post.4", "z.2"], to=folder, positions=-1)
@@ -215,32 +216,45 @@ class RemoteEngine:
             shard_prompts=shard_prompts,
             mode=mode,
             seed=seed,
+            adapter=adapter,
             on_progress=on_progress,
         )
 
     @typed
-    def loss(self, prompts: object, *, mode: Mode = "exact", seed: int = 0) -> Losses:
+    def loss(self, prompts: object, *, mode: Mode = "exact", seed: int = 0, adapter: str | None = None) -> Losses:
         """Return the loss of each token of the prompts (texts, token ids or a pathlib.Path, as in `collect`), and their
         mean and perplexity. Each prompt runs in a pass of its own; `fast` runs prompts together, and some, chosen by
-        `seed`, again alone (`largest_difference`). UsageError for a prompt of one token.
+        `seed`, again alone (`largest_difference`). With an `adapter`, by its name, they are its model's. UsageError for
+        a prompt of one token.
 
         >>> losses = engine.loss(["The capital of France is Paris.", "The capital of France is Rome."])
         >>> [values.shape for values in losses], bool(losses[0].mean() < losses[1].mean())
         ([(6,), (6,)], True)
         """
-        return scoring.loss_of(self.channel, prompts, mode=mode, seed=seed)
+        return scoring.loss_of(self.channel, prompts, mode=mode, seed=seed, adapter=adapter)
 
     @typed
-    def head_scores(self, prompts: object = None, *, length: int = 50, samples: int = 8, seed: int = 0) -> HeadScores:
+    def head_scores(
+        self,
+        prompts: object = None,
+        *,
+        length: int = 50,
+        samples: int = 8,
+        seed: int = 0,
+        adapter: str | None = None,
+    ) -> HeadScores:
         """Return how much every head attends to the previous token, to earlier places with the same token, and to what
         followed these (induction): means over the prompts (as in `collect`), or without any over `samples` lines of
-        `length` random tokens that are repeated once. UsageError; UnknownSite where no layer has patterns.
+        `length` random tokens that are repeated once; of the model with an `adapter`, where one is named. UsageError;
+        UnknownSite where no layer has patterns.
 
         >>> scores = engine.head_scores()
         >>> scores.previous.shape, scores.best("previous", 2)[0][:2]  # layer and head
         ((8, 4), (1, 3))
         """
-        return heads.head_scores(self.channel, self.description.vocab_size, prompts, length, samples, seed)
+        return heads.head_scores(
+            self.channel, self.description.vocab_size, prompts, length, samples, seed, adapter=adapter
+        )
 
     @typed
     def weight(self, name: str, *, rows: Positions = None, columns: Positions = None, fold_norm: bool = False) -> Any:

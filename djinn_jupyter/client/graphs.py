@@ -11,7 +11,8 @@ import msgspec
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.edges import line_source, name_of, session_like
+from djinn_jupyter.client.edges import line_source, name_of
+from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.graph_files import GRAPH, KeptGraph
@@ -77,7 +78,7 @@ class AttributionGraph(Measurement):
         self.reply, self.engine = reply, engine
         made = reply.made
         self.made = () if made is None else (_circumstances(made),)
-        self.tokens = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
+        self.tokens = self._lines = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
         self.values: np.ndarray[Any, Any] = to_numpy(reply.edges)
         self.notes, self.stop, self.active = reply.notes, reply.stop, reply.active
         self.reached, self.bias, self.summed = map(to_numpy, (reply.reached, reply.bias, reply.summed))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.measurement import Measurement, ruling_session
+from djinn_jupyter.client.likeness import ruling_session
+from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
@@ -34,7 +35,8 @@ class HeadScores(Measurement):
 
     def __init__(self, read: HeadsRead, over: str) -> None:
         self.read_heads, self.over = read, over
-        self.layers, self.tokens, self.made = read.layers, read.lines, (read.made,)
+        self.layers, self.made = read.layers, (read.made,)
+        self.tokens = self._lines = read.lines
         self.counted = dict(zip(KINDS, read.counted, strict=True))
         self.values = to_numpy(read.scores)
         self.previous, self.duplicate, self.induction = self.values
@@ -96,7 +98,8 @@ class HeadPatterns(Measurement):
     def __init__(self, read: HeadsRead, over: str) -> None:
         assert read.patterns is not None
         self.layers, self.texts, self.pooled = read.layers, read.texts, read.pooled
-        self.tokens, self.made = read.lines, (read.made,)
+        self.tokens = self._lines = read.lines
+        self.made = (read.made,)
         self.values = to_numpy(read.patterns)
         self.scores = HeadScores(read, over)
 
@@ -142,15 +145,25 @@ class HeadPatterns(Measurement):
         return f"Patterns of {len(self.layers)} layers x {self.heads} heads over {len(self.texts)} tokens"
 
 
-def head_scores(channel: Channel, vocabulary: int, prompts: object, length: int, samples: int, seed: int) -> HeadScores:
+def head_scores(
+    channel: Channel,
+    vocabulary: int,
+    prompts: object,
+    length: int,
+    samples: int,
+    seed: int,
+    *,
+    adapter: str | None = None,
+) -> HeadScores:
     """Return the scores of all heads over the prompts, or where there are none over random tokens repeated once."""
     if prompts is not None:
         lines = tuple(tokenized(channel, given_prompts(prompts)))
         if not lines:
             raise UsageError("There are no prompts to score heads on.")
-        return HeadScores(_read(channel, lines), f"over {len(lines)} prompts")
+        return HeadScores(_read(channel, lines, adapter=adapter), f"over {len(lines)} prompts")
     said = f"over {samples} lines of {length} random tokens, repeated once, seed {seed}"
-    return HeadScores(_read(channel, _repeated(vocabulary, length, samples, seed)), said)
+    lines = _repeated(vocabulary, length, samples, seed)
+    return HeadScores(_read(channel, lines, adapter=adapter), said)
 
 
 def _repeated(vocabulary: int, length: int, samples: int, seed: int) -> tuple[tuple[int, ...], ...]:
@@ -167,9 +180,14 @@ def _repeated(vocabulary: int, length: int, samples: int, seed: int) -> tuple[tu
 
 
 def _read(
-    channel: Channel, lines: Sequence[tuple[int, ...] | str], *, patterns: bool = False, rules_of: str | None = None
+    channel: Channel,
+    lines: Sequence[tuple[int, ...] | str],
+    *,
+    patterns: bool = False,
+    rules_of: str | None = None,
+    adapter: str | None = None,
 ) -> HeadsRead:
-    with interruptible("The reading of heads"), temporary_session(channel, "heads") as session:
+    with interruptible("The reading of heads"), temporary_session(channel, "heads", adapter) as session:
         request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
         return ask_for(channel, request, HeadsRead)
 

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import msgspec
 
-from djinn_jupyter.client.adapters import same_adapter
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.client.measurement_files import KeptMeasurement
 from djinn_jupyter.client.result_files import FileKind, encoded, named, put, read
-from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.replies import Described, Steered
 
 if TYPE_CHECKING:
     import numpy as np
 
+NO_RECIPE: Final = (
+    "It was read at a stop with edits, under steering rules or behind other passes, and no recipe makes that again; "
+    "read it at the first stop of a plain run."
+)
+
 
 class Measurement(Tabular, ABC):
-    """A reading of some lines, whose `tokens` are ids. `made` is what its `values` follow from besides the lines, of
-    each reply of the engine."""
+    """A reading of some lines of token ids. `made` is what its `values` follow from besides the lines, of each reply of
+    the engine."""
 
     _kind: ClassVar[FileKind[Any]]
     values: np.ndarray[Any, Any]
-    tokens: tuple[tuple[int, ...], ...]
     made: tuple[Circumstances, ...]
+    _lines: tuple[tuple[int, ...], ...]
 
     @property
     @abstractmethod
@@ -54,14 +54,29 @@ class Measurement(Tabular, ABC):
     @property
     def recipe(self) -> dict[str, Any]:
         """All that the values follow from: the lines, the rules that held, the attention, the model and the machine."""
-        first = self.made[0]
+        first = self.origin
         by = msgspec.structs.asdict(first.by)
-        return {"lines": list(self.tokens), "rules": list(first.rules), "attention": first.attention, "by": by}
+        adapter = None if first.adapter is None else msgspec.structs.asdict(first.adapter)
+        return {
+            "lines": list(self._lines),
+            "rules": list(first.rules),
+            "attention": first.attention,
+            "adapter": adapter,
+            "by": by,
+        }
+
+    @property
+    def origin(self) -> Circumstances:
+        """What the first of its numbers follow from. UsageError where nothing makes them again."""
+        if not self.made:
+            raise UsageError(NO_RECIPE)
+        return self.made[0]
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Write the values with their recipe to a file of safetensors, and return its path. Another file that is there
         is kept unless `replace`. `dj.reproduce` measures them again. UsageError; StorageFailed."""
         target = named(path, self._kind)
+        _ = self.origin
         content = self._content
         put(target, encoded(content, content.tensors()), replace=replace)
         return target
@@ -70,21 +85,3 @@ class Measurement(Tabular, ABC):
     def read(cls, path: str | Path) -> Self:
         """Return what `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
         return cls._with_content(read(path, cls._kind))
-
-
-@contextmanager
-def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None]:
-    """Yield the name of a session with the rules, the attention and the adapter that held; None where none is
-    needed."""
-    adapter = same_adapter(channel, made.adapter)
-    if not made.rules and made.attention is None and adapter is None:
-        yield None
-        return
-    with temporary_session(channel, "rules") as name:
-        if made.attention is not None:
-            ask_for(channel, ask.SetAttention(session=name, attention=made.attention), Described)
-        if adapter is not None:
-            ask_for(channel, ask.SetAdapter(session=name, adapter=adapter), Described)
-        for rule in made.rules:
-            ask_for(channel, msgspec.structs.replace(rule, session=name), Steered)
-        yield name

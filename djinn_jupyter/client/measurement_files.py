@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from djinn_jupyter.client.result_files import FileKind, KeptResult, Tensors
-from djinn_jupyter.wire.replies import HeadsRead, Scored
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.replies import Attributed, HeadsRead, Scored
 
 
 class KeptMeasurement(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +54,26 @@ class KeptHeads(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("its patterns are not those of its heads")
 
 
+class KeptParts(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of a direct attribution: its parts in the order of their table, and the reply."""
+
+    values: Array
+    reply: Attributed
+
+    def tensors(self) -> Tensors:
+        found = {"parts": self.values} | {f"neurons {one.layer}": one.values for one in self.reply.neurons}
+        return {name: (array.shape, [array]) for name, array in found.items()}
+
+    def check(self) -> None:
+        neurons = [one.values for one in self.reply.neurons]
+        count = len(self.reply.contributions) + sum(math.prod(one.shape) for one in neurons) + 3
+        if self.values.shape != (count,) or any(one.dtype != "float64" for one in (self.values, *neurons)):
+            raise ValueError("its parts are not those of its modules")
+        if self.reply.made is None:
+            raise ValueError("its parts have no recipe")
+
+
 LOSSES: Final = FileKind(KeptLosses, ".losses.djinn", "file of losses")
 SCORES: Final = FileKind(KeptHeads, ".heads.djinn", "file of head scores")
 PATTERNS: Final = FileKind(KeptHeads, ".patterns.djinn", "file of attention patterns")
+PARTS: Final = FileKind(KeptParts, ".direct.djinn", "file of a direct attribution")

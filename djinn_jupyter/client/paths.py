@@ -35,6 +35,7 @@ def path(
     mode: Literal["fast", "exact"] = "fast",
     seed: int = 0,
     so_far: Grid | None = None,
+    adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
     on_progress: OnProgress | None = None,
 ) -> Grid:
@@ -48,7 +49,7 @@ def path(
     the model reads. What the sender leaves open is swept: "z -> q.5[0]" over all layers and heads, "z.2" over the heads
     of layer 2, "mlp_out" over layers; `over` names other axes, such as ("layer", "position").
 
-    Lines, metrics, pairs, modes, engines `beside` and the grid are as in `dj.sweep`, but that the clean line is
+    Lines, metrics, pairs, modes, the adapter, engines `beside` and the grid are as in `dj.sweep`, but that the clean line is
     edited: cells are compared with `grid.clean`. A sender behind all receivers has the metric of the clean line.
     UsageError; UnknownSite; InvalidCondition.
 
@@ -79,7 +80,17 @@ def path(
         raise UsageError("A path needs the line whose values go along it, as corrupted=..., or an edit such as zero.")
     source = clean if corrupted is None else corrupted
     several = not isinstance(metric, str)
-    return swept(engine, request, source, clean, several=several, on_progress=on_progress, so_far=so_far, beside=beside)
+    return swept(
+        engine,
+        request,
+        source,
+        clean,
+        several=several,
+        on_progress=on_progress,
+        so_far=so_far,
+        adapter=adapter,
+        beside=beside,
+    )
 
 
 def _parted(path: str) -> tuple[str, tuple[str, ...]]:

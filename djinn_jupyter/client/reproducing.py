@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import shown, typed
+from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.circuits import Circuit
 from djinn_jupyter.client.edge_files import CIRCUIT, EDGES
 from djinn_jupyter.client.edges import Edges
@@ -17,11 +19,11 @@ from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.heads import HeadPatterns, HeadScores
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.measurement_files import LOSSES, PATTERNS, SCORES
+from djinn_jupyter.client.measurement_files import LOSSES, PARTS, PATTERNS, SCORES
+from djinn_jupyter.client.reproducing_collections import reproduced_collection
 from djinn_jupyter.client.reproducing_grids import reproduced_grid
-from djinn_jupyter.client.reproduction import Reproduction, Result, compared
+from djinn_jupyter.client.reproduction import SHARED, Reproduction, Result, compared
 from djinn_jupyter.client.scoring import Losses
-from djinn_jupyter.client.sweeping import OnProgress
 from djinn_jupyter.errors import DjinnError, UsageError
 
 MEASUREMENTS: Final = (
@@ -31,17 +33,17 @@ MEASUREMENTS: Final = (
     (EDGES, Edges),
     (CIRCUIT, Circuit),
     (GRAPH, AttributionGraph),
+    (PARTS, Attribution),
 )
-SHARED: Final = (
-    'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
-)
+OnRepeated = Callable[[Grid | None, int, int], None]
 
 
 @typed
-def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnProgress | None = None) -> Reproduction:
+def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnRepeated | None = None) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
-    `dj.attribute`), losses, head scores, patterns, edges, a circuit or an attribution graph; or the file of one. The
-    engine may be another one, of another day.
+    `dj.attribute`), losses, head scores, patterns, edges, a circuit, an attribution graph, a direct attribution or a
+    collection; or the file or folder of one. The engine may be another one, of another day. `on_progress` is called
+    with the grid so far (None of a collection), and with how many of how many cells or prompts are done.
 
     In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same
     cells share each pass as then, unless a pass takes too long here or finds less memory; where they do not, bits may
@@ -65,14 +67,22 @@ def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnProgress |
             return reproduced_grid(engine, kept, on_progress)
         if isinstance(kept, Measurement):
             return _measured(engine, kept)
+        if isinstance(kept, Activations):
+            return reproduced_collection(engine.channel, kept, _by_prompt(kept, on_progress))
     raise UsageError(
-        "Grids, losses, head scores, patterns, edges, circuits and attribution graphs are computed again; "
-        f"{shown(result)} is none of these."
+        "Grids, losses, head scores, patterns, edges, circuits, attribution graphs, direct attributions and collections "
+        f"are computed again; {shown(result)} is none of these."
     )
 
 
-def _read(path: Path) -> Result:
-    """Return the result in a file, whose ending says what it is."""
+def _by_prompt(kept: Activations, on_progress: OnRepeated | None) -> Callable[[int], None]:
+    return lambda done: None if on_progress is None else on_progress(None, done, len(kept))
+
+
+def _read(path: Path) -> Result | Activations:
+    """Return the result in a file, whose ending says what it is, or the collection in a folder."""
+    if path.is_dir():
+        return Activations(path)
     kinds: dict[str, Callable[[Path], Result]] = {kind.ending: of.read for kind, of in MEASUREMENTS}
     ending = next((ending for ending in kinds if path.name.endswith(ending)), None)
     return Grid.read(path) if ending is None else kinds[ending](path)
@@ -80,7 +90,7 @@ def _read(path: Path) -> Result:
 
 def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
     """Measure again, and compare. An error says which other model the measurement is of."""
-    by, here = before.made[0].by, engine.description
+    by, here = before.origin.by, engine.description
     try:
         again = before.again(engine.channel)
         if before.values.shape != again.values.shape:
@@ -97,6 +107,6 @@ def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
         before,
         again,
         before.place_of,
-        origins=(by, again.made[0].by),
+        origins=(by, again.origin.by),
         notes=lambda same: [SHARED] if shared and not same else [],
     )

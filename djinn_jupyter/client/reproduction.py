@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.wire.fingerprints import DIGESTS, differences
@@ -15,19 +16,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 Result = Grid | Measurement
+SHARED: Final = (
+    'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A result as it was `before`, and the same `again`. `same` is True where they have the same bits: all values, and
-    what was measured `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that
-    have others, of which the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone
-    counts as infinite. `origin` has what differs between the models and machines: (name, then, now). `notes` are
-    sentences on what else does."""
+    """A result as it was `before`, and the same `again`; of a collection, whose shards are compared one by one and kept
+    by none, that is None. `same` is True where they have the same bits: all `count` values, and what was measured
+    `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that have others, of which
+    the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone counts as infinite.
+    `origin` has what differs between the models and machines: (name, then, now). `notes` are sentences on what else
+    does."""
 
-    before: Result
-    again: Result
+    before: Result | Activations
+    again: Result | None
     same: bool
+    count: int
     different: int
     largest_difference: float
     place: dict[str, Any]
@@ -41,7 +47,7 @@ class Reproduction:
         return [self._verdict(), *self.notes, *differs]
 
     def _verdict(self) -> str:
-        count = self.before.values.size
+        count = self.count
         if self.same:
             return f"The same bits: {count:,} values of {self.before!r}."
         if not self.different:
@@ -67,26 +73,36 @@ def compared(
 ) -> Reproduction:
     """Compare the values of two results of one shape. `differs` names what else of them has other bits; `notes` are
     told whether all is the same."""
-    import numpy as np
-
-    other = bits(before.values) != bits(again.values)
-    place, most = dict[str, Any](), 0.0
-    if other.any():
-        differences = _differences(before.values, again.values)
-        at = np.unravel_index(int(np.argmax(np.where(other, differences, -1))), other.shape)
-        place, most = place_of(tuple(map(int, at))), float(differences[at])
+    other, most, at = most_different(before.values, again.values)
+    place = {} if at is None else place_of(at)
     same = not differs and not other.any()
     return Reproduction(
         before=before,
         again=again,
         same=same,
+        count=other.size,
         different=int(other.sum()),
         largest_difference=most,
         place=place,
-        origin=_origin(*origins),
+        origin=origin_of(*origins),
         notes=tuple(notes(same)),
         besides=differs,
     )
+
+
+def most_different(
+    before: np.ndarray[Any, Any], again: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], float, tuple[int, ...] | None]:
+    """Return which values have other bits, the largest difference among these, and the index of that; None where all
+    have the same."""
+    import numpy as np
+
+    other = bits(before) != bits(again)
+    if not other.any():
+        return other, 0.0, None
+    differences = _differences(before, again)
+    at = np.unravel_index(int(np.argmax(np.where(other, differences, -1))), other.shape)
+    return other, float(differences[at]), tuple(map(int, at))
 
 
 def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -98,11 +114,11 @@ def _differences(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.n
     import numpy as np
 
     with np.errstate(invalid="ignore"):
-        found = np.abs(one - other)
+        found = np.abs(one - other).astype(np.float64)
     return np.where(np.isnan(found), np.where(np.isnan(one) & np.isnan(other), 0.0, np.inf), found)
 
 
-def _origin(then: Provenance, now: Provenance) -> tuple[tuple[str, str, str], ...]:
+def origin_of(then: Provenance, now: Provenance) -> tuple[tuple[str, str, str], ...]:
     """Return what differs of all that bits follow from; a model's name is no such thing."""
     found = differences(then, now)
     if any(name in DIGESTS for name, _, _ in found):

@@ -14,7 +14,8 @@ from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.measurement import Measurement, ruling_session
+from djinn_jupyter.client.likeness import ruling_session
+from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import LOSSES, KeptLosses
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
@@ -42,7 +43,7 @@ class Losses(Measurement):
         import numpy as np
 
         self.replies = tuple(replies)
-        self.tokens = tuple(prompt for reply in replies for prompt in reply.tokens)
+        self.tokens = self._lines = tuple(prompt for reply in replies for prompt in reply.tokens)
         self.values = np.concatenate([to_numpy(reply.values) for reply in replies])
         self.made = tuple(reply.made for reply in replies)
         self.mode: Mode = "fast" if any(reply.mode == "fast" for reply in replies) else "exact"
@@ -108,7 +109,13 @@ class Losses(Measurement):
 
 
 def loss_of(
-    channel: Channel, prompts: object, rules_of: str | None = None, *, mode: Mode = "exact", seed: int = 0
+    channel: Channel,
+    prompts: object,
+    rules_of: str | None = None,
+    *,
+    mode: Mode = "exact",
+    seed: int = 0,
+    adapter: str | None = None,
 ) -> Losses:
     """Return the losses of prompts, each in a pass of its own or sharing passes, under the rules of the session
     `rules_of`."""
@@ -116,7 +123,7 @@ def loss_of(
     request_of = partial(ask.Score, rules_of=rules_of, mode=mode, seed=checked_seed(seed))
     with interruptible("The measurement", lambda: _kept(found)):
         try:
-            _score(channel, prompts, request_of, found)
+            _score(channel, prompts, request_of, found, adapter)
         except DjinnError as error:
             if not found:
                 raise
@@ -125,13 +132,19 @@ def loss_of(
     return Losses(found)
 
 
-def _score(channel: Channel, prompts: object, request_of: Callable[..., ask.Score], found: list[Scored]) -> None:
+def _score(
+    channel: Channel,
+    prompts: object,
+    request_of: Callable[..., ask.Score],
+    found: list[Scored],
+    adapter: str | None,
+) -> None:
     """Add the losses of some prompts at a time to those `found`."""
     parts = _parts(tokenized(channel, given_prompts(prompts)))
     part = next(parts, None)
     if part is None:
         raise UsageError("There are no prompts to measure the loss of.")
-    with temporary_session(channel, "score") as session:
+    with temporary_session(channel, "score", adapter) as session:
         while part is not None:
             first = sum(len(reply.tokens) for reply in found)
             found.append(ask_for(channel, request_of(session=session, prompts=part, first=first), Scored))

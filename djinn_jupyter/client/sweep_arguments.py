@@ -180,6 +180,16 @@ def are_lines(given: object) -> bool:
     return any(isinstance(one, str | RemoteSession) or np.ndim(one) > 0 for one in given)
 
 
+def require_texts(adapter: str | None, *lines: Any) -> None:
+    """Raise UsageError where lines of sessions, which compute with an adapter of their own or none, are given one."""
+    each = [one for line in lines for one in (line if are_lines(line) else [line])]
+    if adapter is not None and any(isinstance(one, RemoteSession) for one in each):
+        raise UsageError(
+            "A session's line is computed with the adapter that the session has: leave adapter out, or give the line's "
+            "text or its tokens."
+        )
+
+
 def require_no_session(pairs: Iterable[tuple[object, object]]) -> None:
     """Raise UsageError where a line is that of a session, which other engines do not have."""
     if any(isinstance(line, RemoteSession) for pair in pairs for line in pair):

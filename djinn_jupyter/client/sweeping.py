@@ -25,6 +25,7 @@ from djinn_jupyter.client.sweep_arguments import (
     lines_given,
     pairs_of,
     require_no_session,
+    require_texts,
 )
 from djinn_jupyter.client.swept_replies import AT_ITS_END, grid_of, nameless, noted, require_shape, without_end
 from djinn_jupyter.client.temporary import temporary_session
@@ -61,6 +62,7 @@ def sweep(
     mode: Literal["fast", "exact"] = "fast",
     seed: int = 0,
     so_far: Grid | None = None,
+    adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
     on_progress: OnProgress | None = None,
 ) -> Grid:
@@ -82,6 +84,7 @@ def sweep(
 
     A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
     first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them.
+    With an `adapter`, by its name, lines that are no session's are its model's.
     With other engines of the model `beside` this one, each sweeps a pair at a time, and another takes the pair of one
     that is lost; where they differ in threads or the like, a note says so.
 
@@ -119,7 +122,9 @@ def sweep(
         seed=seed,
     )
     request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
-    asked = _Asked(request=request, several=not isinstance(metric, str), on_progress=on_progress, so_far=so_far)
+    require_texts(adapter, corrupted, clean)
+    several = not isinstance(metric, str)
+    asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
@@ -138,12 +143,13 @@ def swept(
     several: bool,
     on_progress: OnProgress | None,
     so_far: Grid | None,
+    adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
-    engines = engines_of_one_model(engine, beside)
-    asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far)
-    return _swept_lines(engines, asked, corrupted, clean)
+    require_texts(adapter, corrupted, clean)
+    asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
 
 
 def swept_again(
@@ -157,9 +163,9 @@ def swept_again(
 
     def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
-        asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None)
         adapter = same_adapter(engine.channel, made[number].adapter)
-        return _Sweep(engine, asked, pair=request.pair, attention=attention, adapter=adapter)
+        asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter)
+        return _Sweep(engine, asked, pair=request.pair, attention=attention)
 
     lines = [(one.asked.corrupted, one.asked.clean) for one in made]
     if before.paired:
@@ -236,12 +242,13 @@ def _swept_pairs(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """The part of a sweep that all its pairs share: a `request` without its lines, and whether metrics are an axis;
-    `so_far` is the grid to go on from."""
+    `so_far` is the grid to go on from. Lines that are no session's are computed with the `adapter`."""
 
     request: ask.Sweep
     several: bool
     on_progress: OnProgress | None
     so_far: Grid | None
+    adapter: str | None = None
 
     def with_seed(self, seed: int) -> _Asked:
         return replace(self, request=msgspec.structs.replace(self.request, seed=seed))
@@ -274,14 +281,12 @@ class _PairOfMany:
 @dataclass(slots=True)
 class _Sweep:
     """One sweep, in a session of its own for as long as it runs; closing that session ends it. It is that of a `pair`,
-    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one, and likewise with
-    their `adapter`."""
+    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
 
     engine: RemoteEngine
     asked: _Asked
     pair: int = 0
     attention: AttentionName | None = None
-    adapter: str | None = None
     cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
     places: tuple[tuple[Any, ...], ...] = ()
     unedited: tuple[float, ...] = ()
@@ -306,12 +311,10 @@ class _Sweep:
         lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
         grid: Grid | None = None
         try:
-            with temporary_session(self.engine.channel, "sweep") as session:
+            with temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
                 self.session = session
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
-                if self.adapter is not None:
-                    RemoteSession(self.engine.channel, session).adapter = self.adapter
                 request = msgspec.structs.replace(self.asked.request, session=session, pair=self.pair, **lines)
                 grid = self._run(session, self._continued(request))
         except KeyboardInterrupt:  # while the session closes: what is computed is there

@@ -10,15 +10,17 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.errors import DjinnError, SessionHeld
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.replies import Closed, Opened, Sessions
+from djinn_jupyter.wire.replies import Closed, Described, Opened, Sessions
 
 
 @contextmanager
-def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
+def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -> Iterator[str]:
     """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that is free and that no other client
-    takes meanwhile."""
+    takes meanwhile. It computes with the adapter, where one is named."""
     name = open_temporarily(channel, kind)
     try:
+        if adapter is not None:
+            ask_for(channel, ask.SetAdapter(session=name, adapter=adapter), Described)
         yield name
     finally:
         with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone

@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.collecting import engines_beside
 from djinn_jupyter.magics.lazily import attributing
-from djinn_jupyter.magics.parsing import BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.sweeping import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
 
 
@@ -29,6 +29,7 @@ class AttributingMagics(Group):
         option("--correct", metavar="LIST", help="as AtP* does: attention (queries and keys), cancellation, or both"),
         option("--top", type=int, metavar="K", help="compute the K strongest cells too, by an exact sweep"),
         option("--seed", type=int, help="of --edit resample; default 0"),
+        ADAPTER,
         BESIDE,
         HOVER,
         KEEP,
@@ -50,6 +51,6 @@ class AttributingMagics(Group):
                 clean=named_line(self.state, args.clean),
                 beside=engines_beside(self.state, args.beside),
                 **cells_of(self.state, args),
-                **given(seed=args.seed, steps=args.steps, corrections=args.correct, top=args.top),
+                **given(seed=args.seed, steps=args.steps, corrections=args.correct, top=args.top, adapter=args.adapter),
             ),
         )

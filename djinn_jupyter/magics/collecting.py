@@ -12,7 +12,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import BESIDE, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -39,6 +39,7 @@ class CollectingMagics(Group):
         option("--shard-prompts", type=int, metavar="N", help="prompts in a file; default by their size"),
         option("--exact", action="store_true", help="run each prompt alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the prompts that are computed again alone; default 0"),
+        ADAPTER,
         BESIDE,
         KEEP,
     )
@@ -56,7 +57,7 @@ class CollectingMagics(Group):
                 dtype=args.dtype,
                 shard_prompts=args.shard_prompts,
                 mode="exact" if args.exact else "fast",
-                **given(seed=args.seed),
+                **given(seed=args.seed, adapter=args.adapter),
                 beside=engines_beside(self.state, args.beside),
                 on_progress=lambda done: progress.draw(lambda: views.progress_line_view(f"{done} prompts collected")),
             )

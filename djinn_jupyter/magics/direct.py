@@ -10,7 +10,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import direct, views
-from djinn_jupyter.magics.parsing import HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
 
 
 @magics_class
@@ -23,6 +23,7 @@ class DirectMagics(Group):
         option("--over", help="layer with head, neuron or both: layer,head is the default"),
         option("--top", type=int, help="list so many of the largest parts; of neurons 10 by default"),
         option("--ids", metavar="NAME", help="a list of token ids in this variable, in place of a text"),
+        ADAPTER,
         HOVER,
         KEEP,
         reader=read_prompt,
@@ -35,7 +36,7 @@ class DirectMagics(Group):
         line = self._line(args)
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
-        read = direct.direct(self.state.engine, line, metric=args.metric, **given(over=args.over))
+        read = direct.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
         self.state.keep(args.keep, read)
         self.state.screen.show(views.attribution_view(read, hover=args.hover, top=args.top))
 

@@ -10,7 +10,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.collecting import prompts_of
 from djinn_jupyter.magics.lazily import edges, sweep_arguments, views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, unquoted, verb
 from djinn_jupyter.magics.sweeping import named_line
 
 DRAWN: Final = 20
@@ -30,6 +30,7 @@ class EdgeMagics(Group):
         option("--steps", type=int, help="EAP-IG: the mean gradient over so many points between the lines"),
         option("--top", type=int, help="draw so many of the strongest edges; default 20"),
         option("--exact", action="store_true", help="patch the edges that are drawn exactly too, a pass each"),
+        ADAPTER,
         KEEP,
         SESSION,
         literal=True,
@@ -46,7 +47,7 @@ class EdgeMagics(Group):
             corrupted=corrupted,
             metric=args.metric,
             top=(DRAWN if args.top is None else args.top) if args.exact else None,
-            **given(steps=args.steps),
+            **given(steps=args.steps, adapter=args.adapter),
         )
         self.state.keep(args.keep, found)
         self.state.screen.show(views.edges_view(found, top=DRAWN if args.top is None else args.top))

@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.collecting import prompts_of
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, verb
 
 
 @magics_class
@@ -22,6 +22,7 @@ class HeadsMagics(Group):
         option("--length", type=int, help="of the random tokens, before they are repeated; default 50"),
         option("--samples", type=int, help="lines of random tokens; default 8"),
         option("--seed", type=int, help="draws the random tokens; default 0"),
+        ADAPTER,
         KEEP,
         SESSION,
     )
@@ -29,9 +30,9 @@ class HeadsMagics(Group):
         """Score all heads of the model by where they look: the previous token, a duplicate, what followed it."""
         drawn = given(length=args.length, samples=args.samples, seed=args.seed)
         if args.patterns:
-            if args.prompts is not None or drawn:
+            if args.prompts is not None or args.adapter is not None or drawn:
                 raise UsageError(
-                    "--patterns are of the present line; leave --prompts, --length, --samples, --seed out."
+                    "--patterns are of the present line; leave --prompts, --length, --samples, --seed, --adapter out."
                 )
             session = self.state.session(args.session)
             patterns = session.patterns()
@@ -43,7 +44,7 @@ class HeadsMagics(Group):
         if args.session is not None:
             raise UsageError("--session has the line of --patterns; scores are of the model.")
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
-        scores = self.state.engine.head_scores(prompts, **drawn)
+        scores = self.state.engine.head_scores(prompts, **drawn, adapter=args.adapter)
         self.state.keep(args.keep, scores)
         self.state.screen.show(views.scores_view(scores))
 

@@ -175,6 +175,7 @@ SO_FAR = option(
     metavar="NAME",
     help="go on with the grid in this variable, which was cut short; its finished cells are kept",
 )
+ADAPTER = option("--adapter", metavar="NAME", help="compute prompts with this adapter, which was added before")
 BESIDE = option(
     "--beside",
     action="append",

@@ -16,15 +16,21 @@ from djinn_jupyter.wire.texts import in_quotes
 
 @magics_class
 class ReproducingMagics(Group):
-    @verb(option("result", metavar="FILE|NAME", help="a file that save wrote, or a variable"), KEEP)
+    @verb(
+        option("result", metavar="FILE|NAME", help="a file that save wrote, the folder of a collection, or a variable"),
+        KEEP,
+    )
     def djinn_reproduce(self, args: Namespace) -> None:
-        """Compute a grid, losses, head scores, edges or a circuit again, and say "The same bits", or what differs."""
+        """Compute a result again, and say "The same bits", or what differs: a grid, losses, head scores, edges, a
+        circuit, a direct attribution or a collection."""
         progress = Redrawn(self.state.screen, at_once=False)
         found = reproducing.reproduce(
             self.state.engine,
             self._result(args.result),
             on_progress=lambda so_far, done, total: progress.draw(
-                lambda: views.progress_line_view(f"{done} of {total} cells computed again")
+                lambda: views.progress_line_view(
+                    f"{done} of {total} {'prompts' if so_far is None else 'cells'} computed again"
+                )
             ),
         )
         self.state.keep(args.keep, found)
@@ -36,6 +42,6 @@ class ReproducingMagics(Group):
         if there is not None and not callable(there):
             return there
         path = Path(name).expanduser()
-        if not path.is_file():
-            raise UsageError(f"There is neither a variable nor a file {in_quotes(name)} with a result.")
+        if not path.exists():
+            raise UsageError(f"There is neither a variable nor a file or folder {in_quotes(name)} with a result.")
         return path

@@ -14,6 +14,7 @@ from djinn_jupyter.magics.collecting import engines_beside, prompts_of
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import sweep_arguments, sweeping, views
 from djinn_jupyter.magics.parsing import (
+    ADAPTER,
     BESIDE,
     HOVER,
     KEEP,
@@ -93,6 +94,7 @@ class SweepingMagics(Group):
         option("--samples", type=int, help="draw the noise so often; the picture is the mean"),
         option("--exact", action="store_true", help="compute each cell alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the cells that are computed again alone; default 0"),
+        ADAPTER,
         BESIDE,
         HOVER,
         SO_FAR,
@@ -123,7 +125,7 @@ class SweepingMagics(Group):
                 so_far=None if args.so_far is None else self.state.value(args.so_far),
                 beside=engines_beside(self.state, args.beside),
                 **cells_of(self.state, args),
-                **given(seed=args.seed),
+                **given(seed=args.seed, adapter=args.adapter),
             ),
         )
 

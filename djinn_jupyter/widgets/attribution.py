@@ -23,7 +23,7 @@ def attribution_view(
     plain = [[str(layer), *("" if v is None else logit(v, signed=True) for v in values)] for layer, values in rows]
     names = " \u2212 ".join(marked(token.text, token.token) for token in read.tokens)
     html = card(
-        part(_tinted(read.columns, rows)),
+        part(_tinted(read.headings, rows)),
         *([part(table(["", "part"], strongest, numeric=(1,)), name="the largest parts")] if strongest else []),
         facts([(name, logit(value, signed=True)) for name, value in ends]),
         part(*(div("dj-note", note) for note in (f"{SAID}.", read.remainder, *read.notes))),
@@ -33,7 +33,7 @@ def attribution_view(
     )
     said = [
         f"what adds to the {read.of} at position {read.position}: {SAID}",
-        columns(plain, ["layer", *read.columns]),
+        columns(plain, ["layer", *read.headings]),
         *(f"{name}: {logit(value, signed=True)}" for name, value in ends),
         *(["the largest parts", columns(strongest, ["", "part"])] if strongest else []),
         read.remainder,
@@ -64,4 +64,4 @@ def _figure(read: Attribution) -> object:
     from djinn_jupyter.widgets import figures
 
     rows = read.rows()
-    return figures.contributions([[v or 0.0 for v in values] for _, values in rows], read.columns, title=read.of)
+    return figures.contributions([[v or 0.0 for v in values] for _, values in rows], read.headings, title=read.of)

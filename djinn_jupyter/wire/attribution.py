@@ -1,10 +1,26 @@
-"""The reply with the contributions to a logit."""
+"""The reply with the contributions to a logit, and the recipe of it."""
 
 from __future__ import annotations
 
+from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import StopIdentity, TopToken
 from djinn_jupyter.wire.readings import Contribution, NeuronParts
 from djinn_jupyter.wire.reply_base import ReplyBase
+
+
+class AttributionRecipe(Frozen, frozen=True):
+    """All that tells the parts again: a pass over `line` without edits and rules, stopped before layer `layer`, and
+    what was asked there, with the tokens by their numbers."""
+
+    line: tuple[int, ...]
+    layer: int
+    tokens: tuple[int, ...]
+    heads: bool
+    neurons: bool
+    position: int
+    ahead: bool
+    made: Circumstances
 
 
 class Attributed(ReplyBase, frozen=True, tag="Attributed"):
@@ -13,7 +29,8 @@ class Attributed(ReplyBase, frozen=True, tag="Attributed"):
     epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
     and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum
     to it; of heads and the point `bias` the sum is in place of their layer's attention, of `neurons` and the point
-    `mlp_bias` in place of their layer's MLP."""
+    `mlp_bias` in place of their layer's MLP. `made` is None at a stop that a pass over its line alone does not come to:
+    behind other passes, under rules, with edits."""
 
     stop: StopIdentity
     position: int
@@ -26,3 +43,4 @@ class Attributed(ReplyBase, frozen=True, tag="Attributed"):
     contributions: tuple[Contribution, ...]
     neurons: tuple[NeuronParts, ...] = ()
     notes: tuple[str, ...] = ()
+    made: AttributionRecipe | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,18 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import IllegalMove, UsageError
 from tests import adapters
+from tests.client.reached import reached
+from tests.engine.desk import build_desk
+from tests.engine.words import tokenizer
 from tests.families import build
 
+ENDS = ("q_proj", "o_proj", "down_proj")
 PROMPT, OTHER = [9, 8, 7, 21, 22], [9, 8, 7, 30, 31]
 
 
 @pytest.fixture
 def folder(engine: RemoteEngine, tmp_path: Path) -> Iterator[Path]:
-    tensors = adapters.drawn(build("llama", layers=engine.description.layers), ("q_proj", "o_proj", "down_proj"))
+    tensors = adapters.drawn(build("llama", layers=engine.description.layers), ENDS)
     yield adapters.saved(tmp_path / "sql", tensors)
     for session in engine.sessions():
         engine.session(session.name, join=True, fresh=True, force=True).close()
@@ -83,6 +88,83 @@ def test_losses_are_measured_again_with_the_adapter_that_held(engine: RemoteEngi
     engine.remove_adapter("sql")
     with pytest.raises(UsageError, match=r"It was computed with the adapter sql of .*, which is not added here"):
         dj.reproduce(engine, losses)
+
+
+METRIC = "logit(5) - logit(7)"
+LINES: dict[str, Any] = {"clean": PROMPT, "corrupted": OTHER, "metric": METRIC}
+CIRCUIT = [("embed", "v.0[1]"), ("z.0[3]", "mlp_in.1"), ("mlp_out.1", "logits")]
+WORK: dict[str, Callable[..., Any]] = {
+    "loss": lambda engine, **how: engine.loss([PROMPT, OTHER], **how),
+    "loss, fast": lambda engine, **how: engine.loss([PROMPT, OTHER], mode="fast", **how),
+    "head scores": lambda engine, **how: engine.head_scores([PROMPT, OTHER], **how),
+    "direct": lambda engine, **how: dj.direct(engine, PROMPT, metric=METRIC, **how),
+    "sweep": lambda engine, **how: dj.sweep(engine, **LINES, site="resid_post", over="layer,position", **how),
+    "pairs": lambda engine, **how: dj.sweep(
+        engine, clean=[PROMPT, OTHER], corrupted=[OTHER, PROMPT], metric=METRIC, site="mlp_out", over="layer", **how
+    ),
+    "attribute": lambda engine, **how: dj.attribute(engine, **LINES, site="mlp_out", over="layer", top=2, **how),
+    "path": lambda engine, **how: dj.path(engine, "mlp_out.0 -> logits", **LINES, **how),
+    "edges": lambda engine, **how: dj.edges(engine, **LINES, top=2, **how),
+    "edges, exact": lambda engine, **how: dj.edges(engine, **LINES, method="exact", **how),
+    "circuit": lambda engine, **how: dj.circuit(engine, dj.edges(engine, **LINES, **how), CIRCUIT),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_work_on_prompts_is_that_of_the_fine_tuned_model(engine: RemoteEngine, folder: Path, work: str) -> None:
+    """The model with the adapter's products in its weights has the same numbers but for rounding; one without them, and
+    a session beside, others."""
+    engine.add_adapter("sql", folder)
+    found, base = WORK[work](engine, adapter="sql"), WORK[work](engine)
+    with reached(build_desk(merged(engine), tokenizer())) as [tuned]:
+        np.testing.assert_allclose(found.values, WORK[work](tuned).values, rtol=2e-3, atol=2e-4)
+    assert not np.allclose(found.values, base.values, rtol=2e-3, atol=2e-4, equal_nan=True)
+    again = dj.reproduce(engine, found)
+    assert again.same, again
+    assert engine.sessions() == ()
+
+
+def test_a_collection_is_of_the_fine_tuned_model_and_of_no_other(
+    engine: RemoteEngine, folder: Path, tmp_path: Path
+) -> None:
+    engine.add_adapter("sql", folder)
+    acts = engine.collect([PROMPT, OTHER], "resid_post.1", to=tmp_path / "tuned", adapter="sql")
+    session = engine.session("tuned", adapter="sql")
+    session.breakpoint("resid_post.1")
+    session.run(PROMPT, max_new_tokens=1)
+    assert np.array_equal(acts["resid_post.1"][0], session.stop.hidden)
+    session.close()
+    assert acts.exact
+    assert acts.notes == (
+        "Each prompt was run alone, for these cannot share a pass: they are passes with the adapter sql.",
+    )
+    assert acts.recipe["adapter"]["name"] == "sql"
+    assert dj.reproduce(engine, acts).same
+    with pytest.raises(UsageError, match=r"is of another collection \(adapter: "):
+        engine.collect([PROMPT, OTHER], "resid_post.1", to=tmp_path / "tuned")
+
+
+def test_a_session_line_keeps_its_own_adapter(engine: RemoteEngine, folder: Path) -> None:
+    engine.add_adapter("sql", folder)
+    session = engine.session("mine")
+    session.run(PROMPT, max_new_tokens=1)
+    given = {"corrupted": session, "metric": METRIC}
+    for work in (
+        lambda: dj.sweep(engine, **given, site="mlp_out", over="layer", edit=dj.zero(), adapter="sql"),
+        lambda: dj.attribute(engine, **given, site="mlp_out", over="layer", adapter="sql"),
+        lambda: dj.edges(engine, clean=PROMPT, **given, adapter="sql"),
+    ):
+        with pytest.raises(UsageError, match="computed with the adapter that the session has: leave adapter out"):
+            work()
+    with pytest.raises(UsageError, match="There is no adapter tuned; there are sql"):
+        engine.loss([PROMPT], adapter="tuned")
+
+
+def merged(engine: RemoteEngine) -> Any:
+    """Return the model with the products of the fixture's adapter in its weights."""
+    layers = engine.description.layers
+    tensors = adapters.drawn(build("llama", layers=layers), ENDS)
+    return adapters.merged(build("llama", layers=layers), tensors)
 
 
 def test_folders_that_are_none_are_refused(engine: RemoteEngine, folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_parts_are_those_of_plain_hooks_and_sum_to_the_logit(
     for one in modules:
         assert abs(one.value - plain.parts[one.point, one.layer, one.head]) < ROUNDED[dtype] * largest
     assert told.logit == plain.logit
-    assert sum(told.table()["value"]) == pytest.approx(plain.logit, abs=1e-9)
+    assert sum(told.columns()["value"]) == pytest.approx(plain.logit, abs=1e-9)
     assert abs(told.rest) < (1e-4 if dtype == FULL else 2**-6) * largest
     assert engine.sessions() == ()
 
@@ -62,14 +62,14 @@ def test_neurons_are_those_of_plain_hooks_and_sum_to_the_logit(
     for layer, expected in plain.neurons.items():
         assert (torch.from_numpy(told.neurons[layer]) - expected).abs().max() < ROUNDED[dtype] * largest
     assert {one.point for one in told.contributions} == {"z", "bias", "mlp_bias"}
-    assert sum(told.table()["value"]) == pytest.approx(plain.logit, abs=1e-9)
+    assert sum(told.columns()["value"]) == pytest.approx(plain.logit, abs=1e-9)
     assert abs(told.rest) < (1e-4 if dtype == FULL else 2**-6) * largest
     assert told.notes == ()
 
 
 def test_the_largest_parts_are_named_and_drawn(engine: RemoteEngine) -> None:
     told = dj.direct(engine, LINE, metric=METRIC, over="layer,neuron")
-    table = told.table()
+    table = told.columns()
     by_size = sorted(
         (abs(value) for layer, value in zip(table["layer"], table["value"], strict=True) if layer is not None),
         reverse=True,
@@ -105,7 +105,7 @@ def test_a_rest_beyond_rounding_is_said(engine: RemoteEngine, monkeypatch: pytes
 
 def test_the_table_has_every_term_and_the_remainder_is_printed(engine: RemoteEngine) -> None:
     told = dj.direct(engine, LINE, metric="logit(17)", over="layer, head")
-    table = told.table()
+    table = told.columns()
     assert list(zip(*table.values(), strict=True))[-1] == ("rest", None, None, told.rest)
     assert len(json.loads(json.dumps(table))["value"]) == len(told.contributions) + 3
     largest = max(map(abs, table["value"]))
@@ -137,7 +137,7 @@ def test_parallel_residuals_and_other_norms_sum_to_the_logit(family: str) -> Non
     with reached(desk_of(family)) as [engine]:
         told = dj.direct(engine, LINE, metric=METRIC)
     assert told.logit == float(logits_V[17] - logits_V[42])
-    assert abs(told.rest) < 1e-5 * max(map(abs, told.table()["value"]))
+    assert abs(told.rest) < 1e-5 * max(map(abs, told.columns()["value"]))
 
 
 @pytest.mark.parametrize(

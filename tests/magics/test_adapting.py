@@ -44,3 +44,24 @@ def test_what_cannot_be_read_is_one_sentence(notebook: Notebook, tmp_path: Path)
     assert "has no adapter_config.json" in notebook.fails(f"%djinn_add_adapter sql {tmp_path}")
     adapters.saved(tmp_path, adapters.drawn(build("llama", layers=1), ("q_proj",)), use_dora=True)
     assert "has use_dora True, which is not computed here" in notebook.fails(f"%djinn_add_adapter sql {tmp_path}")
+
+
+def test_prompts_are_computed_with_an_adapter_that_is_named(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.cell(f'%djinn_add_adapter sql "{folder_in(tmp_path)}"')
+    notebook.shell.user_ns.update(prompts=["It is"], pairs=[("It is", "It was")])
+    asked_before = len(asked(notebook))
+    for line in (
+        f"%djinn_collect resid_post.0 --prompts prompts --to {tmp_path / 'acts'} --adapter sql",
+        "%djinn_heads --prompts prompts --adapter sql",
+        "%djinn_sweep resid_post --prompts pairs --metric \"logit(' a')\" --adapter sql",
+    ):
+        notebook.cell(line)
+    assert [one.adapter for one in asked(notebook)[asked_before:]] == ["sql"] * 3
+    assert "--adapter out" in notebook.fails("%djinn_heads --patterns --adapter sql")
+    assert "leave adapter out" in notebook.fails(
+        "%djinn_sweep resid_post --edit zero --metric \"logit(' a')\" --adapter sql"
+    )
+
+
+def asked(notebook: Notebook) -> list[requests.SetAdapter]:
+    return [one for one in notebook.engine.channel.requests if isinstance(one, requests.SetAdapter)]

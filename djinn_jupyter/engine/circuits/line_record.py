@@ -83,7 +83,7 @@ class LineRecord:
             wanted = [ends.z, ends.mlp_out, *([] if ends.mid is None else [ends.mid])]
             ran = called(forward, arguments, layer, hidden, puts={}, wanted=wanted)
             assert ran.after_1SD is not None
-            with recording(False):
+            with recording(False), forward.calling():
                 written.append(ends.added(ran.seen[ends.z.site], ran.seen[ends.mlp_out.site]))
             mids.append(None if ends.mid is None else ends.mid.read(ran.seen[ends.mid.site]))
             hidden = ran.after_1SD[0]

@@ -68,7 +68,7 @@ class PatchedLine:
             puts |= self._mlp(layer, hidden_SD, written_WSD, puts, of_mlp)
         ran = self._called(layer, hidden_SD, puts, [ends.z, ends.mlp_out])
         assert ran.after_1SD is not None
-        with recording(False):
+        with recording(False), self.forward.calling():
             added = ends.added(ran.seen[ends.z.site], ran.seen[ends.mlp_out.site])
             written_WSD[before : before + len(added)] = added
         return ran.after_1SD[0]
@@ -108,7 +108,7 @@ class PatchedLine:
             own = self._called(layer, hidden_SD, puts, [ends.z, mid], leave=True)
             other_SD = self.source.mids[layer]
             assert other_SD is not None
-            with recording(False):
+            with recording(False), self.forward.calling():
                 written_WSD[before : before + ends.heads] = ends.heads_added(own.seen[ends.z.site])
             reads = self._read(writers, before + ends.heads, mid.read(own.seen[mid.site]), other_SD, written_WSD)
             ran = self._called(layer, hidden_SD, {mid: lambda raw: mid.write(raw, reads)}, [tap], leave=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.wavefront.rounding import difference
+from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
 from djinn_jupyter.wire.nouns import Mode, Progress
 
@@ -38,7 +40,7 @@ UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCollection:
     """A checked request. `first` is the number of its first prompt, and `last` says that no shard follows. `note`
-    describes the file, within it."""
+    describes the file, within it; `made` is what its values follow from besides the request."""
 
     path: Path
     shard: int
@@ -51,6 +53,7 @@ class CheckedCollection:
     mode: Mode
     seed: int
     note: shard_file.Note
+    made: Circumstances
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +114,7 @@ class Collecting:
     def _computed(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
         asked = self.asked
         if asked.mode == "fast":
-            why = yield from self.batches.why_not(self._alone, asked.places)
+            why = yield from self._why_alone()
             if why is None:
                 shard = yield from self._together(room)
                 if shard is not None:
@@ -119,6 +122,12 @@ class Collecting:
             else:
                 self.outcome.notes.append(f"Each prompt was run alone, for these cannot share a pass: {why}.")
         return (yield from self._one_by_one(room))
+
+    def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
+        """Return why prompts cannot share passes; None where they can."""
+        if not self.session.as_loaded:
+            return f"they are {self.session.why_alone}"
+        return (yield from self.batches.why_not(self._alone, self.asked.places))
 
     def _one_by_one(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
         asked, shard = self.asked, self._empty()
@@ -231,7 +240,7 @@ class Collecting:
         """Return the file's note on itself and on its computation."""
         computed: shard_file.Note = {"mode": self.outcome.mode, "rechecked": self.outcome.rechecked}
         computed |= {"largest_difference": self.outcome.largest, "notes": self.outcome.notes}
-        return {**self.asked.note, "computed": computed}
+        return {**self.asked.note, "computed": {**computed, "made": msgspec.to_builtins(self.asked.made)}}
 
 
 def _difference(one: Tensor, other: Tensor) -> float:

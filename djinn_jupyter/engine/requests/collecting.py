@@ -56,12 +56,12 @@ class CollectionRequests:
     @handles(ask.Collect, whole_layers=True, wakes_weights=True, changes=False)
     def collect(self, request: ask.Collect, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
-        asked = self._checked(request)
+        asked = self._checked(request, session)
         files = self._persistence.file_worker
         work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
         return work.steps(self._workspace)
 
-    def _checked(self, request: ask.Collect) -> CheckedCollection:
+    def _checked(self, request: ask.Collect, session: Session) -> CheckedCollection:
         places = CollectedSites.of(self._runtime, request.sites)
         folder = Path(request.folder)
         if not folder.is_absolute():
@@ -80,15 +80,17 @@ class CollectionRequests:
             dtype=None if request.dtype is None else DTYPES[request.dtype],
             mode=request.mode,
             seed=request.seed,
-            note=self._note(request, places),
+            note=self._note(request, places, session),
+            made=circumstances(self._persistence.identity, self._runtime.description, session, ()),
         )
 
-    def _note(self, request: ask.Collect, places: CollectedSites) -> Note:
+    def _note(self, request: ask.Collect, places: CollectedSites, session: Session) -> Note:
         """Return the note by which this shard is told from others. It is compared before a shard that is there is left
         as it is."""
         return {
             "format": FORMAT,
             "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._persistence.identity)},
+            "adapter": None if session.adapter is None else session.adapter.identity.digest,
             "sites": [str(site) for site in places.taps],
             "positions": None if request.positions is None else list(request.positions),
             "dtype": request.dtype,

@@ -91,7 +91,7 @@ def request_handlers(
         SwitchingRequests(sessions, runtime, residency),
         InspectionRequests(sessions, runtime),
         PassRequests(sessions, runtime),
-        AttributionRequests(sessions, runtime),
+        AttributionRequests(sessions, runtime, persistence),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
         EdgeRequests(sessions, runtime, Workspace(budget, "edges"), persistence),
         GraphRequests(sessions, runtime, Workspace(budget, "graphs"), persistence),

@@ -14,13 +14,33 @@ import {
   NeuronParts,
 } from './readings';
 
+import {
+  Circumstances,
+} from './circumstances';
+
+/**
+ * All that tells the parts again: a pass over `line` without edits and rules, stopped before layer `layer`, and
+ * what was asked there, with the tokens by their numbers.
+ */
+export interface AttributionRecipe {
+  readonly line: readonly number[];
+  readonly layer: number;
+  readonly tokens: readonly number[];
+  readonly heads: boolean;
+  readonly neurons: boolean;
+  readonly position: number;
+  readonly ahead: boolean;
+  readonly made: Circumstances;
+}
+
 /**
  * The parts of modules in a logit at `position`, or in the difference of two (`tokens` has one or two, the second
  * subtracted), were the pass to end at the stop's boundary before layer `layer`: `logit` is what the model's own
  * epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
  * and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum
  * to it; of heads and the point `bias` the sum is in place of their layer's attention, of `neurons` and the point
- * `mlp_bias` in place of their layer's MLP.
+ * `mlp_bias` in place of their layer's MLP. `made` is None at a stop that a pass over its line alone does not come to:
+ * behind other passes, under rules, with edits.
  */
 export interface Attributed {
   readonly reply: 'Attributed';
@@ -35,5 +55,6 @@ export interface Attributed {
   readonly contributions: readonly Contribution[];
   readonly neurons: readonly NeuronParts[];
   readonly notes: readonly string[];
+  readonly made: AttributionRecipe | null;
   readonly not_kept: string | null;
 }
