@@ -9,7 +9,7 @@
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints there
 #   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
-#   make peers    set up TransformerLens, nnsight, interp-engine, PEFT and SAELens beside it, and compare with them
+#   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
@@ -162,7 +162,7 @@ store-test: setup
 # its tests are not run.
 PEERS := .venv/peers
 peers: setup
-	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12; do \
+	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12 pandas==3.1.1; do \
 	  peer=$(PEERS)/$${tool%%==*}; \
 	  test -x $$peer/bin/python || $(BIN)/python -m venv $$peer; \
 	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

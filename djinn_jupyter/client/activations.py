@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.texts import natural_order
@@ -139,6 +140,12 @@ class Activations:
     def __iter__(self) -> Iterator[str]:
         return iter(self.sites)
 
+    def positions_kept(self) -> Iterator[tuple[int, int]]:
+        """Yield the prompt and the position of each row of a site's values, in order."""
+        for prompt, tokens in enumerate(self.tokens):
+            kept = range(len(tokens)) if self.positions is None else self.positions
+            yield from ((prompt, at % len(tokens)) for at in kept)
+
     def dataset(self) -> Any:
         """Return a `datasets.Dataset` with a row for each prompt: its tokens, and its values at each site. Rows are
         read when they are asked for."""
@@ -164,7 +171,7 @@ class Activations:
         )
 
 
-class Values:
+class Values(Tabular):
     """A site's values, one item a prompt. numpy.asarray(values) reads all of them: [prompt, ...], or [row, ...] where
     prompts have a row for each token."""
 
@@ -206,6 +213,19 @@ class Values:
     def torch(self) -> TorchValues:
         """Return the same values as tensors, for a torch DataLoader among others."""
         return TorchValues(self)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the values as lists by column, with a row for each position of each prompt: the prompt, the position,
+        the token there, and `value`; of several features (heads and features one after the other) `value 0`, ..."""
+        import numpy as np
+
+        rows = np.asarray(self)
+        places = [(prompt, at, int(self._of.tokens[prompt][at])) for prompt, at in self._of.positions_kept()]
+        wide = rows.reshape(len(places), -1).astype(np.float64)
+        names = ["value"] if wide.shape[1] == 1 else [f"value {number}" for number in range(wide.shape[1])]
+        return in_columns(("prompt", "position", "token"), places) | {
+            name: column.tolist() for name, column in zip(names, wide.T, strict=True)
+        }
 
     def _of_prompt(self, number: int) -> Any:
         at = number + len(self) if number < 0 else number

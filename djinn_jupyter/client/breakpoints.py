@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import BreakpointDescription
@@ -25,9 +26,9 @@ class Breakpoints:
         request = ask.EnableBreakpoint(session=self.name, number=number, enabled=enabled)
         return ask_for(self._channel, request, replies.BreakpointSet).breakpoint
 
-    def breakpoints(self) -> tuple[BreakpointDescription, ...]:
+    def breakpoints(self) -> Listing[BreakpointDescription]:
         """Return the breakpoints, with how often each was hit."""
-        return ask_for(self._channel, ask.Describe(session=self.name), replies.Described).session.breakpoints
+        return Listing(ask_for(self._channel, ask.Describe(session=self.name), replies.Described).session.breakpoints)
 
     def clear(self, *sites: str | int) -> int:
         """Remove the breakpoints at these sites (or of these numbers), or all. Return how many were removed.

@@ -17,6 +17,7 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.heads import HeadScores
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.positions import Positions
@@ -102,15 +103,15 @@ class RemoteEngine:
         """Return a handle of a session without opening it: for reading, forking and closing one of another notebook."""
         return RemoteSession(self.channel, name)
 
-    def sessions(self) -> tuple[SessionDescription, ...]:
+    def sessions(self) -> Listing[SessionDescription]:
         """Return the sessions of all notebooks and scripts, with their states and bytes."""
-        return ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
+        return Listing(ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions)
 
-    def people(self) -> tuple[PersonDescription, ...]:
+    def people(self) -> Listing[PersonDescription]:
         """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and
         disk, and of all whom the asker may know more of, the sessions, the checkpoints' bytes, the running time of the
         last day, and when they were last heard. A person with a key is told all of themselves alone."""
-        return ask_for(self.channel, ask.ReadPeople(), replies.People).people
+        return Listing(ask_for(self.channel, ask.ReadPeople(), replies.People).people)
 
     def tree(self) -> tuple[Branch, ...]:
         """Return the stops of all sessions; stops that forks share have the same numbers."""
@@ -130,9 +131,9 @@ class RemoteEngine:
         """Sample memory over time in a background thread until the trace's `stop()`; `with` stops it too."""
         return MemoryTrace(self.channel, hertz=hertz, seconds=seconds, heard=heard)
 
-    def checkpoints(self) -> tuple[CheckpointDescription, ...]:
+    def checkpoints(self) -> Listing[CheckpointDescription]:
         """Return the checkpoint files of this model, including those of earlier engines."""
-        return ask_for(self.channel, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
+        return Listing(ask_for(self.channel, ask.ListCheckpoints(), replies.Checkpoints).checkpoints)
 
     def restore(
         self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False
@@ -159,10 +160,10 @@ class RemoteEngine:
         """Bring the weights back now; `seconds` is 0 when they were on the device."""
         return ask_for(self.channel, ask.Wake(), replies.WeightsMoved)
 
-    def copies(self, since: int = 0) -> tuple[LayerCopy, ...]:
+    def copies(self, since: int = 0) -> Listing[LayerCopy]:
         """Return completed copies of streamed layers with numbers above `since`, oldest first; the engine keeps the
         last few thousand."""
-        return ask_for(self.channel, ask.ReadCopies(since=since), replies.Copies).copies
+        return Listing(ask_for(self.channel, ask.ReadCopies(since=since), replies.Copies).copies)
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
         """Return the tokens of a text as a prompt has them, special ones included; with `chat` those of a message to
@@ -271,9 +272,9 @@ class RemoteEngine:
         """
         return weights.read_weight(self.channel, name, rows, columns, fold_norm=fold_norm)
 
-    def modules(self) -> tuple[ModuleDescription, ...]:
+    def modules(self) -> Listing[ModuleDescription]:
         """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""
-        return ask_for(self.channel, ask.ListModules(), replies.Modules).modules
+        return Listing(ask_for(self.channel, ask.ListModules(), replies.Modules).modules)
 
     @typed
     def add_module(
@@ -307,9 +308,9 @@ class RemoteEngine:
         """
         return added_modules.add_transcoders(self.channel, name, folder, point, error_term=error_term)
 
-    def added_modules(self) -> tuple[AddedModuleDescription, ...]:
+    def added_modules(self) -> Listing[AddedModuleDescription]:
         """Return the modules that you have added."""
-        return ask_for(self.channel, ask.ListAddedModules(), replies.AddedModules).modules
+        return Listing(ask_for(self.channel, ask.ListAddedModules(), replies.AddedModules).modules)
 
     @typed
     def remove_module(self, name: str) -> int:
@@ -331,9 +332,9 @@ class RemoteEngine:
         """
         return adapters.add_adapter(self.channel, name, folder)
 
-    def adapters(self) -> tuple[AdapterDescription, ...]:
+    def adapters(self) -> Listing[AdapterDescription]:
         """Return the adapters that you have added, with the sessions that compute with each."""
-        return ask_for(self.channel, ask.ListAdapters(), replies.Adapters).adapters
+        return Listing(ask_for(self.channel, ask.ListAdapters(), replies.Adapters).adapters)
 
     def remove_adapter(self, name: str) -> None:
         """Remove an adapter. UsageError while a session computes with it, or where there is none."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from djinn_jupyter.errors import MissingDependency
 
@@ -21,6 +23,9 @@ def frame_of(columns: Mapping[str, Sequence[Any]]) -> Any:
     return frame(columns)
 
 
+Described = TypeVar("Described", bound=msgspec.Struct)
+
+
 class ByColumn(Protocol):
     """A reading that is a table."""
 
@@ -34,6 +39,15 @@ class Tabular:
     def to_pandas(self: ByColumn) -> Any:
         """Return `columns()` as a table of pandas. Raises MissingDependency."""
         return frame_of(self.columns())
+
+
+class Listing(tuple[Described, ...], Tabular):
+    """Descriptions of one kind, one a row: a tuple of them, and a table."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the fields of the descriptions as lists by column; no column where there is no description."""
+        names = self[0].__struct_fields__ if self else ()
+        return in_columns(names, [[getattr(one, name) for name in names] for one in self])
 
 
 def in_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

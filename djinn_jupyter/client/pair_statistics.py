@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ SLACK: Final = 1e-12  # of the observed mean: the same numbers in another order 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PairStatistics:
+class PairStatistics(Tabular):
     """Arrays with an axis for each of the grid's but the pairs: `mean` of the values, mean `change` from the corrupted
     lines, its `standard_error`, the bounds `low` and `high` of its interval, its `p`-value, and how many `pairs` each
     is from. NaN where fewer than two pairs have the cell."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from djinn_jupyter.client import scoring
 from djinn_jupyter.client.added_modules import add_module, remove_module
@@ -16,6 +16,7 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edits import scale, zero
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.prompts import given_prompts
 from djinn_jupyter.client.scoring import Losses
@@ -30,7 +31,7 @@ WITHOUT_ERROR: Final = "spliced"  # the name of the module while it is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Splice:
+class Splice(Tabular):
     """The losses of some prompts: of the `model`, with the reconstruction of `module` in place of its point, and with
     the point set to zero."""
 
@@ -46,6 +47,12 @@ class Splice:
         value; NaN where ablation loses nothing."""
         lost = self.zeroed.loss - self.model.loss
         return (self.zeroed.loss - self.spliced.loss) / lost if lost else float("nan")
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the losses as lists by column: what stands at the point, the mean loss of a token, and the
+        perplexity."""
+        named = (("model", self.model), ("spliced", self.spliced), ("zeroed", self.zeroed))
+        return in_columns(("with", "loss", "perplexity"), [(name, of.loss, of.perplexity) for name, of in named])
 
     def __repr__(self) -> str:
         return (

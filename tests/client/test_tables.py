@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.frames import ByColumn
 from djinn_jupyter.errors import MissingDependency
+from tests.client import tables
 
-LINE = [9, 8, 7, 21, 9]
+LINE = tables.LINE
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +29,45 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def table(reading: Any) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = reading.columns()
-    assert reading.to_pandas() == found
+    frame = reading.to_pandas()
+    assert list(frame) == list(found)
+    assert all(all(map(tables.the_same, frame[name], column)) for name, column in found.items())
     assert len({len(column) for column in found.values()}) == 1
     return found
+
+
+@pytest.mark.parametrize("kind", tables.TABLES, ids=lambda kind: kind.__name__)
+def test_everything_that_is_a_table_is_one_of_pandas(engine: RemoteEngine, tmp_path: Path, kind: type) -> None:
+    reading = tables.TABLES[kind](engine, tmp_path)
+    assert type(reading) is kind
+    assert tables.of_equal_length(table(reading))
+
+
+def test_whatever_tells_itself_by_column_is_a_table_and_is_tried_here() -> None:
+    kinds = {kind for kind in tables.kinds_with_columns() if kind is not ByColumn}
+    assert kinds == set(tables.TABLES)
+    assert all(callable(vars(kind).get("to_pandas", getattr(kind, "to_pandas", None))) for kind in kinds)
+
+
+def test_descriptions_are_a_tuple_and_a_row_each(engine: RemoteEngine) -> None:
+    assert (engine.sessions(), engine.sessions().columns()) == ((), {})
+    session = tables.stopped(engine)
+    for listed in (engine.sessions(), engine.modules(), engine.people(), session.breakpoints()):
+        found = table(listed)
+        assert isinstance(listed, tuple)
+        assert all(found[name] == [getattr(one, name) for one in listed] for name in found)
+
+
+def test_collected_values_are_a_row_a_position(engine: RemoteEngine, tmp_path: Path) -> None:
+    every = engine.collect([LINE, [3, 4]], "z.1[2]", to=tmp_path / "all")["z.1[2]"]
+    found = table(every)
+    places = list(zip(found["prompt"], found["position"], found["token"], strict=True))
+    assert places == [*((0, at, token) for at, token in enumerate(LINE)), (1, 0, 3), (1, 1, 4)]
+    assert found["value 3"] == np.asarray(every).reshape(7, -1)[:, 3].tolist()
+    ends = table(engine.collect([LINE, [3, 4]], "z.1", to=tmp_path / "ends", positions=[-1, 0])["z.1"])
+    assert list(zip(ends["prompt"], ends["position"], ends["token"], strict=True)) == [
+        (0, 4, 9), (0, 0, 9), (1, 1, 4), (1, 0, 3),
+    ]  # fmt: skip
 
 
 def test_losses_are_a_row_a_token(engine: RemoteEngine) -> None:

@@ -1,0 +1,110 @@
+"""Every kind of reading that is a table, one of each, from an engine in this process. Knows no pandas."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import djinn_jupyter as dj
+import djinn_jupyter.client
+from djinn_jupyter.client.activations import Values
+from djinn_jupyter.client.circuits import CircuitCurve
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.frames import Listing
+from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.client.pair_statistics import PairStatistics
+from djinn_jupyter.client.views import Effect, Lens, Watched
+from tests import saes
+
+LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]
+METRIC = "logit(5) - logit(7)"
+LINES: dict[str, Any] = {"clean": LINE, "corrupted": OTHER, "metric": METRIC}
+PAIRS: dict[str, Any] = {
+    **LINES,
+    "clean": [LINE, OTHER],
+    "corrupted": [OTHER, LINE],
+    "site": "mlp_out",
+    "over": "layer",
+}
+
+
+def stopped(engine: RemoteEngine) -> Any:
+    session = engine.session("mine", fresh=True)
+    session.breakpoint("resid_post.1")
+    session.run(LINE, max_new_tokens=1)
+    return session
+
+
+def watched(engine: RemoteEngine) -> Watched:
+    session = engine.session("mine", fresh=True)
+    session.watch("resid_post.1")
+    session.run(LINE, max_new_tokens=2, free=True)
+    return session.watched("resid_post.1")
+
+
+def effect(engine: RemoteEngine) -> Effect:
+    session = stopped(engine)
+    session.edit(dj.scale(0.0))
+    return session.effect()
+
+
+def traced(engine: RemoteEngine) -> MemoryTrace:
+    with engine.memory_trace(hertz=100) as trace:
+        stopped(engine)
+    return trace
+
+
+def spliced(engine: RemoteEngine, folder: Path) -> dj.Splice:
+    engine.add_module("sae", saes.saved(folder / "sae", saes.drawn(32)), at="resid_post.1")
+    try:
+        return dj.splice(engine, "sae.1", [LINE])
+    finally:
+        engine.remove_module("sae")
+
+
+def found_edges(engine: RemoteEngine) -> dj.Edges:
+    return dj.edges(engine, **LINES, top=2)
+
+
+TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
+    dj.Grid: lambda engine, folder: dj.sweep(engine, **LINES, site="resid_post", over="layer,position"),
+    PairStatistics: lambda engine, folder: dj.sweep(engine, **PAIRS).statistics(),
+    dj.Losses: lambda engine, folder: engine.loss([LINE, OTHER]),
+    dj.HeadScores: lambda engine, folder: engine.head_scores([LINE]),
+    dj.HeadPatterns: lambda engine, folder: stopped(engine).patterns(),
+    dj.Attribution: lambda engine, folder: dj.direct(engine, LINE, metric=METRIC, over="layer,head,neuron"),
+    dj.Edges: lambda engine, folder: found_edges(engine),
+    dj.Circuit: lambda engine, folder: dj.circuit(engine, found_edges(engine), 5),
+    CircuitCurve: lambda engine, folder: dj.circuit_curve(engine, found_edges(engine)),
+    dj.Splice: spliced,
+    Values: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1", to=folder)["z.1"],
+    Lens: lambda engine, folder: stopped(engine).lens(3),
+    Effect: lambda engine, folder: effect(engine),
+    Watched: lambda engine, folder: watched(engine),
+    MemoryTrace: lambda engine, folder: traced(engine),
+    Listing: lambda engine, folder: stopped(engine) and engine.sessions(),
+}
+
+
+def kinds_with_columns() -> Iterator[type]:
+    """Yield every class of the client that tells itself by column."""
+    for module in pkgutil.walk_packages(djinn_jupyter.client.__path__, "djinn_jupyter.client."):
+        for one in vars(importlib.import_module(module.name)).values():
+            if isinstance(one, type) and one.__module__ == module.name and "columns" in vars(one):
+                yield one
+
+
+def the_same(one: object, other: object) -> bool:
+    """Return whether two entries of a table are equal, of which NaN is equal to itself, and to None."""
+    return one is other or bool(one == other) or all(value is None or value != value for value in (one, other))
+
+
+def of_equal_length(table: dict[str, list[Any]]) -> bool:
+    return (
+        bool(table) and len({len(column) for column in table.values()}) == 1 and np.size(next(iter(table.values()))) > 0
+    )
