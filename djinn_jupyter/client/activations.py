@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
-SAME: Final = ("format", "model", "adapter", "sites", "positions", "dtype", "mode", "seed")
+SAME: Final = ("format", "model", "adapter", "modules", "sites", "positions", "dtype", "mode", "seed")
 ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,11 +11,13 @@ import msgspec
 from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
-from djinn_jupyter.wire.replies import Described, Steered
+from djinn_jupyter.wire.replies import AddedModules, Described, Steered
 
 
 class Computed(Protocol):
@@ -37,6 +39,19 @@ def session_like(channel: Channel, kind: str, made: Computed | None) -> Iterator
         yield name
 
 
+def require_modules(channel: Channel, modules: Sequence[ModuleIdentity]) -> None:
+    """Raise UsageError unless these modules are added here, of the same files."""
+    there = ask_for(channel, ask.ListAddedModules(), AddedModules).modules if modules else ()
+    for one in modules:
+        same = (one.name, one.at, one.digest, one.error_term)
+        if same not in {(other.name, other.at, other.digest, other.error_term) for other in there}:
+            error_term = "" if one.error_term else " --no-error-term"
+            raise UsageError(
+                f"It was computed with the module {one.name} of {one.folder} at {one.at}, which is not added here as "
+                f"it was; add it first (%djinn_add_module {one.name} {one.folder} --at {one.at}{error_term})."
+            )
+
+
 @contextmanager
 def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None]:
     """Yield the name of a session with the rules, the attention and the adapter that held; None where none is
@@ -44,6 +59,7 @@ def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None
     if not made.rules and made.attention is None and made.adapter is None:
         yield None
         return
+    require_modules(channel, made.modules)
     with session_like(channel, "rules", made) as name:
         for rule in made.rules:
             ask_for(channel, msgspec.structs.replace(rule, session=name), Steered)

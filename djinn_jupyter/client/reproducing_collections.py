@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter.client.activations import Activations, ShardFile
 from djinn_jupyter.client.collecting import Collection, CollectionWork, shard_request
 from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.likeness import require_modules, session_like
 from djinn_jupyter.client.reproduction import SHARED, Reproduction, most_different, origin_of
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire.circumstances import Circumstances
@@ -36,6 +36,7 @@ def reproduced_collection(channel: Channel, kept: Activations, on_done: Callable
         asked = _asked_of(kept, folder)
         work = CollectionWork(asked, on_done)
         for number, before in enumerate(kept.shards):
+            require_modules(channel, made[number].modules)
             with session_like(channel, "collection", made[number]) as session:
                 last = number + 1 == len(kept.shards)
                 first = before.note["first"]

@@ -17,6 +17,7 @@ from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
 from djinn_jupyter.client.grid import Grid, continued, unfinished
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.sweep_arguments import (
@@ -163,6 +164,7 @@ def swept_again(
 
     def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
+        require_modules(engine.channel, made[number].modules)
         adapter = same_adapter(engine.channel, made[number].adapter)
         asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter)
         return _Sweep(engine, asked, pair=request.pair, attention=attention)

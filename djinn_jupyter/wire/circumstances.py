@@ -5,15 +5,18 @@ from __future__ import annotations
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.interventions import Steer
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.provenance import Provenance
 
 
 class Circumstances(Frozen, frozen=True):
     """The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
-    `adapter`, and the model and machine that computed it."""
+    `adapter`, the added `modules` that the sites of rules and request are of, and the model and machine that computed
+    it."""
 
     rules: tuple[Steer, ...]
     attention: AttentionName | None
     by: Provenance
     adapter: AdapterIdentity | None = None
+    modules: tuple[ModuleIdentity, ...] = ()

@@ -12,6 +12,7 @@ from djinn_jupyter.wire.edits import Edit, EditBase
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName, Spelling
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName, Mode
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.reply_base import ReplyBase
@@ -115,14 +116,15 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
 
 class Recipe(Frozen, frozen=True):
     """All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
-    to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, and the origin.
-    `kept` cells were computed before, in other passes."""
+    to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, the added
+    `modules` that its sites are of, and the origin. `kept` cells were computed before, in other passes."""
 
     asked: Sweep
     attention: AttentionName | None
     by: Provenance
     adapter: AdapterIdentity | None = None
     kept: int = 0
+    modules: tuple[ModuleIdentity, ...] = ()
 
 
 class ReadMetrics(SessionRequest, frozen=True, tag="ReadMetrics"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,55 @@ def test_a_feature_is_a_site(engine: RemoteEngine, sae: saes.Tensors) -> None:
     session.resume(free=True)
     grid = dj.sweep(engine, corrupted=PROMPT, site="sae.1[*]", edit=dj.zero(), metric="logit(5)")
     assert grid.values.shape == (saes.FEATURES,)
+
+
+WORK: dict[str, Callable[[RemoteEngine, Path], Any]] = {
+    "grid": lambda engine, folder: dj.sweep(
+        engine, corrupted=PROMPT, site="sae.1[*]", edit=dj.add(2.0), metric="logit(5)", mode="exact"
+    ),
+    "collection": lambda engine, folder: engine.collect([PROMPT], "sae.1", to=folder / "acts"),
+    "losses under a rule": lambda engine, folder: ruled(engine).loss([PROMPT]),
+}
+
+
+def ruled(engine: RemoteEngine) -> Any:
+    session = engine.session("main", fresh=True)
+    session.steer("sae.1[3]", dj.scale(3.0))
+    return session
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_result_names_the_module_that_it_was_computed_with(
+    engine: RemoteEngine, sae: saes.Tensors, tmp_path: Path, work: str
+) -> None:
+    found = WORK[work](engine, tmp_path)
+    for session in engine.sessions():
+        engine.reach(session.name).close()
+    assert dj.reproduce(engine, found).same
+    engine.remove_module("sae")
+    with pytest.raises(UsageError, match=r"^It was computed with the module sae of .* at resid_post.1, which is"):
+        dj.reproduce(engine, found)
+    engine.add_module("sae", other_sae(engine, tmp_path), at="resid_post.1")
+    with pytest.raises(UsageError, match=r"which is not added here as it was; add it first \(%djinn_add_module sae /"):
+        dj.reproduce(engine, found)
+
+
+def test_nothing_goes_on_from_what_another_module_computed(
+    engine: RemoteEngine, sae: saes.Tensors, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"corrupted": PROMPT, "site": "sae.1[*]", "edit": dj.zero(), "metric": "logit(5)"}
+    grid = dj.sweep(engine, **asked)
+    engine.collect([PROMPT], "sae.1", to=tmp_path / "acts")
+    engine.remove_module("sae")
+    engine.add_module("sae", other_sae(engine, tmp_path), at="resid_post.1")
+    with pytest.raises(UsageError, match="another"):
+        dj.sweep(engine, **asked, so_far=grid)
+    with pytest.raises(UsageError, match=r"is of another collection \(modules: "):
+        engine.collect([PROMPT], "sae.1", to=tmp_path / "acts")
+
+
+def other_sae(engine: RemoteEngine, folder: Path) -> Path:
+    return saes.saved(folder / "other", saes.drawn(engine.description.hidden_size, seed=1))
 
 
 def test_folders_that_are_none_are_refused(engine: RemoteEngine, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_modules_and_the_rest_are_told_with_their_sum(notebook: Notebook) -> Non
     assert "sum: +3.00" in said
     assert "What adds to the logit of" in notebook.html()
     read = notebook.shell.user_ns["read"]
-    assert read.columns == ("attn_out", "mlp_out")
+    assert read.headings == ("attn_out", "mlp_out")
     values = [value for _, row in read.rows() for value in row]
     assert sum(values) + read.embedding + read.constant + read.rest == read.logit
 

@@ -33,7 +33,7 @@ def test_a_grid_in_a_file_or_a_variable_is_computed_again(notebook: Notebook, tm
 
 def test_what_is_no_whole_grid_is_one_line(notebook: Notebook, tmp_path: Path) -> None:
     notebook.cell(f"%djinn_sweep resid_post --edit zero {METRIC} -o grid")
-    assert "neither a variable nor a file 'nothing'" in notebook.fails("%djinn_reproduce nothing")
+    assert "neither a variable nor a file or folder 'nothing'" in notebook.fails("%djinn_reproduce nothing")
     notebook.cell("three = 3")
     assert "3 is none of these" in notebook.fails("%djinn_reproduce three")
     grid = notebook.shell.user_ns["grid"]

@@ -20,7 +20,7 @@ from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.answer_sizes import require_answerable
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import prompt_of, require_empty, require_prompt, under_rules_of
-from djinn_jupyter.engine.requests.origin import circumstances
+from djinn_jupyter.engine.requests.origin import circumstances, modules_at
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -81,8 +81,12 @@ class CollectionRequests:
             mode=request.mode,
             seed=request.seed,
             note=self._note(request, places, session),
-            made=circumstances(self._persistence.identity, self._runtime.description, session, ()),
+            made=self._made(session, places),
         )
+
+    def _made(self, session: Session, places: CollectedSites) -> Circumstances:
+        identity, model = self._persistence.identity, self._runtime.description
+        return circumstances(identity, model, session, (), places.taps.values())
 
     def _note(self, request: ask.Collect, places: CollectedSites, session: Session) -> Note:
         """Return the note by which this shard is told from others. It is compared before a shard that is there is left
@@ -91,6 +95,7 @@ class CollectionRequests:
             "format": FORMAT,
             "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._persistence.identity)},
             "adapter": None if session.adapter is None else session.adapter.identity.digest,
+            "modules": [[one.name, one.at, one.digest] for one in modules_at(places.taps.values())] or None,
             "sites": [str(site) for site in places.taps],
             "positions": None if request.positions is None else list(request.positions),
             "dtype": request.dtype,

@@ -11,11 +11,13 @@ import transformers
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.machine import processor
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.interventions import Steer
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName, ModelDescription
 from djinn_jupyter.wire.provenance import Provenance
 
@@ -43,15 +45,28 @@ def origin(identity: ModelIdentity, model: ModelDescription) -> Provenance:
 
 
 def circumstances(
-    identity: ModelIdentity, model: ModelDescription, session: Session, rules: Iterable[Rule]
+    identity: ModelIdentity,
+    model: ModelDescription,
+    session: Session,
+    rules: Iterable[Rule],
+    taps: Iterable[Tap] = (),
 ) -> Circumstances:
-    """Return what a measurement in this session, under these rules, follows from besides its request."""
+    """Return what a measurement in this session, under these rules and at these taps, follows from besides its
+    request."""
+    held = tuple(rules)
     return Circumstances(
-        rules=tuple(map(_asked_for, rules)),
+        rules=tuple(map(_asked_for, held)),
+        modules=modules_at([*taps, *(tap for rule in held for tap in rule.taps)]),
         attention=msgspec.convert(session.attention, AttentionName | None),
         by=origin(identity, model),
         adapter=None if session.adapter is None else session.adapter.identity,
     )
+
+
+def modules_at(taps: Iterable[Tap]) -> tuple[ModuleIdentity, ...]:
+    """Return the added modules whose values are at these taps, each once."""
+    found = {(one.name, one.at): one for one in (tap.added for tap in taps) if one is not None}
+    return tuple(found[place] for place in sorted(found))
 
 
 def _asked_for(rule: Rule) -> Steer:

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
 from djinn_jupyter.engine.requests.line_sources import LineSources
 from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.origin import origin
+from djinn_jupyter.engine.requests.origin import modules_at, origin
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -93,7 +93,8 @@ class SweepRequests:
         identity, attention = self._persistence.identity, session.attention
         adapter = None if session.adapter is None else session.adapter.identity
         meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None, calls=())
-        recipe = recipe_of(meant, runtime.description, identity, attention, adapter)
+        modules = modules_at(places.taps.values())
+        recipe = recipe_of(meant, runtime.description, identity, attention, adapter, modules)
         finished = finished_before(request.continued, recipe, places.shape, len(request.metrics))
         chosen = _chosen(request.chosen, places)
         made = Recipe(
@@ -102,6 +103,7 @@ class SweepRequests:
             adapter=adapter,
             by=origin(identity, runtime.description),
             kept=len(finished),
+            modules=modules,
         )
         return CheckedSweep(
             places=places,

@@ -15,6 +15,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.sweeps import Continued
 
@@ -27,13 +28,15 @@ def recipe_of(
     identity: ModelIdentity,
     attention: str | None,
     adapter: AdapterIdentity | None,
+    modules: Sequence[ModuleIdentity],
 ) -> str:
     """Return the digest of a request that has the tokens of its lines, whichever session computes it. Weights in one
     folder may have been trained on meanwhile: that the name does not tell, and the model's identity does."""
     meant = msgspec.structs.replace(meant, session=ANY_SESSION)
     of = (model.name, model.revision, identity, model.device, attention or model.attention)
     tuned = () if adapter is None else (adapter.digest,)
-    return hashlib.sha256(msgspec.msgpack.encode((meant, (*of, *tuned)), enc_hook=_bytes_of)).hexdigest()
+    added = tuple((one.name, one.at, one.digest, one.error_term) for one in modules)
+    return hashlib.sha256(msgspec.msgpack.encode((meant, (*of, *tuned, *added)), enc_hook=_bytes_of)).hexdigest()
 
 
 def _bytes_of(value: object) -> tuple[str, tuple[int, ...], bytes]:

@@ -9,16 +9,22 @@ import {
 } from './provenance';
 
 import {
+  ModuleIdentity,
+} from './module_form';
+
+import {
   AdapterIdentity,
 } from './adapters';
 
 /**
  * The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
- * `adapter`, and the model and machine that computed it.
+ * `adapter`, the added `modules` that the sites of rules and request are of, and the model and machine that computed
+ * it.
  */
 export interface Circumstances {
   readonly rules: readonly Steer[];
   readonly attention: 'eager' | 'sdpa' | null;
   readonly by: Provenance;
   readonly adapter: AdapterIdentity | null;
+  readonly modules: readonly ModuleIdentity[];
 }

@@ -23,6 +23,10 @@ import {
 } from './provenance';
 
 import {
+  ModuleIdentity,
+} from './module_form';
+
+import {
   AdapterIdentity,
 } from './adapters';
 
@@ -114,8 +118,8 @@ export interface Sweep {
 
 /**
  * All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
- * to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, and the origin.
- * `kept` cells were computed before, in other passes.
+ * to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, the added
+ * `modules` that its sites are of, and the origin. `kept` cells were computed before, in other passes.
  */
 export interface Recipe {
   readonly asked: Sweep;
@@ -123,6 +127,7 @@ export interface Recipe {
   readonly by: Provenance;
   readonly adapter: AdapterIdentity | null;
   readonly kept: number;
+  readonly modules: readonly ModuleIdentity[];
 }
 
 /** A value for each metric, in the order asked. */
