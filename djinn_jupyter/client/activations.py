@@ -53,7 +53,7 @@ class ShardFile:
 
     @property
     def made(self) -> Circumstances:
-        """What its values follow from besides the request. UsageError where an earlier version did not note it."""
+        """The circumstances that its values follow from. UsageError where an earlier version did not note it."""
         noted = self.note["computed"].get("made")
         if noted is None:
             raise UsageError(f"{self.path} says nothing of what computed it, for an earlier version of Djinn wrote it.")
@@ -111,17 +111,11 @@ class Activations:
             first += shard.note["prompts"]
 
     @property
-    def made(self) -> tuple[Circumstances, ...]:
-        """The model, the machine, the attention and the adapter that computed each shard. UsageError where an earlier
-        version of Djinn collected it."""
-        return tuple(shard.made for shard in self.shards)
-
-    @property
     def recipe(self) -> dict[str, Any]:
         """All that the values follow from: the prompts' tokens, the sites, the arguments of `engine.collect`, the
         attention, the adapter, the model and the machine."""
         asked = {name: self.shards[0].note[name] for name in ASKED}
-        first = self.made[0]
+        first = self.shards[0].made
         adapter = None if first.adapter is None else msgspec.structs.asdict(first.adapter)
         lines = [tuple(tokens.tolist()) for tokens in self.tokens]
         by = msgspec.structs.asdict(first.by)

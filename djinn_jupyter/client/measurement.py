@@ -54,7 +54,7 @@ class Measurement(Tabular, ABC):
     @property
     def recipe(self) -> dict[str, Any]:
         """All that the values follow from: the lines, the rules that held, the attention, the model and the machine."""
-        first = self.origin
+        first = origin_of(self)
         by = msgspec.structs.asdict(first.by)
         adapter = None if first.adapter is None else msgspec.structs.asdict(first.adapter)
         return {
@@ -65,18 +65,11 @@ class Measurement(Tabular, ABC):
             "by": by,
         }
 
-    @property
-    def origin(self) -> Circumstances:
-        """What the first of its numbers follow from. UsageError where nothing makes them again."""
-        if not self.made:
-            raise UsageError(NO_RECIPE)
-        return self.made[0]
-
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Write the values with their recipe to a file of safetensors, and return its path. Another file that is there
         is kept unless `replace`. `dj.reproduce` measures them again. UsageError; StorageFailed."""
         target = named(path, self._kind)
-        _ = self.origin
+        _ = origin_of(self)
         content = self._content
         put(target, encoded(content, content.tensors()), replace=replace)
         return target
@@ -85,3 +78,10 @@ class Measurement(Tabular, ABC):
     def read(cls, path: str | Path) -> Self:
         """Return what `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
         return cls._with_content(read(path, cls._kind))
+
+
+def origin_of(measurement: Measurement) -> Circumstances:
+    """Return what the first of its numbers follow from. Raises UsageError where nothing makes them again."""
+    if not measurement.made:
+        raise UsageError(NO_RECIPE)
+    return measurement.made[0]

@@ -18,7 +18,7 @@ from djinn_jupyter.client.graphs import AttributionGraph
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.heads import HeadPatterns, HeadScores
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement import Measurement, origin_of
 from djinn_jupyter.client.measurement_files import LOSSES, PARTS, PATTERNS, SCORES
 from djinn_jupyter.client.reproducing_collections import reproduced_collection
 from djinn_jupyter.client.reproducing_grids import reproduced_grid
@@ -90,7 +90,7 @@ def _read(path: Path) -> Result | Activations:
 
 def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
     """Measure again, and compare. An error says which other model the measurement is of."""
-    by, here = before.origin.by, engine.description
+    by, here = origin_of(before).by, engine.description
     try:
         again = before.again(engine.channel)
         if before.values.shape != again.values.shape:
@@ -107,6 +107,6 @@ def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
         before,
         again,
         before.place_of,
-        origins=(by, again.origin.by),
+        origins=(by, origin_of(again).by),
         notes=lambda same: [SHARED] if shared and not same else [],
     )

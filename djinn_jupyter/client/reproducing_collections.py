@@ -31,7 +31,7 @@ def reproduced_collection(channel: Channel, kept: Activations, on_done: Callable
     `engine.collect`; StorageFailed."""
     if not kept.complete:
         raise UsageError("This collection is not whole, so it cannot be compared; finish it first, by the same call.")
-    made, compared = kept.made, _Compared(kept)
+    made, compared = [shard.made for shard in kept.shards], _Compared(kept)
     with _folder_beside(kept) as folder, _named(channel, made[0].by):
         asked = _asked_of(kept, folder)
         work = CollectionWork(asked, on_done)
