@@ -61,9 +61,9 @@ def attribute(
     The `top` cells with the largest scores are computed too, each alone, by an exact sweep in the same call:
     `scores.confirmed` has what it changes there, NaN elsewhere, and `scores.correlation` how well the two agree.
 
-    Sites, axes, lines, pairs, positions, windows, metrics, the adapter and engines `beside` are as in `dj.sweep`, but that rank()
-    has no gradient. A model whose layers keep recurrent states, or whose weights stream, gives none. UsageError;
-    UnknownSite; InvalidCondition; SlabFull.
+    Sites, axes, lines, pairs, positions, windows, metrics, the adapter and engines `beside` are as in `dj.sweep`, but
+    that rank() has no gradient. A model whose layers keep recurrent states, or whose weights stream, gives none.
+    UsageError; UnknownSite; InvalidCondition; SlabFull.
 
     >>> scores = dj.attribute(
     ...     engine,
@@ -96,7 +96,15 @@ def attribute(
     request = msgspec.structs.replace(request, estimate=Estimate(steps=steps, corrections=_corrections(corrections)))
     several = not isinstance(metric, str)
     scores = swept(
-        engine, request, corrupted, clean, several=several, on_progress=None, so_far=None, adapter=adapter, beside=beside
+        engine,
+        request,
+        corrupted,
+        clean,
+        several=several,
+        on_progress=None,
+        so_far=None,
+        adapter=adapter,
+        beside=beside,
     )
     if top is None or scores.interrupted or not scores.is_whole:
         return scores

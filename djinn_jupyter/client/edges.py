@@ -160,8 +160,8 @@ def edges(
     `method="exact"` patches every edge by itself: the score is the change of the metric where that reader gets what
     that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
     with so many largest scores of gradients are patched too, and `found.exact` has their changes. With an `adapter`, by
-    its name, lines that are no session's are its model's. A model whose heads
-    and MLPs do not sum to its residual is refused with the reason. UsageError; UnknownSite; InvalidCondition; SlabFull.
+    its name, lines that are no session's are its model's. A model whose heads and MLPs do not sum to its residual is
+    refused with the reason. UsageError; UnknownSite; InvalidCondition; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,

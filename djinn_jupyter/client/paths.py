@@ -49,9 +49,9 @@ def path(
     the model reads. What the sender leaves open is swept: "z -> q.5[0]" over all layers and heads, "z.2" over the heads
     of layer 2, "mlp_out" over layers; `over` names other axes, such as ("layer", "position").
 
-    Lines, metrics, pairs, modes, the adapter, engines `beside` and the grid are as in `dj.sweep`, but that the clean line is
-    edited: cells are compared with `grid.clean`. A sender behind all receivers has the metric of the clean line.
-    UsageError; UnknownSite; InvalidCondition.
+    Lines, metrics, pairs, modes, the adapter, engines `beside` and the grid are as in `dj.sweep`, but that the clean
+    line is edited: cells are compared with `grid.clean`. A sender behind all receivers has the metric of the clean
+    line. UsageError; UnknownSite; InvalidCondition.
 
     >>> grid = dj.path(
     ...     engine,

@@ -84,19 +84,18 @@ def sweep(
     tuples of the corrupted line's and the clean one's, as [(" Italy", " France")].
 
     A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
-    first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them.
-    With an `adapter`, by its name, lines that are no session's are its model's.
-    With other engines of the model `beside` this one, each sweeps a pair at a time, and another takes the pair of one
-    that is lost; where they differ in threads or the like, a note says so.
+    first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them. With
+    an `adapter`, by its name, lines that are no session's are its model's. With other engines of the model `beside`
+    this one, each sweeps a pair at a time, and another takes the pair of one that is lost; where they differ in threads
+    or the like, a note says so.
 
     `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an expression of logit(),
     prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')"; with a list of them the grid has an
     axis for them, and `grid.of(metric)` is that of one. `fast` computes many cells in one pass and some of them again
-    alone, chosen by `seed`; `exact` computes each alone.
-    `on_progress` is called with the grid so far, and with how many of how many cells are done. An interrupt returns the
-    grid so far; SweepEnded, where a sweep fails on the way, has it as `grid`. The same call with `so_far=grid` goes on:
-    finished cells are kept, and some of them are among those computed again alone. UsageError; UnknownSite;
-    InvalidCondition.
+    alone, chosen by `seed`; `exact` computes each alone. `on_progress` is called with the grid so far, and with how
+    many of how many cells are done. An interrupt returns the grid so far; SweepEnded, where a sweep fails on the way,
+    has it as `grid`. The same call with `so_far=grid` goes on: finished cells are kept, and some of them are among
+    those computed again alone. UsageError; UnknownSite; InvalidCondition.
 
     >>> grid = dj.sweep(
     ...     engine,
@@ -123,9 +122,9 @@ def sweep(
         seed=seed,
     )
     request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
-    require_texts(adapter, corrupted, clean)
     several = not isinstance(metric, str)
     asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    require_texts(adapter, corrupted, clean)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
@@ -243,8 +242,8 @@ def _swept_pairs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The part of a sweep that all its pairs share: a `request` without its lines, and whether metrics are an axis;
-    `so_far` is the grid to go on from. Lines that are no session's are computed with the `adapter`."""
+    """The part of a sweep that all its pairs share: a `request` without its lines, whether metrics are an axis, the
+    grid to go on from (`so_far`), and the `adapter` of lines that are no session's."""
 
     request: ask.Sweep
     several: bool

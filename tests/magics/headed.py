@@ -13,7 +13,7 @@ from djinn_jupyter.wire.provenance import Provenance
 
 def made() -> Circumstances:
     """Return the circumstances of what the double says."""
-    by = {field.name: "double" for field in msgspec.structs.fields(Provenance)} | {"threads": 1}
+    by = {field.name: "double" for field in msgspec.structs.fields(Provenance)} | {"threads": 1, "tensor_parallel": 1}
     return Circumstances(rules=(), attention=None, by=msgspec.convert(by, Provenance))
 
 
