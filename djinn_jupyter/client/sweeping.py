@@ -124,7 +124,6 @@ def sweep(
     request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
     several = not isinstance(metric, str)
     asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
-    require_texts(adapter, corrupted, clean)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
@@ -147,7 +146,6 @@ def swept(
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
-    require_texts(adapter, corrupted, clean)
     asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
     return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
 
@@ -175,6 +173,7 @@ def swept_again(
 
 
 def _swept_lines(engines: Sequence[RemoteEngine], asked: _Asked, corrupted: object, clean: object) -> Grid:
+    require_texts(asked.adapter, corrupted, clean)
     if not (are_lines(corrupted) or are_lines(clean)):
         return _Sweep(engines[0], asked).of(corrupted, clean)
     return _swept_pairs(engines, pairs_of(corrupted, clean), lambda engine, number: _Sweep(engine, asked, pair=number))
