@@ -20,7 +20,7 @@ from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import AddedModules, Described, Steered
 
 
-class Computed(Protocol):
+class HowComputed(Protocol):
     """The way in which passes were computed: their attention, None for the engine's own, and their adapter."""
 
     @property
@@ -30,7 +30,7 @@ class Computed(Protocol):
 
 
 @contextmanager
-def session_like(channel: Channel, kind: str, made: Computed | None) -> Iterator[str]:
+def session_like(channel: Channel, kind: str, made: HowComputed | None) -> Iterator[str]:
     """Open a session that computes as these passes did; as the engine does, where there are none."""
     adapter = None if made is None else same_adapter(channel, made.adapter)
     with temporary_session(channel, kind, adapter) as name:

@@ -70,8 +70,8 @@ def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnRepeated |
         if isinstance(kept, Activations):
             return reproduced_collection(engine.channel, kept, _by_prompt(kept, on_progress))
     raise UsageError(
-        "Grids, losses, head scores, patterns, edges, circuits, attribution graphs, direct attributions and collections "
-        f"are computed again; {shown(result)} is none of these."
+        "Grids, losses, head scores, patterns, edges, circuits, attribution graphs, direct attributions and "
+        f"collections are computed again; {shown(result)} is none of these."
     )
 
 

@@ -16,10 +16,11 @@ from djinn_jupyter.client.activations import Values
 from djinn_jupyter.client.circuits import CircuitCurve
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing
+from djinn_jupyter.client.graphs import PrunedGraph
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.views import Effect, Lens, Watched
-from tests import saes
+from tests import saes, transcoders
 
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]
 METRIC = "logit(5) - logit(7)"
@@ -67,6 +68,15 @@ def spliced(engine: RemoteEngine, folder: Path) -> dj.Splice:
         engine.remove_module("sae")
 
 
+def graphed(engine: RemoteEngine, folder: Path) -> dj.AttributionGraph:
+    layers = {layer: transcoders.drawn(32, seed=layer) for layer in range(engine.description.layers)}
+    engine.add_transcoders("tc", transcoders.set_saved(folder / "tc", layers), "mlp_in")
+    try:
+        return dj.attribution_graph(engine, LINE, METRIC)
+    finally:
+        engine.remove_module("tc")
+
+
 def found_edges(engine: RemoteEngine) -> dj.Edges:
     return dj.edges(engine, **LINES, top=2)
 
@@ -81,6 +91,8 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.Edges: lambda engine, folder: found_edges(engine),
     dj.Circuit: lambda engine, folder: dj.circuit(engine, found_edges(engine), 5),
     CircuitCurve: lambda engine, folder: dj.circuit_curve(engine, found_edges(engine)),
+    dj.AttributionGraph: graphed,
+    PrunedGraph: lambda engine, folder: graphed(engine, folder).pruned(),
     dj.Splice: spliced,
     Values: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1", to=folder)["z.1"],
     Lens: lambda engine, folder: stopped(engine).lens(3),
