@@ -20,12 +20,18 @@ ROWS: Final = 3  # random rows: where the order differs, nearly every logit does
 
 
 class FewLogits:
-    """The proof for one model, made when the first sweep asks for it, for each number of threads that computes."""
+    """The proof for one model, made when the first sweep asks for it, for each number of threads that computes. By then
+    a line has been seen."""
 
     def __init__(self, forward: Forward, counters: Counters) -> None:
         self._forward, self._counters = forward, counters
         self._proved: dict[int, bool] = {}
         self._distrusted = False
+        self._row: tuple[int, ...] = (forward.anatomy.hidden_size,)
+
+    def see(self, behind_1SD: Tensor) -> None:
+        """Take the shape of a row from a line's behind the last layer: there may be several streams."""
+        self._row = tuple(behind_1SD.shape[2:])
 
     def of(self, tokens: tuple[int, ...] | None) -> Generator[None, None, tuple[int, ...] | None]:
         """Return `tokens` where a pass may compute their logits alone, None where it has to compute those of all."""
@@ -71,5 +77,5 @@ class FewLogits:
 
     def _rows(self) -> list[Tensor]:
         forward = self._forward
-        drawn = torch.randn((ROWS, 1, forward.anatomy.hidden_size), generator=torch.Generator().manual_seed(1))
+        drawn = torch.randn((ROWS, 1, *self._row), generator=torch.Generator().manual_seed(1))
         return list(drawn.to(forward.device, forward.model.dtype))

@@ -91,6 +91,7 @@ class Together:
         size = self.runtime.description.vocab_size
         tokens = tuple(torch.randint(size, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist())
         base = yield from alone.run(tokens, (), residuals=True, rows=True)
+        self.few_logits.see(base.residuals[-1])
         changed, exact = [], []
         for start in STARTS:
             line = base.residuals[0].clone()
