@@ -20,6 +20,7 @@ from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.logs import lines_of_request, log_of
 from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import codec
@@ -29,6 +30,7 @@ from djinn_jupyter.wire.pieces import Assemble
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.traces import Trace, asked_by
 from tests.engine.cases import KINDS, QUALITIES, Case, some_cases
+from tests.engine.desk import Desk, desk_of
 from tests.families import build
 from tests.process.live_crowd import LiveCrowd
 from tests.waiting import until
@@ -56,6 +58,11 @@ def crowd(engine: RemoteEngine) -> Iterator[LiveCrowd]:
     crowd = LiveCrowd(engine)
     yield crowd
     crowd.close()
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    return desk_of("llama")
 
 
 def path_of(engine: RemoteEngine) -> Path:
@@ -227,3 +234,23 @@ def test_a_request_without_ids_gets_some(crowd: LiveCrowd, engine: RemoteEngine)
     crowd.stage.ask(ask.ReadTree())
     found = until(lambda: [one for one in lines(engine, mark) if one.get("verb") == "ReadTree"][1:])
     assert len(found[0]["trace_id"]) == 32
+
+
+def test_a_pass_that_fails_tells_in_which_layer(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of a layer that the engine does not know, of a request that came over the wire."""
+    session = desk.open("a")
+
+    def fails(*arguments: object) -> None:
+        raise RuntimeError("a secret of the layer")
+
+    asked = LoggedRequest(trace=Trace.drawn(), verb="Run", person="anna")
+    handle = desk.engine.anatomy.layers[3].mlp.register_forward_hook(fails)
+    try:
+        with WorkingOn(asked), caplog.at_level("INFO"), pytest.raises(DjinnError):
+            desk.engine.ask(ask.Run(session=session, tokens=(5, 6, 7), max_new_tokens=2))
+    finally:
+        handle.remove()
+        desk.close_all()
+    (failed,) = [record for record in caplog.records if vars(record).get("event") == "pass.failed"]
+    assert vars(failed)["fields"] == {"layer": 3, "step": 0, "error_type": "RuntimeError"}
+    assert "secret" not in failed.getMessage()

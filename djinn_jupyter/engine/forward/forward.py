@@ -187,7 +187,8 @@ class Forward:
         controller = PassController(frame, plan, self.anatomy, cache, saved_states, self.lens_at, admit)
         undo = plan.undo()
         try:
-            logits = self._told(frame, controller, cache, alone)
+            with pass_log.failure_told(lambda: controller.layer, step=frame.step):
+                logits = self._call(frame, controller, cache, alone)
         except Leave:
             if controller.left is None:
                 raise ModelRefused("The forward pass was left without a stop; this is a fault of djinn.") from None
@@ -221,16 +222,6 @@ class Forward:
         if frame.states is not None:
             cache.restore_all(frame.states)
         cache.enter(frame.committed)
-
-    def _told(self, frame: Frame, controller: PassController, cache: PagedCache, alone: bool) -> Tensor:
-        """Call the model's forward; the log tells in which layer it fails."""
-        try:
-            return self._call(frame, controller, cache, alone)
-        except Leave:
-            raise
-        except Exception as error:
-            pass_log.tell_failure(error, layer=controller.layer, step=frame.step)
-            raise
 
     def _call(self, frame: Frame, controller: PassController, cache: PagedCache, alone: bool) -> Tensor:
         tokens_1T = torch.tensor([frame.tokens], device=self.device)

@@ -4,10 +4,13 @@ that a rule edited. Of passes that belong to no request (those of the self-test)
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from djinn_jupyter.engine.log.lines import told
 from djinn_jupyter.engine.log.logged import present
+from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.wire.sites import Site
 
 log = logging.getLogger(__name__)
@@ -21,12 +24,19 @@ def tell_stop(site: Site, *, layer: int, step: int, layers_run: int) -> None:
         log.info(STOPPED, site, step, layers_run, extra=fields)
 
 
-def tell_failure(error: Exception, *, layer: int, step: int) -> None:
-    """Tell where a pass failed, and the class of the error; its text is in the reply."""
-    if present() is not None:
-        name = type(error).__name__
-        fields = told("pass.failed", layer=layer, step=step, error_type=name)
-        log.warning("The pass failed in layer %d, step %d: %s", layer, step, name, extra=fields)
+@contextmanager
+def failure_told(layer: Callable[[], int], *, step: int) -> Iterator[None]:
+    """Tell in which layer a pass fails, and the class of the error; its text is in the reply."""
+    try:
+        yield
+    except Leave:
+        raise
+    except Exception as error:
+        if present() is not None:
+            at, name = layer(), type(error).__name__
+            fields = told("pass.failed", layer=at, step=step, error_type=name)
+            log.warning("The pass failed in layer %d, step %d: %s", at, step, name, extra=fields)
+        raise
 
 
 def tells_layers() -> bool:
