@@ -1,8 +1,9 @@
 """The growth of an engine with its users: 1 to 64 notebooks on 1, 2 and 4 engines of one model.
 
 Each notebook is a client with a connection of its own. In turn it thinks, runs a prompt to a stop in the middle of the
-model, reads the activation, and resumes it for some tokens. From what a turn of one notebook costs, a network of queues
-predicts the others, and up to 10,000 notebooks; the prediction stands beside each measurement.
+model, reads the activation, and resumes it for some tokens. From what a turn of one notebook costs each resource (the
+engine's thread, its other threads, the line), a network of queues predicts the others, and up to 10,000 notebooks; the
+prediction stands beside each measurement, and the resource that gives out first is named.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import random
 import statistics
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -41,13 +42,19 @@ FORETOLD = (256, 1024, 10_000)
 POSITIONS, NEW, PROMPTS = 32, 8, 8
 THINKING, SECONDS = 2.0, 20.0  # mean seconds between a notebook's turns; seconds of each crowd
 ALONE = 16  # turns of one notebook that does not think
+THREAD, OTHER_THREADS, LINE = "the engine's thread", "the engine's other threads", "a line of 1 Gbit/s"
+LINE_BYTES_PER_SECOND = 1e9 / 8
+Costs = Mapping[str, float]
+"""Seconds of each resource for a turn."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Turns:
-    """The readings of one notebook: seconds until each stop, of each token behind it, and of each turn; bytes."""
+    """The readings of one notebook: seconds until each stop, from a resume to the first token and of each token behind
+    a stop, and of each turn; bytes."""
 
     stops: list[float] = field(default_factory=list)
+    firsts: list[float] = field(default_factory=list)
     tokens: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     wire_bytes: int = 0
@@ -72,24 +79,26 @@ class Crowd:
 def run(setting: Setting) -> Result:
     shape, checks, figures = setting.shape(SHAPE), Checks(), list[Figure]()
     prompts = [random_tokens(POSITIONS, shape.vocabulary, seed) for seed in range(PROMPTS)]
-    cost, alone = 0.0, list[list[int]]()
+    costs: Costs = {}
+    alone = list[list[int]]()
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
     for engines in ENGINES[:2] if setting.quick else ENGINES:
         with ExitStack() as stack:
             running = [stack.enter_context(_engine(folder, number, setting)) for number in range(engines)]
             if engines == 1:
-                cost, alone = _alone(running[0], prompts)
-                figures.append(
-                    Figure(name="CPU time of an engine for a turn alone", unit="CPU ms", value=_one(1000 * cost))
-                )
+                costs, alone = _alone(running[0], prompts)
+                figures += [
+                    Figure(name=f"a turn alone, of {resource}", unit="ms", value=_one(1000 * seconds))
+                    for resource, seconds in costs.items()
+                ]
             for notebooks in NOTEBOOKS[:3] if setting.quick else NOTEBOOKS:
                 crowd = _crowd(running, notebooks, prompts, alone, setting, checks)
-                figures += _figures(crowd, cost)
+                figures += _figures(crowd, costs)
                 setting.so_far(figures, f"up to {notebooks} notebooks on {engines} engines")
             if engines == 1:
-                figures += _room(running[0], prompts, cost)
-    figures += [_foretold(notebooks, cost) for notebooks in FORETOLD]
+                figures += _room(running[0], prompts, costs)
+    figures += [figure for notebooks in FORETOLD for figure in _foretold(notebooks, costs)]
     settings = {"shape": shape, "positions": POSITIONS, "new_tokens": NEW, "thinking_seconds": THINKING}
     return Result(benchmark="people", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -122,16 +131,25 @@ def notebook(engine: RemoteEngine, name: str) -> Iterator[RemoteEngine]:
         thread.stop()
 
 
-def _alone(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
-    """Return the CPU seconds of the engine for a turn of one notebook, and the tokens that follow each prompt."""
+def _alone(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[Costs, list[list[int]]]:
+    """Return the seconds of each resource for a turn of one notebook, and the tokens that follow each prompt."""
+    pid = pid_of(engine)
     with notebook(engine, "alone") as own:
         tokens = [_turn(own.session("alone", fresh=True), prompt, Turns()) for prompt in prompts]
-        begun = _computing([pid_of(engine)])
+        begun, thread_begun, sent = _computing([pid]), _of_its_thread(pid), own.wire_bytes
         for number in range(ALONE):
             _turn(own.session("alone", fresh=True), prompts[number % len(prompts)], Turns())
-        seconds = _computing([pid_of(engine)]) - begun
+        thread = _of_its_thread(pid) - thread_begun
+        others, there = _computing([pid]) - begun - thread, own.wire_bytes
         own.session("alone").close()
-    return seconds / ALONE, tokens
+    carried = there.sent + there.received - sent.sent - sent.received
+    costs = {THREAD: thread, OTHER_THREADS: others, LINE: carried / LINE_BYTES_PER_SECOND}
+    return {resource: seconds / ALONE for resource, seconds in costs.items()}, tokens
+
+
+def _of_its_thread(pid: int) -> float:
+    """Return the CPU seconds of an engine's thread, which is the first of its process."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _turn(session: RemoteSession, prompt: list[int], turns: Turns) -> list[int]:
@@ -141,10 +159,12 @@ def _turn(session: RemoteSession, prompt: list[int], turns: Turns) -> list[int]:
     stopped = expect(session.run(prompt, max_new_tokens=NEW, ignore_eos=True), Paused)
     turns.stops.append(perf_counter() - begun)
     assert stopped.hidden.shape[0] == len(prompt)
-    watch = Stopwatch()
+    watch, resumed = Stopwatch(), perf_counter()
     done = expect(session.resume(on_token=watch), Finished)
-    turns.tokens.append(watch.usual)
-    turns.whole.append(perf_counter() - begun)
+    ended = perf_counter()
+    turns.firsts.append(watch.times[0] - resumed)
+    turns.tokens.append((ended - resumed) / len(done.tokens))
+    turns.whole.append(ended - begun)
     return list(done.tokens)
 
 
@@ -198,16 +218,17 @@ def _computing(pids: Sequence[int]) -> float:
     return sum(computing(pid) or 0.0 for pid in pids)
 
 
-def foretell(notebooks: int, engines: int, cost: float) -> Load:
-    """Return the load of an engine on which as many notebooks work as on any other. `cost`: seconds of the engine's
-    thread for a turn. The notebooks are on other machines."""
-    return load_of(-(-notebooks // engines), THINKING, {"the engine's thread": cost})
+def foretell(notebooks: int, engines: int, costs: Costs) -> Load:
+    """Return the load of an engine on which as many notebooks work as on any other. The notebooks are on other
+    machines."""
+    return load_of(-(-notebooks // engines), THINKING, costs)
 
 
-def _figures(crowd: Crowd, cost: float) -> Iterator[Figure]:
+def _figures(crowd: Crowd, costs: Costs) -> Iterator[Figure]:
     where = f"notebooks {crowd.notebooks}, engines {crowd.engines}"
-    foretold = foretell(crowd.notebooks, crowd.engines, cost)
+    foretold = foretell(crowd.notebooks, crowd.engines, costs)
     stops = [seconds for turns in crowd.turns for seconds in turns.stops]
+    firsts = [seconds for turns in crowd.turns for seconds in turns.firsts]
     tokens = [seconds for turns in crowd.turns for seconds in turns.tokens]
     yield Figure(
         name=f"time to a stop, {where}",
@@ -216,6 +237,7 @@ def _figures(crowd: Crowd, cost: float) -> Iterator[Figure]:
         sides={part: _one(1000 * _quantile(stops, share)) for part, share in (("p90", 0.9), ("p99", 0.99))},
         sides_unit="ms",
     )
+    yield Figure(name=f"time to the first token behind a stop, {where}", unit="ms", value=in_milliseconds(firsts))
     yield Figure(name=f"time of a token, {where}", unit="ms", value=in_milliseconds(tokens))
     medians = [statistics.median(turns.stops) for turns in crowd.turns if turns.stops]
     if len(medians) > 1:
@@ -239,9 +261,9 @@ def _figures(crowd: Crowd, cost: float) -> Iterator[Figure]:
     )
 
 
-def _room(engine: RemoteEngine, prompts: Sequence[list[int]], cost: float) -> Iterator[Figure]:
-    """Yield how many notebooks each resource of one engine has room for, by what one more takes. All of them stand at
-    a stop."""
+def _room(engine: RemoteEngine, prompts: Sequence[list[int]], costs: Costs) -> Iterator[Figure]:
+    """Yield how many notebooks each resource of one engine has room for, by what one more takes, that first which
+    gives out first. All of them stand at a stop."""
     process, count = psutil.Process(pid_of(engine)), 16
     with ExitStack() as stack:
         before = _taken(engine, process)
@@ -253,11 +275,13 @@ def _room(engine: RemoteEngine, prompts: Sequence[list[int]], cost: float) -> It
             stack.callback(session.close)
         each = {name: (now - before[name]) / count for name, now in _taken(engine, process).items()}
     rooms = {
-        "the engine's thread": (THINKING + cost) / cost,
+        **{resource: (THINKING + sum(costs.values())) / seconds for resource, seconds in costs.items()},
         "memory for sessions on the device": _limit(engine) / each["device bytes"],
         "descriptors of the process": process.rlimit(psutil.RLIMIT_NOFILE)[0] / each["descriptors"],
     }
-    for name, room in sorted(rooms.items(), key=lambda item: item[1]):
+    ordered = sorted(rooms.items(), key=lambda item: item[1])
+    yield Figure(name=f"gives out first on one engine: {ordered[0][0]}", unit="notebooks", value=_one(ordered[0][1]))
+    for name, room in ordered:
         yield Figure(name=f"notebooks that one engine has room for, by {name}", unit="notebooks", value=_one(room))
 
 
@@ -273,17 +297,25 @@ def _limit(engine: RemoteEngine) -> float:
     return float(budget.bytes_limit)
 
 
-def _foretold(notebooks: int, cost: float) -> Figure:
-    """Return the least engines on which so many notebooks wait no longer than for two turns alone."""
+def _foretold(notebooks: int, costs: Costs) -> Iterator[Figure]:
+    """Yield what so many notebooks meet on one engine, and the least engines on which they wait no longer than for two
+    turns alone."""
+    load, alone = foretell(notebooks, 1, costs), sum(costs.values())
+    name = f"an answer for {notebooks:,} notebooks on one engine, foretold, which wait for {load.busiest}"
+    yield Figure(name=name, unit="s", value=_one(load.response_seconds), sides=_busy(load))
     engines = 1
-    while (load := foretell(notebooks, engines, cost)).response_seconds > 2 * cost:
+    while (load := foretell(notebooks, engines, costs)).response_seconds > 2 * alone:
         engines += 1
-    return Figure(
+    yield Figure(
         name=f"engines for {notebooks:,} notebooks, foretold, where an answer takes at most twice its time alone",
         unit="engines",
         value=_one(engines),
-        sides={"busy part of an engine": _one(load.busy[load.busiest])},
+        sides=_busy(load),
     )
+
+
+def _busy(load: Load) -> dict[str, Spread]:
+    return {f"busy part of {resource}": _one(part) for resource, part in load.busy.items()}
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

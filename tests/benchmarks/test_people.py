@@ -16,6 +16,8 @@ from benchmarks import people
 from benchmarks.results import Checks, Disagreement
 from benchmarks.setting import Setting
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
+from tests.engine.desk import desk_of
+from tests.faults.inside import moved
 from tests.waiting import SECONDS
 
 ALONE = [[7, 8]] * people.PROMPTS
@@ -69,9 +71,28 @@ def test_an_error_in_one_notebook_ends_the_benchmark(crowd_of: Crowding) -> None
 
 
 @pytest.mark.parametrize("cost", [0.01, 0.04, 0.1])
-def test_the_engines_foretold_are_the_fewest(cost: float) -> None:
-    figure = people._foretold(10_000, cost)
+def test_the_engines_foretold_are_the_fewest_and_what_they_wait_for_is_named(cost: float) -> None:
+    costs = {people.THREAD: cost, people.LINE: cost / 100}
+    on_one, figure = people._foretold(10_000, costs)
     assert figure.value is not None
-    engines = round(figure.value.median)
-    assert people.foretell(10_000, engines, cost).response_seconds <= 2 * cost
-    assert people.foretell(10_000, engines - 1, cost).response_seconds > 2 * cost
+    engines, alone = round(figure.value.median), sum(costs.values())
+    assert people.foretell(10_000, engines, costs).response_seconds <= 2 * alone
+    assert people.foretell(10_000, engines - 1, costs).response_seconds > 2 * alone
+    assert on_one.name.endswith(f"which wait for {people.THREAD}")
+    assert on_one.value is not None
+    assert on_one.value.median == pytest.approx(10_000 * cost - people.THINKING, rel=0.02)  # its thread never rests
+    busy = on_one.sides[f"busy part of {people.THREAD}"]
+    assert busy is not None
+    assert busy.median == pytest.approx(1, rel=1e-6)
+
+
+def test_a_turn_tells_the_time_to_the_stop_to_the_first_token_and_of_each() -> None:
+    desk = desk_of("llama")
+    turns = people.Turns()
+    with moved(desk) as engine:
+        tokens = people._turn(engine.session("a", fresh=True), [5, 6, 7], turns)
+    desk.close_all()
+    assert len(tokens) == people.NEW
+    ((first,), (each,), (stop,), (whole,)) = (turns.firsts, turns.tokens, turns.stops, turns.whole)
+    assert 0 < first < each * people.NEW < whole
+    assert stop < whole
