@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tests.browser.sidebar import no_complaints
 from tests.browser.test_sidebar import RUN_NEXT, opened, write
 from tests.ports import free_port
 from tests.process.relay import Relay
+from tests.process.rough_line import RoughLine
 
 KEYS = """from djinn_jupyter.client.engines import keys as own
 own.draw_own("ada")
@@ -29,16 +30,20 @@ folder.trust("127.0.0.1", own.of_engines_here().public)"""
 STOP = "%djinn_break 4\n%djinn_run --max-tokens 2 The capital of France is"
 
 
+def relay_to(address: str) -> Relay:
+    return Relay(entry_at(read_address(address), "ada"))
+
+
 class Line:
     """A relay in a thread of its own."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, relay: Relay | RoughLine) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._relay = Relay(entry_at(read_address(address), "ada"))
-        self.place = self._relay.entry.place
+        self._relay = relay
         self.mend()
+        self.place = relay.entry.place if isinstance(relay, Relay) else f"127.0.0.1:{relay.port}"
 
     def mend(self) -> None:
         asyncio.run_coroutine_threadsafe(self._relay.mend(), self._loop).result()
@@ -57,14 +62,14 @@ class Line:
 
 
 @contextmanager
-def afar(lab: LabServer) -> Iterator[Line]:
+def afar(lab: LabServer, line_to: Callable[[str], Relay | RoughLine] = relay_to) -> Iterator[Line]:
     """An engine of the demo model at the end of a line."""
     beside = environment(lab.folder.parent) | {"JUPYTER_RUNTIME_DIR": str(lab.folder.parent / "box")}  # not found here
     subprocess.run([sys.executable, "-c", KEYS], env=beside, check=True)
     address = f"tcp://127.0.0.1:{free_port()}"
     words = [sys.executable, "-m", "djinn_jupyter.cli.main", "serve", "demo", "--listen", address]
     engine = subprocess.Popen(words, env=beside, stdout=subprocess.PIPE, text=True)
-    line = Line(address)
+    line = Line(line_to(address))
     try:
         assert engine.stdout is not None
         assert "listens on" in engine.stdout.readline()
