@@ -32,7 +32,7 @@ class MakeGraph(SessionRequest, frozen=True, tag="MakeGraph"):
     module: ModuleName
     metric: Spelling | None = None
     logits: Annotated[int, Meta(ge=1, le=MOST_LOGITS)] = 10
-    probability: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    probability: float = 0.95
     features: Annotated[int, Meta(ge=1, le=MOST_FEATURES)] = 1024
 
 

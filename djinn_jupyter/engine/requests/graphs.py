@@ -40,6 +40,8 @@ class GraphRequests:
     @handles(ask.MakeGraph, whole_layers=True, wakes_weights=True, changes=False)
     def make_graph(self, request: ask.MakeGraph, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "attribution graph", "dj.attribution_graph")
+        if not 0 < request.probability <= 1:
+            raise UsageError(f"A probability is above 0 and up to 1, not {request.probability}.")
         stop = None
         if isinstance(request.line, str):
             named = self._sessions.find(request.line)
