@@ -27,11 +27,12 @@ STRONGEST = "largest mean changes over pairs"
 
 def grid_view(grid: Grid, *, hover: bool = False) -> View:
     pictures = [_pictured(grid.of(number)) for number in range(len(grid.metrics))]
-    notes = list(dict.fromkeys([*grid.notes, *(note for one in pictures for note in one.notes)]))
+    notes = _once([*grid.notes, *(note for one in pictures for note in one.tall)])
+    drawn = _once([*notes, *(note for one in pictures for note in one.wide)])
     html = card(
         *(part_of for one in pictures for part_of in one.parts(titled=grid.several)),
         facts(_facts(grid)),
-        part(*(div("dj-note", note) for note in notes)) if notes else None,
+        part(*(div("dj-note", note) for note in drawn)) if drawn else None,
         title=mono(grid.metric),
         beside=f"{grid.what}, over {', '.join(grid.over)}" if grid.over else grid.what,
     )
@@ -40,9 +41,14 @@ def grid_view(grid: Grid, *, hover: bool = False) -> View:
     return View(plain=plain, html=html, hover=_hovering(grid) if hover else None)
 
 
+def _once(notes: list[str]) -> list[str]:
+    return list(dict.fromkeys(notes))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pictured:
-    """The part of a card for one metric."""
+    """The part of a card for one metric. `height` and `width` count all rows and columns of
+    the grid, drawn or not."""
 
     grid: Grid
     values: NDArray[np.float64]
@@ -51,7 +57,18 @@ class _Pictured:
     across: str
     judged: list[list[str]]
     confirmed: list[list[str]]
-    notes: list[str]
+    height: int
+    width: int
+
+    @property
+    def tall(self) -> list[str]:
+        """What is said of rows that are not drawn."""
+        return ends_note("rows", range(len(self.rows)), self.height)
+
+    @property
+    def wide(self) -> list[str]:
+        """What is said of columns that the card does not draw; plain text draws fewer, and says so itself."""
+        return ends_note("columns", range(len(self.names)), self.width)
 
     def parts(self, *, titled: bool) -> list[Html]:
         base, judged = float(np.mean(self.grid.unedited)), self.judged
@@ -75,7 +92,7 @@ class _Pictured:
         if self.confirmed:
             told += [_agreement(self.grid), columns(self.confirmed[1:], self.confirmed[0])]
         title = [self.grid.metric] if titled else []
-        return "\n".join([*title, columns(lines, head), *ends_note("columns", some, len(self.names)), *told])
+        return "\n".join([*title, columns(lines, head), *ends_note("columns", some, self.width), *told])
 
 
 def _pictured(grid: Grid) -> _Pictured:
@@ -89,7 +106,8 @@ def _pictured(grid: Grid) -> _Pictured:
         across=across,
         judged=_judged(grid),
         confirmed=_confirmed(grid),
-        notes=[*ends_note("rows", some_rows, len(rows)), *ends_note("columns", some_columns, len(names))],
+        height=len(rows),
+        width=len(names),
     )
 
 
