@@ -200,10 +200,9 @@ def test_a_session_moves_to_a_machine_by_its_name(
         dj.beside(placed, "127.0.0.2")
     with pytest.raises(UsageError, match="is in that engine already"):
         session.move(dj.beside(placed, before))
-    assert placed.entry is not None
-    assert {*MACHINES} < {*placed.entry.machines}
     there = dj.beside(placed, other)
     assert there.entry is not None
+    assert {*MACHINES} < {*there.entry.machines}
     assert (at(there), there.entry.identity.copy) == (other, 2)
     assert dj.beside(placed, "2").entry.commands == there.entry.commands  # type: ignore[union-attr]
     moved = session.move(there)
