@@ -24,13 +24,16 @@ class Names:
     mlp: str
     output: str = "o_proj"  # its input are the heads' outputs
     queries: str = "q_proj"
-    fused: str | None = None  # how the heads lie where queries, keys and values are one: "thirds", "triples"
+    fused: str | None = (
+        None  # how the heads lie where queries, keys and values are one: "thirds", "triples", "queries first"
+    )
 
 
 AS_LLAMA = ("llama", "gemma2", "gemma3_text", "mistral", "olmo2", "mixtral", "cohere", "qwen3", "starcoder2")
 NAMES = {
     **dict.fromkeys(AS_LLAMA, Names(attention="self_attn", mlp="mlp")),
     "gpt_bigcode": Names(attention="attn", mlp="mlp", output="c_proj", queries="c_attn"),
+    "long rotary": Names(attention="self_attn", mlp="mlp", queries="qkv_proj", fused="queries first"),
     "gpt2": Names(attention="attn", mlp="mlp", output="c_proj", queries="c_attn", fused="thirds"),
     "gpt_neox": Names(attention="attention", mlp="mlp", output="dense", queries="query_key_value", fused="triples"),
     "bloom": Names(
@@ -149,6 +152,8 @@ class PlainPaths:
             return self._head(raw[..., : raw.shape[-1] // 3], head)
         if self.names.fused == "triples":
             return raw.unflatten(-1, (self.heads, 3, -1))[..., head, 0, :]
+        if self.names.fused == "queries first":
+            return raw.unflatten(-1, (self.heads + 2 * self.model.config.num_key_value_heads, -1))[..., head, :]
         return self._head(raw, head)
 
 

@@ -14,10 +14,12 @@ from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set, Zero
-from tests.engine.desk import Desk, array, desk_of, tokens
+from tests.device import DEVICE
+from tests.engine.desk import Desk, array, build_desk, desk_of, tokens
 from tests.engine.plain import plain_of
 from tests.engine.sweeps.plain_paths import PlainPaths
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, METRIC, A, values
+from tests.engine.variants import two_ropes
 
 QUERIES = (("q", 2, 0), ("q", 3, 1), ("q", 3, 2))  # in two layers
 MLP = (("mlp_in", 2, None),)
@@ -39,7 +41,10 @@ def paths(desk: Desk, *receivers: str, **fields: Any) -> Any:
 
 
 def by_hand(family: str, receivers: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    plain = PlainPaths(plain_of(family, dtype, layers=LAYERS), family, CORRUPTED, CLEAN)
+    return cells_of(PlainPaths(plain_of(family, dtype, layers=LAYERS), family, CORRUPTED, CLEAN), receivers)
+
+
+def cells_of(plain: PlainPaths, receivers: Any) -> torch.Tensor:
     cells = [[plain.metric((layer, head), receivers) for head in range(4)] for layer in range(LAYERS)]
     return torch.tensor(cells, dtype=torch.float64)
 
@@ -90,6 +95,22 @@ def test_exact_has_the_bits_of_plain_hooks_in_bfloat16(family: str, receivers: A
     exact, fast = (paths(desk, *SPELLED[receivers], mode=mode) for mode in ("exact", "fast"))
     assert torch.equal(values(exact), by_hand(family, receivers, torch.bfloat16))
     assert fast.mode == "fast"
+    desk.close_all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("receivers", [QUERIES, MLP, END])
+def test_lines_that_have_a_long_rotary_s_other_frequencies(receivers: Any, dtype: torch.dtype) -> None:
+    """They begin at position 20, for all positions of the line."""
+    corrupted, clean = (*CORRUPTED, *tokens(12, seed=3)), (*CLEAN, *tokens(12, seed=4))
+    desk = build_desk(two_ropes(layers=LAYERS, dtype=dtype))
+    alone, together = (
+        paths(desk, *SPELLED[receivers], corrupted=corrupted, clean=clean, mode=mode) for mode in ("exact", "fast")
+    )
+    plain = PlainPaths(two_ropes(layers=LAYERS, dtype=dtype).to(DEVICE), "long rotary", corrupted, clean)
+    assert torch.equal(values(alone), cells_of(plain, receivers))
+    assert together.mode == "fast"
+    assert values(alone).std() > 1e-4
     desk.close_all()
 
 
