@@ -21,8 +21,9 @@ class ReproducingMagics(Group):
         KEEP,
     )
     def djinn_reproduce(self, args: Namespace) -> None:
-        """Compute a result again, and say "The same bits", or what differs: a grid, losses, head scores, edges, a
-        circuit, a direct attribution or a collection."""
+        """Compute a result again, and say "The same bits", or what differs.
+
+        A result is a grid, losses, head scores, edges, a circuit, a direct attribution or a collection."""
         progress = Redrawn(self.state.screen, at_once=False)
         found = reproducing.reproduce(
             self.state.engine,

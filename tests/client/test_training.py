@@ -13,6 +13,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.training import process
 from djinn_jupyter.errors import StorageFailed, TrainingFailed, UsageError
+from tests.waiting import until
 
 PROMPTS = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5), (4, 4, 9)]
 SMALL: dict[str, Any] = {"features": 12, "active": 2, "steps": 4, "batch": 8}
@@ -167,9 +168,20 @@ def test_an_interrupt_ends_the_process_and_writes_nothing(acts: dj.Activations, 
     def interrupt(done: int, of: int, loss: float) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(dj.WorkInterrupted, match="The training was interrupted"):
-        dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupt, **SMALL)
+    long = {**SMALL, "steps": 1_000_000}
+    with pytest.raises(dj.WorkInterrupted, match=r"The training was interrupted.*Nothing was written\."):
+        dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupt, **long)
     assert not (tmp_path / "sae").exists()
+
+
+def test_an_interrupt_behind_the_last_step_says_that_the_module_is_there(acts: dj.Activations, tmp_path: Path) -> None:
+    def interrupt(done: int, of: int, loss: float) -> None:
+        if done == of:
+            until((tmp_path / "sae").exists, "the module's folder")
+            raise KeyboardInterrupt
+
+    with pytest.raises(dj.WorkInterrupted, match=r"It was done by then: the module is in .*sae\.$"):
+        dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupt, **SMALL)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

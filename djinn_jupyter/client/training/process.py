@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Final
 
 import msgspec
@@ -21,7 +22,7 @@ OnTrained = Callable[[int, int, float], None]
 
 def train(job: AnyJob, on_progress: OnTrained) -> None:
     """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise."""
-    with interruptible("The training", lambda: ("Nothing was written.", None)), tempfile.TemporaryFile() as errors:
+    with interruptible("The training", lambda: (_left_in(job.to), None)), tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             interpreter.command(RUN),
             stdin=subprocess.PIPE,
@@ -52,6 +53,12 @@ def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTraine
         elif isinstance(line, TrainingEnded):
             return
     raise TrainingFailed(f"The process that trained ended with status {process.wait()}: {_last_words(errors)}")
+
+
+def _left_in(folder: str) -> str:
+    """Say what the process that has been ended left: it may have been done by then."""
+    done = any(Path(folder).glob("*"))
+    return f"It was done by then: the module is in {folder}." if done else "Nothing was written."
 
 
 def _last_words(errors: IO[bytes]) -> str:
