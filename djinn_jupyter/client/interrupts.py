@@ -17,14 +17,19 @@ class WorkInterrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def interruptible(work: str, kept: Callable[[], tuple[str, object]] = lambda: ("", None)) -> Iterator[None]:
-    """Have an interrupt within say what it ended, and have what is `kept` of it, in words and itself. `work` begins a
-    sentence."""
+def interruptible(
+    work: str,
+    kept: Callable[[], tuple[str, object]] = lambda: ("", None),
+    *,
+    done: str = "the engine told to end it",
+) -> Iterator[None]:
+    """Have an interrupt within say what it ended and what was `done`, and have what is `kept` of it, in words and
+    itself. `work` begins a sentence."""
     try:
         yield
     except WorkInterrupted:
         raise
     except KeyboardInterrupt:
         words, found = kept()
-        said = f"{work} was interrupted, and the engine told to end it. {words}"
+        said = f"{work} was interrupted, and {done}. {words}"
         raise WorkInterrupted(said.strip(), found) from None

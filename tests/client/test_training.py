@@ -169,7 +169,7 @@ def test_an_interrupt_ends_the_process_and_writes_nothing(acts: dj.Activations, 
         raise KeyboardInterrupt
 
     long = {**SMALL, "steps": 1_000_000}
-    with pytest.raises(dj.WorkInterrupted, match=r"The training was interrupted.*Nothing was written\."):
+    with pytest.raises(dj.WorkInterrupted, match=r"interrupted, and its process was ended\. Nothing was written\."):
         dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupt, **long)
     assert not (tmp_path / "sae").exists()
 

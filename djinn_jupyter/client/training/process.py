@@ -22,7 +22,8 @@ OnTrained = Callable[[int, int, float], None]
 
 def train(job: AnyJob, on_progress: OnTrained) -> None:
     """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise."""
-    with interruptible("The training", lambda: (_left_in(job.to), None)), tempfile.TemporaryFile() as errors:
+    interrupts = interruptible("The training", lambda: (_left_in(job.to), None), done="its process was ended")
+    with interrupts, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             interpreter.command(RUN),
             stdin=subprocess.PIPE,
