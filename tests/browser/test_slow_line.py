@@ -57,7 +57,7 @@ def test_a_cell_shows_what_arrives_and_what_leaves_and_its_card_that_the_line_is
         for way in ("receiving", "sending"):
             bar = outputs.get_by_text(re.compile(f"^{way} .+; interrupt the kernel to end it"))
             expect(bar).to_be_visible()
-            bar.scroll_into_view_if_needed()
+            bar.evaluate("bar => bar.scrollIntoView()")  # it is drawn anew all the time, so never stable
             page.screenshot(path=artifacts / f"slow-line-{way}.png")
         done = outputs.last.get_by_text(re.compile(r"^(received|sent) .+ over the line$"))
         expect(done).to_have_text([re.compile("^received"), re.compile("^sent")])

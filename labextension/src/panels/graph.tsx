@@ -33,13 +33,7 @@ export function Edges(props: PanelProps): React.JSX.Element {
   const [wanted, want] = React.useState<string | null>(null);
   const found = graphsOf(graphs, live, chosen);
   if (found.length === 0) {
-    return (
-      <Empty>
-        {trans.__(
-          'The graphs of %djinn_edges and %djinn_circuit that belong to the chosen session appear here, once the notebook that they are in is open.'
-        )}
-      </Empty>
-    );
+    return <Empty>{trans.__('The graphs of this session in open notebooks appear here.')}</Empty>;
   }
   const graph = found.find(one => nameOf(one) === wanted) ?? found[0];
   return (
