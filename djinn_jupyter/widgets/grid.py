@@ -62,12 +62,12 @@ class _Pictured:
 
     @property
     def tall(self) -> list[str]:
-        """What is said of rows that are not drawn."""
+        """Notes on rows that are not drawn."""
         return ends_note("rows", range(len(self.rows)), self.height)
 
     @property
     def wide(self) -> list[str]:
-        """What is said of columns that the card does not draw; plain text draws fewer, and says so itself."""
+        """Notes on columns that the card does not draw; plain text draws fewer, and says so itself."""
         return ends_note("columns", range(len(self.names)), self.width)
 
     def parts(self, *, titled: bool) -> list[Html]:
