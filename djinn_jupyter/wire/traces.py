@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Final
 
-TRACEPARENT: Final = r"^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?$"
-ASKED_BY: Final = r"^[%\w .-]*$"
+TRACEPARENT: Final = r"^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\Z"
+ASKED_BY: Final = r"^[%\w .-]*\Z"  # in one line of the log: `$` would let it end in a new one
 SHOWN_CHARACTERS: Final = 8  # of an id: a hundred thousand others in a log are told apart from it
 
 
