@@ -50,7 +50,7 @@ class DictionaryWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRows:
-    """TrainingRows that are read and those that are to be made of them, each divided by its scale."""
+    """Rows that are read, and those that are to be made of them, each divided by its scale."""
 
     read_ND: Tensor
     made_NO: Tensor

@@ -13,6 +13,7 @@ from djinn_jupyter.engine.gradients.edge_attributing import EdgeAttributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.completed import completed
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.line_sources import LineSources
 from djinn_jupyter.engine.requests.lines import require_empty
@@ -26,7 +27,7 @@ from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edges import CircuitRecipe, CircuitsRun, EdgeRecipe, EdgesAttributed
+from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe, EdgesAttributed
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.sweeps import LineSource
@@ -46,7 +47,7 @@ class EdgeRequests:
         meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         made = EdgeRecipe(asked=meant, by=self._origin(), **given.computed)
         stop = self._standing(request.corrupted)
-        return _told(self._scores(request, given), notes=given.notes, stop=stop, made=made)
+        return completed(self._scores(request, given), notes=given.notes, stop=stop, made=made)
 
     def _scores(self, request: ask.AttributeEdges, given: _Given) -> Generator[Blocked | None, None, EdgesAttributed]:
         if request.method == "exact":
@@ -66,7 +67,7 @@ class EdgeRequests:
         meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         made = CircuitRecipe(asked=meant, by=self._origin(), **given.computed)
         patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
-        return _told(patching.circuits(self._workspace, request.circuits), notes=given.notes, made=made)
+        return completed(patching.circuits(self._workspace, request.circuits), notes=given.notes, made=made)
 
     def _given(self, request: ask.AttributeEdges | ask.RunCircuits, verb: str, opener: str) -> _Given:
         """Return what the request is about, checked."""
@@ -115,15 +116,6 @@ class _Given:
             "attention": msgspec.convert(self.session.attention, AttentionName | None),
             "adapter": None if adapter is None else adapter.identity,
         }
-
-
-def _told(
-    steps: Generator[Blocked | None, None, EdgesAttributed] | Generator[Blocked | None, None, CircuitsRun],
-    **told: object,
-) -> Steps:
-    """Return the reply of `steps` with what else it tells."""
-    reply = yield from steps
-    return msgspec.structs.replace(reply, **told)
 
 
 def require_alike(clean: tuple[int, ...], corrupted: tuple[int, ...]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import msgspec
 
 from djinn_jupyter.engine.gradients.active_features import dictionary_of
@@ -12,6 +10,7 @@ from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.completed import completed
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.line_sources import LineSources
 from djinn_jupyter.engine.requests.lines import require_empty
@@ -19,13 +18,13 @@ from djinn_jupyter.engine.requests.origin import origin
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.added_modules import AddedModule
 from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.graphs import GraphMade, GraphRecipe
+from djinn_jupyter.wire.graphs import GraphRecipe
 from djinn_jupyter.wire.nouns import AttentionName
 
 
@@ -58,7 +57,7 @@ class GraphRequests:
             by=origin(self._persistence.identity, self._runtime.description),
         )
         making = GraphMaking(self._runtime.of(session), session, tokens, modules, metric, request)
-        return _told(making.steps(self._workspace, self._trials), notes=notes, stop=stop, made=made)
+        return completed(making.steps(self._workspace, self._trials), notes=notes, stop=stop, made=made)
 
     def _metric(self, text: str | None) -> Metric | None:
         if text is None:
@@ -84,9 +83,3 @@ class GraphRequests:
             if point.boundary is not None or not isinstance(point.layout, PositionLayout) or point.heads is not None:
                 raise UsageError(f"{one.site} reads {one.at}; a graph goes through transcoders that read mlp_in.")
         return found
-
-
-def _told(steps: Generator[Blocked | None, None, GraphMade], notes: tuple[str, ...], **told: object) -> Steps:
-    """Return the reply of `steps` with what else it tells."""
-    reply = yield from steps
-    return msgspec.structs.replace(reply, notes=(*notes, *reply.notes), **told)
