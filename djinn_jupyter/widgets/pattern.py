@@ -30,7 +30,7 @@ def pattern(look: Look) -> tuple[str, Html]:
     made = [[h, *(_made(look, p, w) for p, w in row)] for h, row in zip(heads, strongest, strict=True)]
     note = f"the first {HEADS_SHOWN} of {plural(len(heads), 'head')}" if len(heads) > HEADS_SHOWN else None
     html = card(
-        part(div("dj-pair", *_pictures(look)), legend(shares(look.values[:, 0]), len(keys), "keys"), name=note),
+        part(div("dj-pair", *_pictures(look)), legend(shares(look.values[:, 0]), len(keys), "key"), name=note),
         part(
             table(["head", "most", "", ""], made, numeric=(0,)), _every_query(look), name=f"where position {last} looks"
         ),

@@ -56,7 +56,7 @@ def _values(look: Look) -> tuple[str, Html]:
     html = card(
         part(
             image(picture, width=640, height=height, alt=alt, shrinks=True),
-            legend(picture, features_of(look.values), "values"),
+            legend(picture, features_of(look.values), "value"),
         ),
         part(_heads_table(look, positions, heads, names), name="norm of each head") if heads else None,
         part(table(head, made, numeric=(0, 2, 3, 4)), name=_rows_name(len(shown), len(rows))),

@@ -161,14 +161,14 @@ def picture_of(site: Site, values: NDArray[np.generic], rows: int = 128) -> Pict
     return shares(values, rows) if site.point == "pattern" else signed(values, rows)
 
 
-def legend(picture: Picture, features: int, what: str = "dimensions") -> Html:
+def legend(picture: Picture, features: int, noun: str = "dimension") -> Html:
     """Return the legend: the range of the colours, and the number of values pooled in one pixel."""
     ends = ("0", "1") if picture.scale == "share" else (figure(-picture.limit, 2), figure(picture.limit, 2))
     block = picture.columns_per_cell
     pooled = f"; a pixel is the largest of {block}" if block > 1 else ""
     rows = f", {picture.rows_per_cell} positions a row" if picture.rows_per_cell > 1 else ""
     ramp = span(f"dj-ramp dj-{picture.scale}", "")
-    said = span("", f"{features:,} {what}{pooled}{rows}")
+    said = span("", f"{plural(features, noun)}{pooled}{rows}")
     return div("dj-legend", span("", ends[0]), " ", ramp, span("", ends[1]), " \u00b7 ", said)
 
 
@@ -181,7 +181,9 @@ def _overview(stop: Paused, value: NDArray[np.generic]) -> Html:
     picture = picture_of(site_of(stop.site), value)
     covered = stop.positions[-len(value) :]
     height = min(256, max(64, 3 * picture.cells.shape[0]))
-    alt = f"activation at {stop.site}: positions {spans(covered)} down, {features_of(value)} dimensions across"
+    alt = (
+        f"activation at {stop.site}: positions {spans(covered)} down, {plural(features_of(value), 'dimension')} across"
+    )
     return part(image(picture, width=640, height=height, alt=alt, shrinks=True), legend(picture, features_of(value)),
                 name=f"activation, {at_positions(covered)} downwards")  # fmt: skip
 
@@ -220,6 +222,6 @@ def _strip(stop: Paused, value: NDArray[np.generic] | None, shown: list[int]) ->
         return None, None
     values = np.asarray(value)[picked]
     picture = picture_of(site_of(stop.site), values)
-    alt = f"activation at {stop.site}, one row a position, {features_of(values)} dimensions across"
+    alt = f"activation at {stop.site}, one row a position, {plural(features_of(values), 'dimension')} across"
     made = image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
     return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, features_of(values))
