@@ -15,16 +15,18 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, no_var_expan
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
-from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.magics.lazily import naming, spelling
 from djinn_jupyter.wire.texts import in_quotes
 from djinn_jupyter.wire.traces import asked_by
 
 if TYPE_CHECKING:
+    from djinn_jupyter.client.engine import RemoteEngine
     from djinn_jupyter.magics.kernel_state import KernelState
 
 Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
+_REFUSED = (UsageError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer)
 UNHEARD = "The engine finishes what it was asked; its answer is not waited for any more."
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
@@ -104,7 +106,7 @@ def verb(
                     method(self, reader(made.parser, line), *body)
             except DjinnError as error:
                 said = as_typed(made.parser, " ".join(str(error).split()))
-                raise OneLine(f"{said}{_where_logged(error)}") from None
+                raise OneLine(f"{said}{_where_logged(error, self.state.loaded)}") from None
             except OneLine as error:  # argparse's own
                 raise OneLine(_in_words(made.parser, str(error))) from None
             except KeyboardInterrupt as broken:
@@ -121,10 +123,13 @@ def verb(
     return decorate
 
 
-def _where_logged(error: DjinnError) -> str:
-    """Return where to read on about a request that failed in the engine. One that was refused was told why."""
-    if error.request is None or isinstance(error, UsageError | IllegalMove):
+def _where_logged(error: DjinnError, engine: RemoteEngine | None) -> str:
+    """Return where to read on about a request that failed in the engine, whose log its own user alone reads. One that
+    was refused was told why."""
+    if error.request is None or isinstance(error, _REFUSED):
         return ""
+    if engine is not None and engine.entry is not None and engine.entry.is_afar:
+        return f" (request {error.request}, in the log at {engine.entry.place})"
     return f" (request {error.request}: %djinn_log --request {error.request})"
 
 

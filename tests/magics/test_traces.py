@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.errors import DjinnError, EngineError, IllegalMove, UnknownSite
+from djinn_jupyter.errors import DjinnError, EngineError, IllegalMove, KeyRefused, OverQuota, UnknownSite
 from djinn_jupyter.wire.traces import Trace, next_request
 from tests.magics.conftest import Notebook
 
@@ -21,6 +22,8 @@ def failing(error: DjinnError) -> DjinnError:
         (EngineError("It failed."), "It failed. (request 386b5e69: %djinn_log --request 386b5e69)"),
         (UnknownSite("There is no such site."), "There is no such site."),
         (IllegalMove("It is running."), "It is running."),
+        (KeyRefused("The key is not admitted."), "The key is not admitted."),
+        (OverQuota("The quota is used up."), "The quota is used up."),
     ],
 )
 def test_what_failed_in_the_engine_names_its_request_and_what_was_refused_does_not(
@@ -31,6 +34,17 @@ def test_what_failed_in_the_engine_names_its_request_and_what_was_refused_does_n
 
     monkeypatch.setattr(RemoteSession, "run", run)
     assert notebook.fails("%djinn_run The capital") == said
+
+
+def test_what_failed_in_an_engine_afar_names_the_machine_whose_user_reads_its_log(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(self: RemoteSession) -> None:
+        raise failing(EngineError("It failed."))
+
+    monkeypatch.setattr(RemoteSession, "describe", describe)
+    monkeypatch.setattr(notebook.state.engine, "entry", entry_at(read_address("gpu-box:5556"), None))
+    assert notebook.fails("%djinn_status") == "It failed. (request 386b5e69, in the log at gpu-box:5556)"
 
 
 def test_the_requests_of_a_magic_are_of_one_trace_and_the_next_magic_has_its_own(
