@@ -239,8 +239,12 @@ class PassController:
         site_value = self._site_value(place.tap, raw)
         for observer in place.observers:
             observer.observe(site_value)
-        met = [(halt, halt.meets(site_value)) for halt in place.halts]
-        return [Hit(halt=halt, position=position) for halt, position in met if position is not None]
+        hits = []
+        for halt in place.halts:
+            position = halt.meets(site_value)
+            if position is not None:
+                hits.append(Hit(halt=halt, position=position))
+        return hits
 
     def _step_aside(self, boundary: int, hidden: Tensor) -> None:
         """Leave the pass for other work. Where there is no room to keep its frame, continue and let the other work

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.interventions.conditions import Condition
-from djinn_jupyter.engine.interventions.site_scope import SiteScope, Texts, TokenIds
+from djinn_jupyter.engine.interventions.site_scope import MEASURES, SiteScope, Texts, TokenIds
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.wire.nouns import BreakpointDescription
@@ -34,6 +34,10 @@ class Breakpoint:
         pass's last."""
         if self.condition is None:
             return site_value.positions[-1]
+        compared = self.condition.comparison
+        if compared is not None:
+            row_met = compared.first_row(MEASURES[compared.name](site_value, self.site))
+            return None if row_met is None else site_value.row_positions()[row_met]
         scope = SiteScope(site_value, self.site, self.text_of, self.id_of)
         holds = self.condition.value
         if self.condition.same_for_all_positions:

@@ -58,6 +58,8 @@ _ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_MEMBERSHIP: Final = (ast.In, ast.NotIn)
+MEASURED: Final = ("value", "norm")  # the names that are one number of each row of a site value
 Compiled = Callable[[Scope], Any]
 EXAMPLES: Final[dict[Noun, str]] = {
     "condition": "step > 0 and p(' Paris') < 0.5",
@@ -66,11 +68,29 @@ EXAMPLES: Final[dict[Noun, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A whole condition that compares one of the `MEASURED` names with a number, as `value > 0.5` does. It is asked of
+    all rows with no scope for each."""
+
+    name: str
+    agree: Callable[[Any, Any], Any]
+    number: float
+
+    def first_row(self, numbers: Sequence[float]) -> int | None:
+        """Return the first row whose number agrees; None where none does."""
+        agree, number = self.agree, self.number
+        for row, found in enumerate(numbers):
+            if agree(found, number):
+                return row
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A parsed expression. `names` are those it reads, `tokens` the texts and `token_ids` the numbers of tokens. With
     no name beyond `step` it is `same_for_all_positions`. `value` computes the expression, `holds` its truth.
-    `disagreement` says why it is not true or false in a meaningful way, `no_number` why it is no number; None where it
-    is."""
+    `comparison` is the same where all of it is one. `disagreement` says why it is not true or false in a meaningful
+    way, `no_number` why it is no number; None where it is."""
 
     text: str
     names: frozenset[str]
@@ -80,6 +100,7 @@ class Condition:
     disagreement: str | None
     no_number: str | None
     value: Compiled
+    comparison: Comparison | None
 
     def holds(self, scope: Scope) -> bool:
         return bool(self.value(scope))
@@ -102,7 +123,8 @@ def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Conditi
     understood. A `kept` (restored) condition may be as deep as the engine that saved it allowed."""
     reading = _Reading(sys.maxsize if kept else DEEPEST, noun)
     try:
-        whole = reading.read(ast.parse(text.strip(), mode="eval").body)
+        body = ast.parse(text.strip(), mode="eval").body
+        whole = reading.read(body)
     except (RecursionError, MemoryError):
         raise InvalidCondition(
             f"The {noun} {text[:40]!r} and so on cannot be evaluated: it is nested deeper than {DEEPEST} levels; "
@@ -130,7 +152,29 @@ def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Conditi
         disagreement=reading.kinds.disagreement,
         no_number=no_number,
         value=value,
+        comparison=_compared(body),
     )
+
+
+def _compared(body: ast.expr) -> Comparison | None:
+    """Return the comparison that a whole expression is; None for any other."""
+    match body:
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[right]) if name in MEASURED:
+            number = _number(right)
+            if number is not None and not isinstance(op, _MEMBERSHIP):
+                return Comparison(name=name, agree=_COMPARE[type(op)], number=number)
+    return None
+
+
+def _number(node: ast.expr) -> float | None:
+    """Return the number that is written there; None where there is none."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            found = _number(operand)
+            return None if found is None else -found
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+    return None
 
 
 class _Reading:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,29 @@ TokenIds = Callable[[str], int]
 def evaluate(condition: Condition, site_value: SiteValue, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
     """Return the value of the condition's expression for one row of a site value."""
     return condition.value(SiteScope(site_value, site, text_of, id_of, row))
+
+
+def norms(site_value: SiteValue, site: Site) -> list[float]:
+    """Return the L2 norm of each row."""
+    norms_T: list[float] = site_value.units(site.selector).to(torch.float32).flatten(1).norm(dim=1).tolist()
+    return norms_T
+
+
+def values(site_value: SiteValue, site: Site) -> list[float]:
+    """Return the only number of each row. Raises InvalidCondition where it has several."""
+    alone = site_value.numbers(site.selector)
+    if alone is not None:
+        return alone
+    part, rows = site_value.units(site.selector), site_value.rows
+    if part.numel() != rows:
+        raise InvalidCondition(
+            f"value is of one feature, and {site} has {part.numel() // rows}: name one, as in "
+            f"{site.whole()}[0]; norm is of several."
+        )
+    return part.flatten().tolist()
+
+
+MEASURES: Final[Mapping[str, Callable[[SiteValue, Site], list[float]]]] = {"value": values, "norm": norms}
 
 
 @dataclass(slots=True)
@@ -66,19 +89,11 @@ class SiteScope:
         return of_token(name, self._logits(), self.id_of(token) if isinstance(token, str) else token)
 
     def _norm_rows(self) -> list[float]:
-        part = self.site_value.units(self.site.selector)
-        self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
+        self._norms = norms(self.site_value, self.site)
         return self._norms
 
     def _value_rows(self) -> list[float]:
-        """Return the only number of each row."""
-        part, rows = self.site_value.units(self.site.selector), self.site_value.rows
-        if part.numel() != rows:
-            raise InvalidCondition(
-                f"value is of one feature, and {self.site} has {part.numel() // rows}: name one, as in "
-                f"{self.site.whole()}[0]; norm is of several."
-            )
-        self._values = [part.item()] if rows == 1 else part.flatten().tolist()
+        self._values = values(self.site_value, self.site)
         return self._values
 
     def _logits(self) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from djinn_jupyter.engine.model.added.arithmetic import OfUnits
+from djinn_jupyter.engine.model.added.units import OfUnits
 from djinn_jupyter.engine.model.hooks.taps import Tap
 
 Lens = Callable[[Tensor], Tensor]
@@ -44,9 +44,18 @@ class SiteValue:
             return self.value
         if self._value is not None:
             return self._value[:, list(selector)]
+        return self._reader()(selector)
+
+    def numbers(self, selector: tuple[int, ...] | None) -> list[float] | None:
+        """Return the only number that one selected unit has in each row; None where it is to be read from `units`."""
+        if selector is None or len(selector) != 1 or self._value is not None:
+            return None
+        return self._reader().numbers(selector)
+
+    def _reader(self) -> OfUnits:
         if self._units is None:
             self._units = self.tap.reading(self.raw)
-        return self._units(selector)
+        return self._units
 
     @property
     def rows(self) -> int:

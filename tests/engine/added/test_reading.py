@@ -12,6 +12,7 @@ import torch
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidCondition, UnknownSite
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.sites import parse_site
 from tests import saes
 from tests.engine.added.adding import add, remove
 from tests.engine.desk import Desk, tokens
@@ -96,6 +97,23 @@ def test_a_stop_that_goes_on_unedited_has_the_bits_of_a_run_without(desk: Desk, 
     while hasattr(stop, "site"):
         stop = desk.resume()
     assert desk.outcome(stop) == alone
+
+
+@pytest.mark.parametrize(("architecture", "cfg"), FORMS, ids=str)
+def test_the_numbers_of_a_feature_have_the_bits_of_its_tensor(
+    desk: Desk, tmp_path: Path, architecture: str, cfg: dict[str, Any]
+) -> None:
+    tensors = saes.drawn(width(desk), architecture)
+    if architecture == "jumprelu":
+        tensors["threshold"][17] = -0.5
+    add(desk, saes.saved(tmp_path, tensors, architecture, **cfg))
+    tap = desk.engine.runtime.resolve(parse_site("sae.4"))
+    raw = torch.randn(1, 12, width(desk), generator=torch.Generator().manual_seed(1)).to(desk.engine.forward.device)
+    raw[0, 3] = torch.nan
+    for rows in (raw, raw[:, 3:4], raw[:, 4:5]):
+        for feature in (3, 17):
+            numbers, tensor = tap.reading(rows).numbers((feature,)), tap.reading(rows)((feature,))
+            assert torch.equal(torch.tensor(numbers).nan_to_num(-1), tensor.cpu().flatten().nan_to_num(-1))
 
 
 def test_a_condition_computes_the_row_of_its_feature_and_no_other(

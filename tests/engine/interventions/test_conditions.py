@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine.interventions.conditions import parse
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
@@ -154,6 +155,36 @@ def test_what_is_neither_true_nor_false_is_not_armed(desk: Desk, text: str, said
         desk.stop_at(LAYER, text)
     assert said in str(refused.value)
     assert desk.ask(ask.Describe(session="a")).session.breakpoints == ()
+
+
+class Row:
+    """A scope of one number, at which a comparison is evaluated as any expression is."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def read(self, name: str) -> float:
+        return self.number
+
+    def of_token(self, name: str, token: str | int) -> float:
+        raise AssertionError("a comparison of numbers reads no token")
+
+
+@pytest.mark.parametrize("name", ["value", "norm"])
+@pytest.mark.parametrize("sign", ["==", "!=", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("number", ["0", "0.5", "-0.5", "1e9"])
+def test_a_comparison_of_all_rows_finds_what_an_evaluation_of_each_does(name: str, sign: str, number: str) -> None:
+    condition = parse(f"{name} {sign} {number}")
+    assert condition.comparison is not None
+    assert condition.comparison.name == name
+    for numbers in ([], [-1.0], [0.5], [float("nan"), -0.5, 0.0, 0.5, 2e9], [2e9, 0.0], [-3.0, -0.5]):
+        holding = (row for row, found in enumerate(numbers) if condition.holds(Row(found)))
+        assert condition.comparison.first_row(numbers) == next(holding, None)
+
+
+@pytest.mark.parametrize("text", ["value > step", "0 < value < 1", "not value > 1", "value in (1, 2)", "step > 1"])
+def test_what_is_more_than_one_comparison_is_evaluated_at_each_row(text: str) -> None:
+    assert parse(text).comparison is None
 
 
 def test_a_condition_reads_the_value_after_the_rules(desk: Desk) -> None:

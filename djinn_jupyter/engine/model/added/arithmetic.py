@@ -7,8 +7,7 @@ Shapes: T positions, D features of the point, F of the module, O of what is writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -17,31 +16,20 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from djinn_jupyter.engine.model.added.normalizing import normalized
+from djinn_jupyter.engine.model.added.units import FeatureRows, OfUnits, Products, UnitParts, Units
 from djinn_jupyter.wire.module_form import TRANSCODERS, ModuleForm
 
 Chosen = slice | list[int]
-OfUnits = Callable[[tuple[int, ...]], Tensor]
-"""Returns what units have of the value that it was made for, [T, m]."""
 
 KEPT: Final = 4096  # features whose rows are kept cut out
 FEW: Final = 4  # where less than a quarter of the features changed, the rows of these alone are multiplied
 
 
-def rows_of(units: tuple[int, ...]) -> Chosen:
+def rows_of(units: Units) -> Chosen:
     """Return units as an index. Of one unit, or several in a row, it is a slice, which copies nothing: an index of
     numbers takes as long as the row's product itself."""
     in_a_row = len(units) > 0 and units == tuple(range(units[0], units[-1] + 1))
     return slice(units[0], units[-1] + 1) if in_a_row else list(units)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FeatureRows:
-    """The rows of some features in the encoder, and what belongs to these."""
-
-    encoder_Dm: Tensor
-    bias_m: Tensor
-    threshold_m: Tensor | None
-    gate: tuple[Tensor, Tensor] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +47,7 @@ class Dictionary:
     length_F: Tensor | None = None  # of the decoder's rows, where features are measured by it
     skip_OD: Tensor | None = None
     later_LFO: Tensor | None = None  # of a cross-layer transcoder: the decoders into the layers after its own
-    _kept: dict[tuple[int, ...], FeatureRows] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[Units, FeatureRows] = field(default_factory=dict, init=False, repr=False)
 
     def read(self, x_TD: Tensor) -> Tensor:
         """Return the features [T, F]."""
@@ -69,19 +57,24 @@ class Dictionary:
         """Return what reads the features of units. The rows of these alone are computed, except of a topk; what comes
         before the rows is computed once."""
         if self.form.activation == "topk":
-            return partial(_columns, self.read(x_TD))
-        given_TD, kept = self._given(x_TD), self._kept
-        return lambda units: self._active(kept.get(units) or self._rows_of(units), given_TD)
+            return UnitParts(partial(_columns, self.read(x_TD)))
+        return Products(self._given(x_TD), self._kept, self._rows_of, self._active)
 
-    def _rows_of(self, units: tuple[int, ...]) -> FeatureRows:
+    def _rows_of(self, units: Units) -> FeatureRows:
         """Return the rows of features, and keep that of a single one: a view, which takes as long to make as its
         product."""
         rows = self._cut(rows_of(units))
         if len(units) == 1:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            self._kept[units] = rows
+            self._kept[units] = rows = replace(rows, floor=self._floor(rows))
         return rows
+
+    def _floor(self, row: FeatureRows) -> float | None:
+        """Return the number above which a feature is what its row makes; None where it is something else."""
+        if row.gate is not None or self.form.activation == "topk":
+            return None
+        return 0.0 if row.threshold_m is None else max(0.0, row.threshold_m.item())
 
     def _cut(self, chosen: Chosen) -> FeatureRows:
         return FeatureRows(
@@ -160,14 +153,14 @@ class Linear:
     def reading(self, x_TD: Tensor) -> OfUnits:
         """Return what reads the columns of units; these alone are computed."""
         given = x_TD.to(self.weight_FD.dtype)
-        return lambda units: self._made(given, rows_of(units))
+        return UnitParts(lambda units: self._made(given, rows_of(units)))
 
     def _made(self, given_TD: Tensor, chosen: Chosen) -> Tensor:
         made = linear(given_TD, self.weight_FD[chosen], self.bias_F[chosen])
         return given_TD[:, chosen] + made if self.adds else made
 
 
-def _columns(features_TF: Tensor, units: tuple[int, ...]) -> Tensor:
+def _columns(features_TF: Tensor, units: Units) -> Tensor:
     return features_TF[:, list(units)]
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.model.added.arithmetic import Arithmetic, Dictionary, OfUnits
+from djinn_jupyter.engine.model.added.arithmetic import Arithmetic, Dictionary
+from djinn_jupyter.engine.model.added.units import OfUnits
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout, written
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire.module_form import ModuleIdentity

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import Cache
 
-from djinn_jupyter.engine.model.added.arithmetic import OfUnits
+from djinn_jupyter.engine.model.added.units import OfUnits, UnitParts
 from djinn_jupyter.engine.model.hooks.attention import (
     PRODUCTS,
     SDPA,
@@ -92,7 +92,7 @@ class Tap:
         if isinstance(self.layout, FeatureLayout):
             return self.layout.reading(raw)
         value = self.layout.read(raw)
-        return lambda units: value[:, list(units)]
+        return UnitParts(lambda units: value[:, list(units)])
 
     @property
     def added(self) -> ModuleIdentity | None:
