@@ -156,7 +156,7 @@ class HookedLines:
         if changed.shape != here.shape:
             raise UsageError(f"A value of shape {here.shape} was replaced by one of shape {changed.shape}.")
         changed = changed.astype(here.dtype, copy=False)
-        edits = [_edit_of(*pair) for pair in zip(here, changed, strict=True)]
+        edits = [edit_of(*pair) for pair in zip(here, changed, strict=True)]
         asked = [
             self._channel.ask(ask.ApplyEdit(session=name, edit=edit[0], positions=edit[1]))
             for name, edit in zip(self._of(order), edits, strict=True)
@@ -211,7 +211,7 @@ def _halted(reply: object, order: Order) -> replies.Paused:
     return stop
 
 
-def _edit_of(here: Values, changed: Values) -> tuple[Set, tuple[int, ...] | None] | None:
+def edit_of(here: Values, changed: Values) -> tuple[Set, tuple[int, ...] | None] | None:
     """Return the edit of the positions whose bits differ; None where none do."""
     bits = [np.ascontiguousarray(value).view(np.uint8).reshape(len(value), -1) for value in (here, changed)]
     rows = np.flatnonzero((bits[0] != bits[1]).any(axis=1))

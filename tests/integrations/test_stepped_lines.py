@@ -1,0 +1,112 @@
+"""Lines that run side by side and stop where the caller says as they go, beside plain hooks on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.temporary import open_temporarily
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.integrations.stepped_lines import Standing, SteppedLines
+from tests.client.reached import reached
+from tests.engine.desk import Desk, build_desk, tokens
+from tests.families import build
+from tests.threads import one_thread
+
+LAYERS = 4
+LINES = [tokens(7, 1), tokens(5, 2)]
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    with one_thread():
+        yield build_desk(build("llama", layers=LAYERS))
+
+
+@pytest.fixture
+def engine(desk: Desk) -> Iterator[RemoteEngine]:
+    with reached(desk) as [engine]:
+        yield engine
+
+
+@pytest.fixture
+def lines(engine: RemoteEngine) -> SteppedLines:
+    return SteppedLines(engine.channel, lambda number: open_temporarily(engine.channel, "stepped"))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return build("llama", layers=LAYERS)
+
+
+def standing(found: Standing | None) -> Standing:
+    assert found is not None
+    return found
+
+
+def test_the_next_stop_is_chosen_at_the_last_one(lines: SteppedLines, model: Any) -> None:
+    lines.arm(2, {"resid_post.1"})
+    assert standing(lines.run(LINES)).site == "resid_post.1"
+    here = lines.values()
+    assert [len(value) for value in here] == [7, 5]
+    lines.edit(here, [value * 2 for value in here])
+    lines.arm(2, {"model.layers.2.mlp.output"})
+    stop = standing(lines.go_on())
+    assert (stop.site, stop.lines, stop.drawn) == ("model.layers.2.mlp.output", (0, 1), {0: (), 1: ()})
+    with torch.inference_mode():
+        hook = model.model.layers[1].register_forward_hook(lambda module, args, output: output * 2)
+        expected = [model(torch.tensor([line])).logits[0].numpy() for line in LINES]
+        hook.remove()
+    for ours, plain in zip(lines.logits(), expected, strict=True):
+        assert np.array_equal(ours, plain)
+    lines.arm(2, ())
+    assert lines.go_on() is None
+    assert sorted(lines.ended) == [0, 1]
+    with pytest.raises(UsageError, match="this pass has ended"):
+        lines.logits()
+
+
+def test_a_generation_says_the_pass_and_the_tokens_drawn_so_far(lines: SteppedLines) -> None:
+    lines.arm(2, {"logits"})
+    stop: Standing | None = lines.run(LINES, max_new_tokens=3)
+    seen = []
+    while stop is not None:
+        here = lines.values()
+        seen.append((stop.step, [value.shape[0] for value in here], [len(drawn) for drawn in stop.drawn.values()]))
+        wished = [np.where(np.arange(value.shape[-1]) == 9 + stop.step, 99.0, value) for value in here]
+        lines.edit(here, wished)
+        stop = lines.go_on()
+    assert seen == [(step, [1, 1], [step, step]) for step in range(3)]
+    assert [lines.ended[number].tokens for number in (0, 1)] == [(9, 10, 11)] * 2
+
+
+def test_sites_that_no_pass_stops_at_are_named_and_the_others_are_set(lines: SteppedLines) -> None:
+    refused = lines.arm(1, {"resid_post.1", "model.layers.9.mlp.output"})
+    assert list(refused) == ["model.layers.9.mlp.output"]
+    assert isinstance(refused["model.layers.9.mlp.output"], UnknownSite)
+    assert standing(lines.run(LINES[:1])).site == "resid_post.1"
+
+
+def test_a_value_of_another_shape_is_refused(lines: SteppedLines) -> None:
+    lines.arm(1, {"resid_post.1"})
+    standing(lines.run(LINES[:1]))
+    here = lines.values()
+    with pytest.raises(UsageError, match=r"\(7, 32\) at resid_post.1 was replaced by one of shape \(3, 32\)"):
+        lines.edit(here, [here[0][:3]])
+
+
+def test_abandoned_sessions_are_closed_and_the_next_lines_have_others(
+    lines: SteppedLines, engine: RemoteEngine
+) -> None:
+    lines.arm(2, {"resid_post.1"})
+    standing(lines.run(LINES))
+    lines.abandon()
+    lines.arm(1, {"resid_post.2"})
+    assert standing(lines.run(LINES[:1])).site == "resid_post.2"
+    lines.close()
+    assert engine.sessions() == ()
