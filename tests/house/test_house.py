@@ -66,7 +66,7 @@ def test_every_import_is_a_declared_dependency() -> None:
     extras = PROJECT["optional-dependencies"]
     declared = required(PROJECT["dependencies"]) | required(extras["engine"]) | required(extras["lab"])
     declared |= required(extras["evaluation"]) | required(extras["cluster"]) | required(extras["transformer-lens"])
-    declared |= required(extras["store"])
+    declared |= required(extras["store"]) | required(extras["nnsight"])
     used = imported_by(ROOT / "djinn_jupyter") - set(sys.stdlib_module_names) - {"djinn_jupyter"}
     used -= {"vllm", "deepspeed"}  # baselines that are compared with only where they are installed
     undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}

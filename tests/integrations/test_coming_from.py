@@ -15,12 +15,12 @@ from djinn_jupyter.demo import MODEL_PATH
 from tests.integrations import coming_from
 
 pytestmark = pytest.mark.processes
-TOOLS = ("TransformerLens", "nnsight", "Djinn", "TransformerLens on an engine")
+TOOLS = ("TransformerLens", "nnsight", "Djinn", "TransformerLens on an engine", "nnsight on an engine")
 
 
 def test_every_block_of_the_page_is_of_a_tool_whose_lines_are_run() -> None:
     page = coming_from.PAGE.read_text(encoding="utf-8")
-    assert sum(len(coming_from.blocks_of(tool)) for tool in TOOLS) == len(re.findall("```python", page)) == 18
+    assert sum(len(coming_from.blocks_of(tool)) for tool in TOOLS) == len(re.findall("```python", page)) == 19
 
 
 def test_the_lines_in_djinns_words_give_what_they_say(tmp_path: Path) -> None:
@@ -51,7 +51,8 @@ def test_nnterps_names_are_sites(tmp_path: Path) -> None:
     engine = dj.load("demo")
     try:
         session = engine.session("names", fresh=True)
-        names = re.findall(r"(?:`|\(\")((?:\w+s_\w+|attention_probabilities)\[\d\])", coming_from.PAGE.read_text())
+        said = coming_from.PAGE.read_text(encoding="utf-8").partition("nnterp's names of places")[2]
+        names = re.findall(r"(?:`|\(\")((?:\w+s_\w+|attention_probabilities)\[\d\])", said)
         assert set(names) == {"layers_output[4]", "attentions_output[5]", "mlps_input[5]", "attention_probabilities[3]"}
         session.breakpoint("ln_final")
         session.run("The capital of France is", max_new_tokens=0)

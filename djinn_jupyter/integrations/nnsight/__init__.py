@@ -1,0 +1,11 @@
+"""nnsight's traces on a Djinn engine: the user's code runs in this process, the passes on the engine.
+
+    from djinn_jupyter.integrations.nnsight import LanguageModel
+    model = LanguageModel(dj.load("demo"))
+    with model.trace("The capital of France is"):
+        hidden = model.model.layers[4].output.save()
+
+Needs `pip install nnsight` beside `djinn-jupyter[engine]`: nnsight itself loads torch.
+"""
+
+from djinn_jupyter.integrations.nnsight.model import LanguageModel as LanguageModel

@@ -1,0 +1,278 @@
+"""nnsight's workers served from passes of an engine. A worker runs the user's code in this process and waits at a
+location; the pass stops there, the worker is given the value and goes on to wait elsewhere, and so does the pass. What
+crosses the wire are sites and numbers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from greenlet import getcurrent
+from nnsight.intervention.interleaver import Event, Interleaver, Mediator, Pending
+from torch import Tensor
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.integrations.hooked_lines import FIRST
+from djinn_jupyter.integrations.nnsight.lines import GivenGeneration, TokenLines
+from djinn_jupyter.integrations.nnsight.locations import Location, Locations
+from djinn_jupyter.integrations.stepped_lines import Standing, SteppedLines, Values
+from djinn_jupyter.integrations.tensors import to_tensor, to_values
+
+RESULT: Final = "result"
+STREAMER: Final = "generator.streamer.output"
+BITS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Serving:
+    """One run of nnsight's workers over the passes of these lines."""
+
+    def __init__(
+        self, interleaver: Interleaver, locations: Locations, stepped: SteppedLines, lines: TokenLines
+    ) -> None:
+        self._interleaver, self._locations = interleaver, locations
+        self._stepped, self._lines = stepped, lines
+        self._generating = False
+        self._step, self._next = 0, 0  # the pass, and the number of the location that it comes to next
+        self._here: list[tuple[str, Tensor]] = []  # what was handed out at this stop
+        self._handed_out: list[tuple[str, weakref.ref[Tensor], int]] = []  # and before, as the pass went on with it
+        outside = (RESULT, f"{locations.root}.generator.output", f"{locations.root}.{STREAMER}")
+        self._outside: Final = frozenset(outside)
+
+    def forward(self) -> Any:
+        """Run one pass. Return what the model returns; None where it is not asked for."""
+        self._arm({FIRST})
+        standing = self._stepped.run(self._lines.tokens)
+        while standing is not None:
+            self._serve(standing)
+            if not self._arm({standing.site}):
+                break
+            standing = self._stepped.go_on()
+        return self._end()
+
+    def generate(self, generation: GivenGeneration, pad: int, put: Callable[[Tensor], object]) -> Tensor:
+        """Run the passes of a generation. Return the ids of prompts and new tokens; each token is `put` as it comes."""
+        self._generating = True
+        put(self._lines.ids)
+        self._arm(())
+        count, sampling = generation.max_new_tokens, generation.sampling
+        standing = self._stepped.run(self._lines.tokens, max_new_tokens=count, sampling=sampling)
+        while standing is not None:
+            self._come_to(standing.step, standing.drawn, pad, put)
+            self._serve(standing)
+            self._arm(())
+            standing = self._stepped.go_on()
+        drawn = {number: ended.tokens for number, ended in self._stepped.ended.items()}
+        self._come_to(max(map(len, drawn.values())), drawn, pad, put)
+        self._require_unchanged()
+        new = [_column(drawn, step, pad) for step in range(self._step)]
+        return torch.cat([self._lines.ids, *(column[:, None] for column in new)], dim=1)
+
+    # --- where the next stop is -------------------------------------------------------------------------------------
+
+    def _arm(self, at_least: Collection[str]) -> frozenset[str]:
+        """Have the lines stop at the sites of what is waited for. Return these; a worker that waits for what is not
+        served is told so where it waits."""
+        while True:
+            wanted = self._wanted()
+            refused = self._stepped.arm(len(self._lines.tokens), wanted or at_least)
+            if not refused:
+                return wanted
+            for site, why in refused.items():
+                self._locations.refuse(site, str(why))
+
+    def _wanted(self) -> frozenset[str]:
+        self._refuse_unserved()
+        names = {name for mediator in self._interleaver.mediators if (name := self._waited_for(mediator)) is not None}
+        names |= {name for name in self._observed() if self._comes(name)}
+        sites = {self._locations.named(name).site for name in names - self._outside}
+        if names & self._outside - {RESULT}:
+            sites.add(FIRST)  # a token is known where the next pass begins
+        return frozenset(sites)
+
+    def _waited_for(self, mediator: Mediator) -> str | None:
+        """Return the location that a worker waits for and that is still to come."""
+        pending: Pending | None = mediator.pending
+        if pending is None or pending.provider is None or pending.iteration is None:
+            return None
+        name = str(pending.provider)
+        visits = mediator.occurrence(name)
+        if pending.iteration == visits and self._comes(name):
+            return name
+        return name if self._generating and pending.iteration > visits else None
+
+    def _comes(self, name: str) -> bool:
+        """Return whether a pass still comes to a location: this one or, where it generates, the next."""
+        if self._generating:
+            return True
+        return name not in {*self._outside, *self._locations.of_logits()} and self._locations.number(name) >= self._next
+
+    def _observed(self) -> list[str]:
+        """Return the locations that caches keep; those of all modules, where served. NotImplementedError for one that
+        was named and is not."""
+        kept = []
+        for name, caches in self._interleaver.observers.items():
+            why = self._locations.why_not(name)
+            if why is None:
+                kept.append(name)
+            elif any(cache.targets is not None for _, cache, _ in caches):
+                raise NotImplementedError(why)
+        return kept
+
+    def _refuse_unserved(self) -> None:
+        refused = False
+        for mediator in self._interleaver.mediators:
+            while (why := self._why_not(mediator.pending)) is not None:
+                refused = True
+                _throw(mediator, NotImplementedError(why))
+        if refused:
+            self._interleaver.reindex()
+
+    def _why_not(self, pending: Pending | None) -> str | None:
+        if pending is None or pending.provider is None or pending.provider in self._outside:
+            return None
+        if pending.event is Event.SKIP:
+            return f"{pending.provider}: an engine runs every module of a pass; assign the module's `output` instead."
+        return self._locations.why_not(str(pending.provider))
+
+    # --- at a stop --------------------------------------------------------------------------------------------------
+
+    def _serve(self, standing: Standing) -> None:
+        """Hand what is here to all who wait for it, and put what they leave in its place."""
+        here: list[Values] = []
+        value = torch.empty(0)
+        for location in self._locations.at(standing.site):
+            self._go_past(location.number)
+            if self._is_awaited(location.name):
+                if not here:
+                    here = self._stepped.values()
+                    value = _tensor_of(self._lines.together(self._rows(standing, here)))
+                value = self._handed(location, value)
+            else:
+                self._count(location.name)
+            self._next = location.number + 1
+        self._handed_out += [(name, weakref.ref(part), part._version) for name, part in self._here]
+        self._here.clear()
+        if here:
+            rows = self._lines.apart(to_values(value), self._rows(standing, here))
+            self._stepped.edit(here, [rows[number] for number in standing.lines])
+
+    def _end(self) -> Any:
+        """Hand out the logits of a pass, as it would go on from its last stop."""
+        self._require_unchanged()
+        direct = all(mediator.batch_group is None for mediator in self._interleaver.mediators)
+        asked = any(self._is_awaited(name) for name in self._locations.of_logits())
+        if not (asked or direct or RESULT in self._interleaver.parked):
+            self._go_past(len(self._locations.order))
+            return None
+        whole = self._locations.named(f"{self._locations.root}.output").form
+        value = _tensor_of(self._lines.together(self._stepped.logits())).to(whole.dtype)
+        for name in self._locations.of_logits():
+            self._go_past(self._locations.number(name))
+            if self._is_awaited(name):
+                value = self._handed(self._locations.named(name), value)
+            else:
+                self._count(name)
+            self._next = self._locations.number(name) + 1
+        return whole.filled(value)
+
+    def _handed(self, location: Location, value: Tensor) -> Tensor:
+        """Hand a value to the workers that wait for it. Return it as they leave it."""
+        last = location.of_head and self._generating
+        part = value[:, -1:] if last else _turned(location, value)
+        before = part.clone()
+        left = location.form.tensor_in(self._interleaver.handle(location.name, location.form.filled(part)))
+        if location.shared and not _same_bits(part, before):
+            raise NotImplementedError(
+                f"{location.name} was changed in place, which reaches other modules than that one in the model: assign "
+                f"the changed value."
+            )
+        if left.shape != part.shape:
+            raise UsageError(
+                f"{location.name} has the shape {tuple(part.shape)}; it was replaced by one of {tuple(left.shape)}."
+            )
+        self._require_unchanged()
+        self._here.append((location.name, part))
+        self._refuse_unserved()
+        if left is part:
+            return value
+        left = left.detach().to(value.dtype)
+        return torch.cat([value[:, :-1], left], dim=1) if last else _turned(location, left)
+
+    def _rows(self, standing: Standing, here: list[Values]) -> list[Values]:
+        """Return the values of all lines; those of a line that has ended are no numbers."""
+        there = dict(zip(standing.lines, here, strict=True))
+        ended = np.full_like(here[0], np.nan)
+        return [there.get(number, ended) for number in range(len(self._lines.tokens))]
+
+    def _require_unchanged(self) -> None:
+        for name, reference, version in self._handed_out:
+            value = reference()
+            if value is not None and value._version != version:
+                raise NotImplementedError(
+                    f"{name} was changed in place after the pass had gone on from it, which changes nothing on an "
+                    f"engine: change it before another value is asked for, or change a copy."
+                )
+
+    # --- how often each location was come to ------------------------------------------------------------------------
+
+    def _is_awaited(self, name: str) -> bool:
+        waiting = any(
+            mediator.pending is not None
+            and mediator.pending.provider == name
+            and mediator.pending.iteration == mediator.occurrence(name)
+            for mediator in self._interleaver.mediators
+        )
+        return waiting or name in self._interleaver.observers
+
+    def _count(self, name: str) -> None:
+        self._interleaver.counts[name] = self._interleaver.counts.get(name, 0) + 1
+
+    def _go_past(self, number: int) -> None:
+        """Count the locations up to this one that the pass did not stop at."""
+        for name in self._locations.order[self._next : number]:
+            self._count(name)
+        self._next = max(self._next, number)
+
+    def _come_to(
+        self, step: int, drawn: Mapping[int, tuple[int, ...]], pad: int, put: Callable[[Tensor], object]
+    ) -> None:
+        """End the passes before this one."""
+        while self._step < step:
+            self._go_past(len(self._locations.order))
+            put(_column(drawn, self._step, pad))
+            self._step, self._next = self._step + 1, 0
+
+
+def _column(drawn: Mapping[int, tuple[int, ...]], step: int, pad: int) -> Tensor:
+    """Return the token that each line has drawn in a pass; the padding where it had ended."""
+    lines = sorted(drawn)
+    return torch.tensor([drawn[line][step] if step < len(drawn[line]) else pad for line in lines])
+
+
+def _tensor_of(values: Values) -> Tensor:
+    """Return a tensor that counts how often it is changed, also where the caller is in inference mode."""
+    with torch.inference_mode(mode=False):
+        return to_tensor(values)
+
+
+def _turned(location: Location, value: Tensor) -> Tensor:
+    """Return a value in the order of axes that the other side has."""
+    return value.transpose(1, 2) if location.heads_first else value
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    bits = BITS[one.element_size()]
+    return torch.equal(one.contiguous().view(bits), other.contiguous().view(bits))
+
+
+def _throw(mediator: Mediator, error: Exception) -> None:
+    """Raise an error in a worker, at the line of the user's where it waits."""
+    mediator.worker.parent = getcurrent()
+    try:
+        mediator.pending = mediator.worker.throw(error)
+    except BaseException as left:
+        left.__dict__.setdefault("__intervention_tb__", left.__traceback__)
+        raise
