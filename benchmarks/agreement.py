@@ -1,5 +1,5 @@
-"""One model, one line, five tools: values at five sites of a layer, and logits where a vector is added to its output,
-against plain PyTorch with hooks."""
+"""One model, one line, five tools, one of them on an engine too: values at five sites of a layer, and logits where a
+vector is added to its output, against plain PyTorch with hooks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from djinn_jupyter.integrations.hooked_lines import HookedLines
 LINE: Final = (5, 6, 7, 8, 9, 10, 11, 12)
 LAYER: Final = 4
 SITES: Final = ("resid_post", "attn_out", "mlp_out", "z", "pattern")
+ON_DJINN: Final = "nnsight on djinn"
 PEERS: Final = {"nnsight": "nnsight", "transformer-lens": "transformer_lens", "interp-engine": "interp_engine"}
 TOLERANCE: Final = 1e-4
 Values = dict[str, "np.ndarray[Any, Any]"]
@@ -38,6 +39,7 @@ def run(setting: Setting) -> Result:
         figures.append(
             figure_of(tool, lambda at=tool, of=module: _asked(f"agreeing_{of}", at, vector), plain)  # type: ignore[misc]
         )
+    figures.append(figure_of(ON_DJINN, lambda: _on_djinn(setting, vector), plain))
     settings = {"model": "demo", "line": LINE, "layer": LAYER, "sites": SITES, "tolerance": TOLERANCE}
     return Result(benchmark="agreement", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -83,6 +85,11 @@ def _djinn(setting: Setting, vector: list[float]) -> Values:
         assert added.logits is not None
         found = {site: seen.values[spelled][0] for site, spelled in sites.items()}
         return {**found, "logits": seen.logits[0], "edited": added.logits[0]}
+
+
+def _on_djinn(setting: Setting, vector: list[float]) -> Values:
+    with engine_of("demo", setting):
+        return _asked("agreeing_nnsight_on_djinn", "nnsight", vector)
 
 
 def _eager(engine: RemoteEngine) -> str:
