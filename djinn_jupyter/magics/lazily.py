@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         edges,
         graphs,
         paths,
+        pooling,
         pruning,
         reproducing,
         splicing,
@@ -46,6 +47,7 @@ else:
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
     paths = _Lazy("djinn_jupyter.client.paths")
+    pooling = _Lazy("djinn_jupyter.client.pooling")
     pruning = _Lazy("djinn_jupyter.client.pruning")
     reproducing = _Lazy("djinn_jupyter.client.reproducing")
     splicing = _Lazy("djinn_jupyter.client.splicing")
@@ -70,6 +72,7 @@ __all__ = [
     "logs",
     "naming",
     "paths",
+    "pooling",
     "pruning",
     "reproducing",
     "requests",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import IllegalMove, UsageError
-from djinn_jupyter.magics.lazily import naming, stops, views
+from djinn_jupyter.magics.lazily import naming, pooling, stops, views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from djinn_jupyter.widgets.look import Look
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import SessionDescription, Transfer
+    from djinn_jupyter.wire.pooling import Pooled
 
 FETCHED_BYTES = 8 * 2**20
-CARD_SECONDS = 1.0
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
 POSITIONS_COMPARED, LAYERS_COMPARED = 12, 96
@@ -52,7 +52,7 @@ def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | No
         return views.result_view(outcome.reply, restored=restored)
     reading = effect_of(outcome.session, effect)
     return views.stop_view(
-        outcome.reply, value=value_for_card(outcome), lens=_lens(outcome), effect=reading, restored=restored
+        outcome.reply, pooled=pooled_for_card(outcome), lens=_lens(outcome), effect=reading, restored=restored
     )
 
 
@@ -75,21 +75,17 @@ def sentence(outcome: Stop) -> str:
 
 def value_of(stop: Paused) -> Any:
     """Return the value at the stop, of a long pass the last positions only."""
-    return _last_of(stop, FETCHED_BYTES)
-
-
-def value_for_card(stop: Paused) -> Any:
-    """Return the value likewise; over a slow line the positions that it carries in CARD_SECONDS, and no fewer than the
-    card has rows."""
-    rate = stop.session.channel.bytes_per_second
-    return _last_of(stop, FETCHED_BYTES if rate is None else min(FETCHED_BYTES, int(rate * CARD_SECONDS)))
-
-
-def _last_of(stop: Paused, most_bytes: int) -> Any:
     row_bytes = 4 * max(1, math.prod(stop.shape[1:]))
-    most = max(views.ROWS, most_bytes // row_bytes)
+    most = max(views.ROWS, FETCHED_BYTES // row_bytes)
     positions = None if len(stop.positions) <= most else stop.positions[-most:]
     return stop.session.inspect(positions=positions).value
+
+
+def pooled_for_card(stop: Paused) -> Pooled:
+    """Return the value at the stop for its pictures: of all positions, and of those in the card's rows where a row of
+    pixels may be several."""
+    few = len(stop.positions) <= views.ROWS
+    return pooling.read_pooled(stop.session, alone=None if few else views.positions_shown(stop.reply))
 
 
 def _lens(stop: Paused) -> Any:

@@ -48,6 +48,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.Unsteer: replies.Cleared,
     ask.EnableRule: replies.Steered,
     ask.Inspect: replies.Inspected,
+    ask.ReadPooled: replies.PooledRead,
     ask.Lens: replies.LensRead,
     ask.Attribute: replies.Attributed,
     ask.Watch: replies.Watching,

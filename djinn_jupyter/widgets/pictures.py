@@ -64,7 +64,8 @@ def as_rows(values: NDArray[np.generic]) -> Pixels:
 
 
 def pooled(values: Pixels, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tuple[Pixels, int, int]:
-    """Pool equal blocks to their entry of largest magnitude; return it with the rows and columns of a block."""
+    """Pool equal blocks to their entry of largest magnitude, of a number and its opposite the positive one, as the
+    engine does; return it with the rows and columns of a block."""
     row_block = -(-values.shape[0] // rows)
     column_block = -(-values.shape[1] // columns)
     if row_block == column_block == 1:
@@ -72,21 +73,28 @@ def pooled(values: Pixels, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tup
     padding = ((0, -values.shape[0] % row_block), (0, -values.shape[1] % column_block))
     padded = np.pad(values, padding)
     blocks = padded.reshape(padded.shape[0] // row_block, row_block, padded.shape[1] // column_block, column_block)
-    lined = blocks.transpose(0, 2, 1, 3).reshape(blocks.shape[0], blocks.shape[2], -1)
-    strongest = np.abs(lined).argmax(axis=-1)
-    return np.take_along_axis(lined, strongest[..., None], axis=-1)[..., 0], row_block, column_block
+    high, low = blocks.max(axis=(1, 3)), blocks.min(axis=(1, 3))
+    return np.where(high >= -low, high, low), row_block, column_block
 
 
 def signed(values: NDArray[np.generic], rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> Picture:
     """Return a picture of signed values, at full colour from the 99.5th percentile of magnitudes on."""
-    cells, row_block, column_block = pooled(as_rows(values), rows, columns)
+    return signed_cells(*pooled(as_rows(values), rows, columns))
+
+
+def signed_cells(cells: Pixels, row_block: int, column_block: int) -> Picture:
+    """Return the same picture of cells that are pooled already."""
     limit = float(np.percentile(np.abs(cells), CLIP_PERCENTILE)) or float(np.abs(cells).max()) or 1.0
     return Picture(cells=cells, limit=limit, rows_per_cell=row_block, columns_per_cell=column_block, scale="signed")
 
 
 def shares(values: NDArray[np.generic], rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> Picture:
     """Return a picture of values between 0 and 1, such as attention weights."""
-    cells, row_block, column_block = pooled(as_rows(values), rows, columns)
+    return share_cells(*pooled(as_rows(values), rows, columns))
+
+
+def share_cells(cells: Pixels, row_block: int, column_block: int) -> Picture:
+    """Return the same picture of cells that are pooled already."""
     return Picture(cells=cells, limit=1.0, rows_per_cell=row_block, columns_per_cell=column_block, scale="share")
 
 

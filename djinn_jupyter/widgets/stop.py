@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ from djinn_jupyter.widgets.effect import effect_lines, effect_part
 from djinn_jupyter.widgets.influences import influence_lines, influence_parts
 from djinn_jupyter.widgets.markup import Html, div, element, joined, piece, span, table
 from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
+from djinn_jupyter.widgets.pooling import is_pooled, picture_alone, read_from, whole_picture
 from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
 from djinn_jupyter.widgets.theme import card, meter, mono, part, styled
@@ -20,6 +22,7 @@ from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, Transfer
+from djinn_jupyter.wire.pooling import Pooled
 from djinn_jupyter.wire.readings import EffectReading
 from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site, parse_site
@@ -27,19 +30,20 @@ from djinn_jupyter.wire.sites import Site, parse_site
 ROWS = 10
 ROW_PIXELS = 22
 STRIP_PIXELS = 160
+MOVED_ON: Final = "The activation is not drawn: the session has moved on, or was edited since."
 
 
 def stop_view(
     stop: Paused,
     *,
-    value: NDArray[np.generic] | None = None,
+    pooled: Pooled | None = None,
     lens: Sequence[LensRow] = (),
     effect: EffectReading | None = None,
     restored: Transfer | None = None,
 ) -> View:
-    """Return the card of a stop. `value` has positions first; it may hold only the last positions of the pass.
-    `restored` is the transfer that the session waited for before it could move."""
-    plain, html = _plain(stop, lens, effect, restored), _html(stop, value, lens, effect, restored)
+    """Return the card of a stop. `pooled` is its value, for the pictures; one of another stop is not drawn. `restored`
+    is the transfer that the session waited for before it could move."""
+    plain, html = _plain(stop, lens, effect, restored), _html(stop, pooled, lens, effect, restored)
 
     def since(words: str) -> View:
         beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
@@ -120,18 +124,20 @@ def positions_shown(stop: Paused) -> list[int]:
 
 def _html(
     stop: Paused,
-    value: NDArray[np.generic] | None,
+    pooled: Pooled | None,
     lens: Sequence[LensRow],
     effect: EffectReading | None,
     restored: Transfer | None,
 ) -> Html:
     new = range(stop.prompt_tokens, len(stop.texts))
+    drawn = pooled if pooled is not None and pooled.stop == stop.stop else None
     return card(
         part(layer_strip(site_of(stop.site), stop.layer, stop.layers)),
         part(token_strip(stop.texts, stop.tokens, here=stop.positions, new=new), name=_reading(stop)),
         *influence_parts(stop.influences, stop.edits),
-        _overview(stop, value) if value is not None and len(stop.positions) > ROWS else None,
-        _positions(stop, value, lens),
+        part(MOVED_ON) if drawn is not pooled else None,
+        _overview(stop, drawn) if drawn is not None and len(stop.positions) > ROWS else None,
+        _positions(stop, drawn, lens),
         effect_part(effect, edited=bool(stop.edits)) if effect is not None else None,
         title=joined(["Paused at ", mono(stop.site)]),
         beside=_beside(stop, restored),
@@ -161,39 +167,44 @@ def picture_of(site: Site, values: NDArray[np.generic], rows: int = 128) -> Pict
     return shares(values, rows) if site.point == "pattern" else signed(values, rows)
 
 
-def legend(picture: Picture, features: int, noun: str = "dimension") -> Html:
-    """Return the legend: the range of the colours, and the number of values pooled in one pixel."""
+def legend(picture: Picture, features: int, noun: str = "dimension", *, read: str | None = None) -> Html:
+    """Return the legend: the range of the colours, and how many numbers are pooled in one pixel."""
     ends = ("0", "1") if picture.scale == "share" else (figure(-picture.limit, 2), figure(picture.limit, 2))
-    block = picture.columns_per_cell
-    pooled = f"; a pixel is the largest of {block}" if block > 1 else ""
-    rows = f", {picture.rows_per_cell} positions a row" if picture.rows_per_cell > 1 else ""
+    blocks = [(picture.columns_per_cell, noun), (picture.rows_per_cell, "position")]
+    block = " by ".join(plural(count, of) for count, of in blocks if count > 1)
     ramp = span(f"dj-ramp dj-{picture.scale}", "")
-    said = span("", f"{plural(features, noun)}{pooled}{rows}")
-    return div("dj-legend", span("", ends[0]), " ", ramp, span("", ends[1]), " \u00b7 ", said)
+    said = span("", plural(features, noun) + (f"; a pixel is the largest of {block}" if block else ""))
+    line = div("dj-legend", span("", ends[0]), " ", ramp, span("", ends[1]), " \u00b7 ", said)
+    return line if read is None else joined([line, div("dj-legend", read)])
 
 
 def features_of(values: NDArray[np.generic]) -> int:
-    return int(np.prod(values.shape[1:])) if values.ndim > 1 else 1
+    return features_in(values.shape)
 
 
-def _overview(stop: Paused, value: NDArray[np.generic]) -> Html:
+def features_in(shape: Sequence[int]) -> int:
+    return math.prod(shape[1:])
+
+
+def _overview(stop: Paused, pooled: Pooled) -> Html:
     """Draw the whole pass as one picture, for more positions than the table below has rows."""
-    picture = picture_of(site_of(stop.site), value)
-    covered = stop.positions[-len(value) :]
+    picture = whole_picture(pooled, site_of(stop.site))
+    across = features_in(pooled.shape)
     height = min(256, max(64, 3 * picture.cells.shape[0]))
-    alt = (
-        f"activation at {stop.site}: positions {spans(covered)} down, {plural(features_of(value), 'dimension')} across"
+    alt = f"activation at {stop.site}: positions {spans(pooled.positions)} down, {plural(across, 'dimension')} across"
+    return part(
+        image(picture, width=640, height=height, alt=alt, shrinks=True),
+        legend(picture, across, read=read_from(pooled) if is_pooled(pooled) else None),
+        name=f"activation, {at_positions(pooled.positions)} downwards",
     )
-    return part(image(picture, width=640, height=height, alt=alt, shrinks=True), legend(picture, features_of(value)),
-                name=f"activation, {at_positions(covered)} downwards")  # fmt: skip
 
 
-def _positions(stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[LensRow]) -> Html:
+def _positions(stop: Paused, pooled: Pooled | None, lens: Sequence[LensRow]) -> Html:
     shown = positions_shown(stop)
     norms = dict(zip(stop.positions, stop.norms, strict=True))
     most = max((rounded(norms[p]) for p in shown), default=0.0) or 1.0
     looks = {row.position: row for row in lens}
-    strip, below = _strip(stop, value, shown)
+    strip, below = _strip(stop, pooled, shown)
     head: list[object] = ["position", "token", "norm", ""]
     depth = max((len(row.top) for row in lens), default=0)
     head += [element("th", "logit lens", scope="col", colspan=depth)] if depth else []
@@ -212,16 +223,12 @@ def _positions(stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[L
     return part(table(head, rows, numeric=(0, 2), class_="dj-rows dj-beside" if strip else "dj-rows"), below, name=name)
 
 
-def _strip(stop: Paused, value: NDArray[np.generic] | None, shown: list[int]) -> tuple[Html | None, Html | None]:
+def _strip(stop: Paused, pooled: Pooled | None, shown: list[int]) -> tuple[Html | None, Html | None]:
     """Return one picture beside all rows, each row of pixels as high as a table row, and its legend."""
-    if value is None or not len(value):
+    if pooled is None:
         return None, None
-    first = len(stop.positions) - len(value)
-    picked = [stop.positions.index(p) - first for p in shown]
-    if min(picked) < 0:
-        return None, None
-    values = np.asarray(value)[picked]
-    picture = picture_of(site_of(stop.site), values)
-    alt = f"activation at {stop.site}, one row a position, {plural(features_of(values), 'dimension')} across"
+    picture = picture_alone(pooled, site_of(stop.site))
+    across = features_in(pooled.shape)
+    alt = f"activation at {stop.site}, one row a position, {plural(across, 'dimension')} across"
     made = image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
-    return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, features_of(values))
+    return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, across)

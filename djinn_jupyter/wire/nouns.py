@@ -27,6 +27,9 @@ PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork", "quota"
 FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
 Residency = Literal["resident", "storing", "host", "loading", "disk"]
 Exactness = Literal["exact", "recomputed", "fast"]
+ValueExactness = Literal[
+    "exact", "recomputed", "fast", "re-run from the committed cache", "run ahead", "recomputed from q and k"
+]
 Mode = Literal["fast", "exact"]  # of a sweep, a collection or a run: some share passes, or each is alone
 AttentionName = Literal["eager", "sdpa"]
 Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "gone"]
@@ -366,9 +369,7 @@ class Snapshot(Noun, frozen=True):
     positions: tuple[int, ...]
     dtype: str
     stop: StopIdentity
-    exactness: Literal[
-        "exact", "recomputed", "fast", "re-run from the committed cache", "run ahead", "recomputed from q and k"
-    ]
+    exactness: ValueExactness
 
 
 class LensRow(Noun, frozen=True):

@@ -1,4 +1,4 @@
-"""Values of a stopped pass: the reply for one site, and the request for many at once with its reply."""
+"""Values of a stopped pass: those of one site, read as they are or through the lens, and those of many at once."""
 
 from __future__ import annotations
 
@@ -7,16 +7,43 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.limits import Spelling
-from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
+from djinn_jupyter.wire.limits import Chosen, Positions, Spelling
+from djinn_jupyter.wire.nouns import LensRow, Snapshot, StopIdentity
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_SITES: Final = 65536
 
 
+class Inspect(SessionRequest, frozen=True, tag="Inspect"):
+    """A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    ahead: bool = False
+
+
 class Inspected(ReplyBase, frozen=True, tag="Inspected"):
     snapshot: Snapshot
+
+
+class Lens(SessionRequest, frozen=True, tag="Lens"):
+    """Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+    are read besides the `top` most probable."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    top: Annotated[int, Meta(ge=1, le=1000)] = 5
+    tokens: Chosen = ()
+
+
+class LensRead(ReplyBase, frozen=True, tag="LensRead"):
+    """`notes` are sentences on tokens that may have been meant otherwise."""
+
+    stop: StopIdentity
+    site: str
+    rows: tuple[LensRow, ...]
+    notes: tuple[str, ...] = ()
 
 
 class ReadPass(SessionRequest, frozen=True, tag="ReadPass"):

@@ -18,6 +18,7 @@ from djinn_jupyter.wire import (
     passes,
     people,
     pieces,
+    pooling,
     scoring,
     swapping,
     sweeps,
@@ -32,7 +33,6 @@ from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     EngineStatistics,
     FinishReason,
-    LensRow,
     ModuleDescription,
     PauseReason,
     RuleDescription,
@@ -63,6 +63,8 @@ ModuleAdded = added_modules.ModuleAdded
 MetricsRead = sweeps.MetricsRead
 PassRead = passes.PassRead
 Inspected = passes.Inspected
+LensRead = passes.LensRead
+PooledRead = pooling.PooledRead
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
 GraphMade = graphs.GraphMade
@@ -226,15 +228,6 @@ class Steered(ReplyBase, frozen=True, tag="Steered"):
     existed: bool
 
 
-class LensRead(ReplyBase, frozen=True, tag="LensRead"):
-    """`notes` are sentences on tokens that may have been meant otherwise."""
-
-    stop: StopIdentity
-    site: str
-    rows: tuple[LensRow, ...]
-    notes: tuple[str, ...] = ()
-
-
 class Evaluated(ReplyBase, frozen=True, tag="Evaluated"):
     """`value` of the expression at the absolute `position`."""
 
@@ -293,6 +286,7 @@ Reply = (
     | Effect
     | Steered
     | Inspected
+    | PooledRead
     | PassRead
     | LensRead
     | Attributed

@@ -27,7 +27,7 @@
     Steer / Unsteer             Steered / Cleared
     EnableRule / EnableEdit     Steered / Paused
     Inspect / ReadPass          Inspected / PassRead
-    Lens                        LensRead
+    ReadPooled / Lens           PooledRead / LensRead
     Attribute                   Attributed
     AttributeEdges / MakeGraph  EdgesAttributed / GraphMade
     RunCircuits                 CircuitsRun
@@ -79,6 +79,7 @@ from djinn_jupyter.wire import (
     passes,
     people,
     pieces,
+    pooling,
     scoring,
     sharing,
     swapping,
@@ -87,10 +88,8 @@ from djinn_jupyter.wire import (
     weights,
 )
 from djinn_jupyter.wire.limits import (
-    Chosen,
     Count,
     OneOrTwo,
-    Positions,
     Spelling,
     Text,
     Tokens,
@@ -133,7 +132,10 @@ Fork = opening.Fork
 ReadPeople = people.ReadPeople
 ReadPiece = pieces.ReadPiece
 DropPieces = pieces.DropPieces
+Inspect = passes.Inspect
+Lens = passes.Lens
 ReadPass = passes.ReadPass
+ReadPooled = pooling.ReadPooled
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
@@ -250,24 +252,6 @@ class ClearBreakpoints(SessionRequest, frozen=True, tag="ClearBreakpoints"):
     sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
 
 
-class Inspect(SessionRequest, frozen=True, tag="Inspect"):
-    """A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one."""
-
-    site: Spelling | None = None
-    positions: Positions | None = None
-    ahead: bool = False
-
-
-class Lens(SessionRequest, frozen=True, tag="Lens"):
-    """Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
-    are read besides the `top` most probable."""
-
-    site: Spelling | None = None
-    positions: Positions | None = None
-    top: Annotated[int, Meta(ge=1, le=1000)] = 5
-    tokens: Chosen = ()
-
-
 class Attribute(SessionRequest, frozen=True, tag="Attribute"):
     """Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
     token, by text or number, or of two to their difference. `heads` parts attention into its heads, `neurons` each MLP
@@ -361,6 +345,7 @@ Request = (
     | Unsteer
     | EnableRule
     | Inspect
+    | ReadPooled
     | ReadPass
     | Lens
     | Attribute

@@ -6,6 +6,7 @@ import { Activation } from '../src/panels/activation';
 import { SessionDescription, WireRequest } from '../src/wire';
 import { engine, refuse, session } from './double';
 import { Drawn, drawn, settled } from './drawn';
+import { pooledOf } from './pooled';
 
 const STOPPED: Partial<SessionDescription> = {
   state: 'paused',
@@ -32,21 +33,14 @@ const PAUSED = {
     ]
   }
 };
-const bytes = new Uint8Array(new Float32Array([1, -1, 2, 0]).buffer);
-const base64 = btoa(String.fromCharCode(...bytes));
-const SNAPSHOT = {
-  stop: HERE,
-  positions: [0, 1],
-  exactness: 'exact',
-  value: { dtype: 'float32', shape: [2, 2], base64 }
-};
+const POOLED = pooledOf([2, 4], [1, -1, 2, 0, 0, 0, 0, 1], { shape: [2, 8], stop: HERE });
 
 function answer(request: WireRequest): unknown {
   switch (request.request) {
     case 'ReadStop':
       return PAUSED;
-    case 'Inspect':
-      return { snapshot: SNAPSHOT };
+    case 'ReadPooled':
+      return { pooled: POOLED };
     case 'Lens': {
       const text = request.positions?.[0] === 0 ? ' first' : ' last';
       return { stop: HERE, rows: [{ top: [{ token: 5, text, probability: 0.25, logit: 1 }] }] };
@@ -64,7 +58,7 @@ async function stopped(more: Partial<SessionDescription> = {}): Promise<Drawn> {
 
 test('it shows the stop: place, edits, norms, heatmap, and what the lens reads at the last position', async () => {
   const { channel } = await stopped();
-  expect(channel.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
+  expect(channel.verbs).toEqual(['ReadStop', 'ReadPooled', 'Lens']);
   expect(screen.getByText('resid_post.1')).toBeTruthy();
   expect(screen.getByText('scale 0.9')).toBeTruthy();
   expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 8/);
@@ -79,7 +73,7 @@ test('where there is no residual stream the lens is not asked for', async () => 
     request.request === 'ReadStop' ? { ...PAUSED, axes: 'T H D' } : answer(request)
   );
   await has(session('a', STOPPED));
-  expect(channel.verbs).toEqual(['ReadStop', 'Inspect']);
+  expect(channel.verbs).toEqual(['ReadStop', 'ReadPooled']);
   expect(
     screen.getByText('The logit lens reads the residual stream; resid_post.1 is none.')
   ).toBeTruthy();
@@ -88,7 +82,7 @@ test('where there is no residual stream the lens is not asked for', async () => 
 test('another position is read by the lens when it is chosen, and nothing else is read again', async () => {
   const { channel } = await stopped();
   await settled(() => fireEvent.click(screen.getByLabelText('Read the lens at position 0')));
-  expect(channel.verbs).toEqual(['ReadStop', 'Inspect', 'Lens', 'Lens']);
+  expect(channel.verbs).toEqual(['ReadStop', 'ReadPooled', 'Lens', 'Lens']);
   expect(screen.getByText('\u00b7first')).toBeTruthy();
 });
 
@@ -102,7 +96,7 @@ test('a session that has left the device is not brought back by being looked at'
 test('what was read stays when the session leaves the device afterwards', async () => {
   const { channel, has } = await stopped();
   await has(session('a', { ...STOPPED, residency: 'disk' }));
-  expect(channel.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
+  expect(channel.verbs).toEqual(['ReadStop', 'ReadPooled', 'Lens']);
   expect(screen.getByText('\u00b7last')).toBeTruthy();
 });
 
@@ -112,13 +106,13 @@ test('it is read again when it was edited, and not when it was looked at or its 
   await has({ ...same, kernel: { id: 'k', state: 'busy' }, idle_since: 61 });
   expect(channel.verbs).toHaveLength(3);
   await has(session('a', { ...STOPPED, stop: { session: 'a', number: 1, edition: 2 } }));
-  expect(channel.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
+  expect(channel.verbs.slice(3)).toEqual(['ReadStop', 'ReadPooled']);
 });
 
 test('another prompt that meets the same breakpoint is read, though nothing else of it is other', async () => {
   const { channel, has } = await stopped();
   await has(session('a', { ...STOPPED, stop: ELSEWHERE }));
-  expect(channel.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
+  expect(channel.verbs.slice(3)).toEqual(['ReadStop', 'ReadPooled']);
 });
 
 test('until another stop is read, what is shown of the one before says that it is past', async () => {
@@ -148,7 +142,7 @@ test('while the line is down what was not read says when it will be', async () =
 
 test('what was read of two stops is not shown as one', async () => {
   const panel = drawn(Activation, request =>
-    request.request === 'Inspect' ? { snapshot: { ...SNAPSHOT, stop: ELSEWHERE } } : answer(request)
+    request.request === 'ReadPooled' ? { pooled: { ...POOLED, stop: ELSEWHERE } } : answer(request)
   );
   await panel.has(session('a', STOPPED));
   expect(screen.queryByText('resid_post.1')).toBeNull();
@@ -204,26 +198,76 @@ test('each edit of the stop is turned off and on, as long as the stop is the pre
   expect(boxes().every(({ disabled }) => disabled)).toBe(true);
 });
 
-test('a site with heads shows their mean until one of them is chosen', async () => {
-  const heads = {
-    ...SNAPSHOT,
-    site: 'z.1',
-    axes: 'T H D',
-    value: { dtype: 'float32', shape: [1, 2, 2], base64 }
-  };
-  const { has } = drawn(Activation, request =>
-    request.request === 'ReadStop'
-      ? { ...PAUSED, site: 'z.1', axes: 'T H D', shape: [1, 2, 2] }
-      : request.request === 'Inspect'
-        ? { snapshot: heads }
-        : answer(request)
-  );
+const HEADS = { axes: 'T H D', shape: [1, 2, 2] };
+
+/** Answer as of a site of two heads: their mean, and each head. */
+function ofHeads(request: WireRequest): unknown {
+  if (request.request === 'ReadStop') {
+    return { ...PAUSED, ...HEADS, site: 'z.1' };
+  }
+  if (request.request !== 'ReadPooled') {
+    return answer(request);
+  }
+  const site = request.site ?? 'z.1';
+  const shape = site === 'z.1' ? HEADS.shape : [1, 1, 2];
+  const more = { ...HEADS, site, shape, mean_of_heads: true };
+  return { pooled: pooledOf([1, 2], [1, 2], more) };
+}
+
+const label = (): string | null => screen.getByRole('img').getAttribute('aria-label');
+
+test('a site with heads shows their mean until one of them is chosen, which is read alone', async () => {
+  const { channel, has } = drawn(Activation, ofHeads);
   await has(session('a', { ...STOPPED, stopped_at: 'z.1' }));
   const select = screen.getByLabelText('Heads');
   expect(select.textContent).toBe('mean of 2 headshead 0head 1');
-  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/z\.1 \(mean of 2 heads\)/);
-  fireEvent.change(select, { target: { value: '1' } });
-  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/z\.1 \(head 1\)/);
+  expect(label()).toMatch(/z\.1 \(mean of 2 heads\): 1 positions by 2\./);
+  await settled(() => fireEvent.change(select, { target: { value: '1' } }));
+  expect(label()).toMatch(/z\.1 \(head 1\)/);
+  const asked = channel.asked.flatMap(({ request }) =>
+    request.request === 'ReadPooled' ? [[request.site, request.mean_of_heads]] : []
+  );
+  expect(asked).toEqual([
+    [null, true],
+    ['z.1[1]', true]
+  ]);
+});
+
+test('a head that is read of another stop is not shown as of this one, and a past stop has no other heads', async () => {
+  const { channel, has } = drawn(Activation, ofHeads);
+  await has(session('a', { ...STOPPED, stopped_at: 'z.1' }));
+  channel.answer = () => ({ pooled: pooledOf([1, 2], [1, 2], { ...HEADS, stop: ELSEWHERE }) });
+  const select = screen.getByLabelText('Heads');
+  await settled(() => fireEvent.change(select, { target: { value: '1' } }));
+  expect(label()).toMatch(/mean of 2 heads/);
+  await has(session('a', { state: 'running', stop: null }));
+  expect(screen.getByLabelText('Heads')).toHaveProperty('disabled', true);
+});
+
+test('a head that cannot be read is said, and the mean stays', async () => {
+  const { channel, has } = drawn(Activation, ofHeads);
+  await has(session('a', { ...STOPPED, stopped_at: 'z.1' }));
+  channel.answer = () => refuse('The engine has ended.');
+  await settled(() => fireEvent.change(screen.getByLabelText('Heads'), { target: { value: '0' } }));
+  expect(screen.getByText('The engine has ended.')).toBeTruthy();
+  expect(label()).toMatch(/mean of 2 heads/);
+});
+
+test('a pooled picture says what a pixel is made of', async () => {
+  const wide = {
+    rows_per_cell: 8,
+    columns_per_cell: 32,
+    dtype: 'float32',
+    not_finite: 3,
+    cells: { ...POOLED.cells, dtype: 'bfloat16' as const }
+  };
+  const { has } = drawn(Activation, request =>
+    request.request === 'ReadPooled' ? { pooled: { ...POOLED, ...wide } } : answer(request)
+  );
+  await has(session('a', STOPPED));
+  expect(document.querySelector('figcaption')?.textContent).toMatch(
+    /8 positions a row \u00b7 32 values a column \u00b7 the largest of them drawn \u00b7 float32 rounded to bfloat16 \u00b7 3 not finite/
+  );
 });
 
 test('edits are undone by a button, as long as the stop is the present one', async () => {

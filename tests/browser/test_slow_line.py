@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from djinn_jupyter.client.engines.afar import read_address
 from tests.browser.lab_page import DARK, LabPage
 from tests.browser.lab_server import LabServer
-from tests.browser.sidebar import no_complaints
+from tests.browser.sidebar import Sidebar, no_complaints
 from tests.browser.test_lost_line import afar
 from tests.browser.test_sidebar import write
 from tests.process.rough_line import RoughLine
@@ -45,6 +45,17 @@ def test_a_cell_shows_what_arrives_and_what_leaves_and_its_card_that_the_line_is
         for source in (load, STOP):
             lab_page.run_cell(source)
         page.screenshot(path=artifacts / "slow-line-stop.png")
+        made = outputs.get_by_text(
+            re.compile(r"^read from float32 \[910, 128\] between .+; pixels rounded to bfloat16$")
+        )
+        made.scroll_into_view_if_needed()
+        page.screenshot(path=artifacts / "slow-line-picture.png")
+        sidebar = Sidebar.show(page)
+        caption = sidebar.whole.locator(".djinn-Thumbnail figcaption")
+        expect(caption).to_contain_text("10 positions a row \u00b7 the largest of them drawn")
+        caption.scroll_into_view_if_needed()
+        assert sidebar.defects() == []
+        page.screenshot(path=artifacts / "slow-line-sidebar.png")
         down = outputs.get_by_text(re.compile("the line to the engine is down since"))
         line.cut()
         expect(down.first).to_be_visible()

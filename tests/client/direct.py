@@ -66,8 +66,6 @@ class DirectChannel:
         self._send(sent, lambda reply: self._answer(future, reply))
         return future
 
-    bytes_per_second: float | None = None
-
     def show_receiving(self, show: Show) -> None: ...
 
     def take_back(self, reply: Future[Reply]) -> bool:

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import numpy as np
 
 import djinn_jupyter
 from djinn_jupyter.client.arrays import from_numpy
@@ -35,6 +34,7 @@ from tests.magics.attributed import Attributing
 from tests.magics.collected import Collecting
 from tests.magics.edged import Edged
 from tests.magics.headed import Headed
+from tests.magics.looked import Looked
 from tests.magics.moved import Moved
 from tests.magics.owned import Owned
 from tests.magics.swept import Sweeping
@@ -44,7 +44,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Adapted, Edged, Moved):
+class EngineDouble(Looked, Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Adapted, Edged, Moved):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:
@@ -310,34 +310,6 @@ class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting, Headed, A
         )
 
     # ------------------------------------------------------------------------------------- looking and changing
-
-    def _inspect(self, request: requests.Inspect) -> replies.Reply:
-        stop = self._present(request.session)
-        site = stop.site if request.site is None else self._site(request.site)
-        positions = tuple(stop.positions[p] if p < 0 else p for p in request.positions or stop.positions)
-        count = len(positions)
-        if parse_site(site).point == "pattern":
-            weights = np.tril(np.ones((count, len(stop.positions)), dtype=np.float32))
-            value = np.repeat((weights / weights.sum(-1, keepdims=True))[:, None], samples.HEADS, axis=1)
-        else:
-            value = samples.values(count, samples.WIDTH)
-        snapshot = nouns.Snapshot(
-            stop=stop.stop,
-            site=site,
-            value=from_numpy(value),
-            axes="T H K" if value.ndim == 3 else "T D",
-            positions=positions,
-            dtype="float32",
-            exactness="exact",
-        )
-        return replies.Inspected(snapshot=snapshot)
-
-    def _lens(self, request: requests.Lens) -> replies.Reply:
-        stop = self._present(request.session)
-        positions = request.positions or stop.positions
-        positions = [stop.positions[p] if p < 0 else p for p in positions]
-        rows = samples.lens_rows(tuple(positions), stop.texts, request.top, request.tokens)
-        return replies.LensRead(stop=stop.stop, site=request.site or stop.site, rows=rows)
 
     def _applyedit(self, request: requests.ApplyEdit) -> replies.Reply:
         stop = self._present(request.session)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from djinn_jupyter.client import pooling
+from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.magics.showing import pooled_for_card
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
+from tests.widgets import samples
 
 
 def test_hover_adds_a_plotly_figure(stopped: Notebook) -> None:
@@ -54,3 +59,22 @@ def test_after_a_rename_the_former_session_is_pointed_out(
     assert "%djinn_use old" in said
     assert "other" not in said
     assert bare.cell("%djinn_use old") == "old is in use\n"
+
+
+def test_a_card_is_drawn_of_what_the_engine_pools(bare: Notebook) -> None:
+    bare.cell("%djinn_load demo\n%djinn_break resid_post.4\n%djinn_run The capital of France is")
+    assert last(bare, requests.ReadPooled).alone is None
+    assert "<img" in bare.html()
+    assert not any(isinstance(request, requests.Inspect) for request in bare.engine.channel.requests)
+
+
+@pytest.mark.parametrize(("matched", "first"), [(None, 290), (3, 3)])
+def test_the_rows_of_a_long_pass_are_read_besides_the_whole(
+    matched: int | None, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(pooling, "read_pooled", lambda session, *, alone: asked.append(alone))
+    point = samples.described_breakpoint(when="norm > 15")
+    reply = samples.paused(texts=tuple("a" * 300), matched=matched, breakpoint=point)
+    pooled_for_card(Paused(SimpleNamespace(), reply, 0))  # type: ignore[arg-type]
+    assert asked == [[first, *range(291, 300)]]

@@ -1,4 +1,4 @@
-"""Over a slow line: a bar while a large reply arrives, and a card that fetches no more than it can wait for."""
+"""Over a slow line: a bar while a large reply arrives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.magics import redrawn
 from djinn_jupyter.magics.receiving import ReceivingBar
-from djinn_jupyter.magics.showing import value_for_card
 from djinn_jupyter.widgets.receiving import receiving_view
 
 
@@ -57,15 +56,3 @@ def test_where_outputs_are_static_nothing_is_shown() -> None:
     ReceivingBar(screen)(at(2), over=False)  # type: ignore[arg-type]
     ReceivingBar(screen)(at(8), over=True)  # type: ignore[arg-type]
     assert screen.shown == []
-
-
-@pytest.mark.parametrize(("rate", "rows"), [(None, 1000), (1e9, 1000), (160_000.0, 100), (10.0, 10)])
-def test_a_card_fetches_what_the_line_carries_in_a_second(rate: float | None, rows: int) -> None:
-    asked: list[Any] = []
-    session = SimpleNamespace(
-        channel=SimpleNamespace(bytes_per_second=rate),
-        inspect=lambda positions: asked.append(positions) or SimpleNamespace(value=None),
-    )
-    stop = SimpleNamespace(session=session, shape=(1000, 400), positions=tuple(range(1000)))
-    value_for_card(stop)  # type: ignore[arg-type]
-    assert (asked[0] or stop.positions) == stop.positions[-rows:]

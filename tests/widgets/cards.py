@@ -7,6 +7,7 @@ import numpy as np
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 from tests.widgets import circuits, edged, samples, trees
+from tests.widgets.pooled import pooled
 
 LONG = tuple(f" w{i}" for i in range(60))
 LATER = (*samples.PROMPT, " Paris", ".")
@@ -49,6 +50,7 @@ def line(name: str, *, seed: int | None = None) -> views.DiffSide:
 
 def all_cards() -> dict[str, View]:
     wide = samples.values(5, samples.WIDTH)
+    drawn = pooled(wide)
     rows = samples.lens_rows(tuple(range(5)))
     edited_stop = samples.paused("z.3[1]", layer=3, edits=("scale by 0.9 at position 4",), history_length=3)
     long_stop = samples.paused(
@@ -67,15 +69,17 @@ def all_cards() -> dict[str, View]:
         "circuit": views.circuit_view(circuits.circuit()),
         "circuits": views.curve_view(circuits.curve()),
         "tree": views.tree_view(trees.branches(), present="zeroed"),
-        "stop": views.stop_view(samples.paused(), value=wide, lens=rows),
-        "stop, edited": views.stop_view(edited_stop, value=wide, effect=samples.effect()),
+        "stop": views.stop_view(samples.paused(), pooled=drawn, lens=rows),
+        "stop, edited": views.stop_view(edited_stop, pooled=drawn, effect=samples.effect()),
         "stop, long": views.stop_view(
             long_stop,
-            value=samples.values(60, samples.WIDTH),
+            pooled=pooled(samples.values(60, samples.WIDTH), alone=(3, *range(51, 60))),
             lens=samples.lens_rows(tuple(range(50, 60)), LONG),
             effect=samples.effect(),
         ),
-        "stop, one position": views.stop_view(step_stop, value=wide[:1], lens=samples.lens_rows((6,), LATER)),
+        "stop, one position": views.stop_view(
+            step_stop, pooled=pooled(wide[:1], (6,)), lens=samples.lens_rows((6,), LATER)
+        ),
         "stop, nothing fetched": views.stop_view(samples.paused()),
         "result": views.result_view(samples.finished(rules=(samples.rule(),), ignored_defaults=("temperature=0.6",))),
         "dose-response": views.dose_response_view(
@@ -95,7 +99,7 @@ def all_cards() -> dict[str, View]:
             samples.effect(chosen=(samples.shift(106, " <b>"), samples.shift(101, " Lyon"))),
         ),
         "edit of nothing": views.edit_view(samples.edited(entries_changed=0, relative_size=None), samples.paused()),
-        "stop under a rule": views.stop_view(samples.paused(influences=samples.influences()), value=wide, lens=rows),
+        "stop under a rule": views.stop_view(samples.paused(influences=samples.influences()), pooled=drawn, lens=rows),
         "lens": views.lens_view("resid_post.4", rows),
         "lens by layer": views.lens_grid_view(
             {f"resid_post.{i}": samples.lens_rows(tuple(range(5)), count=1) for i in range(5)}

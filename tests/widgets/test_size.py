@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 from tests.widgets import cards, samples
+from tests.widgets.pooled import pooled
 
 POSITIONS, WIDTH, HEADS, LAYERS = 512, 4096, 32, 48
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -41,7 +42,11 @@ def large() -> list[View]:
         new_text="",
     )
     return [
-        views.stop_view(stop, value=wide, lens=samples.lens_rows(tuple(stop.positions[-10:]), TEXTS)),
+        views.stop_view(
+            stop,
+            pooled=pooled(wide, alone=tuple(stop.positions[-10:])),
+            lens=samples.lens_rows(tuple(stop.positions[-10:]), TEXTS),
+        ),
         views.snapshot_view(cards.look("mlp_out.2", wide)),
         views.snapshot_view(cards.look("z.2", wide.reshape(POSITIONS, HEADS, -1), "T H D")),
         views.snapshot_view(cards.look("pattern.2", pattern, "T H K")),

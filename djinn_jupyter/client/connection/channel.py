@@ -48,12 +48,6 @@ class Channel(Protocol):
         """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
         ...
 
-    @property
-    def bytes_per_second(self) -> float | None:
-        """The rate of the line, as large replies have lately arrived on it; None on this machine, and before the
-        first."""
-        ...
-
     def show_receiving(self, show: Show) -> None:
         """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
         ...
@@ -146,10 +140,6 @@ class SocketChannel:
     @property
     def down_since(self) -> float | None:
         return self._connection.down_since
-
-    @property
-    def bytes_per_second(self) -> float | None:
-        return self._connection.arrivals.rate.bytes_per_second
 
     def show_receiving(self, show: Show) -> None:
         for notice in self._on_its_way:

@@ -37,6 +37,7 @@ from djinn_jupyter.wire.requests import (
     ReadMetrics,
     ReadPass,
     ReadPeople,
+    ReadPooled,
     ReadProvenance,
     ReadStatistics,
     ReadStop,
@@ -59,7 +60,8 @@ NOT_KEPT: Final = Failed(
 READING: Final = (
     ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
     | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | PutPiece | ReadPass | ReadProvenance
+    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | PutPiece | ReadPass | ReadPooled
+    | ReadProvenance
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
@@ -12,19 +14,30 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests import interventions
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.making_rules import checked_condition
+from djinn_jupyter.engine.requests.pooling import PartOfPass, pooled_for
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.influences import influences
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
 from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Snapshot
-from djinn_jupyter.wire.replies import Effect, Evaluated, History, Inspected, LensRead, Logits, Paused, WatchRead
+from djinn_jupyter.wire.replies import (
+    Effect,
+    Evaluated,
+    History,
+    Inspected,
+    LensRead,
+    Logits,
+    Paused,
+    PooledRead,
+    WatchRead,
+)
 from djinn_jupyter.wire.sites import Site, parse_site
 from djinn_jupyter.wire.texts import in_quotes, sendable
 
@@ -58,22 +71,38 @@ class InspectionRequests:
 
     @handles(ask.Inspect, changes=False)
     def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
+        part = yield from self._part(request)
+        return Inspected(
+            snapshot=Snapshot(
+                stop=part.stop,
+                site=str(part.site),
+                value=to_array(part.value),
+                axes=part.axes,
+                positions=part.positions,
+                dtype=dtype_name(part.value.dtype),
+                exactness=part.exactness,
+            )
+        )
+
+    @handles(ask.ReadPooled, changes=False)
+    def read_pooled(self, request: ask.ReadPooled, holder: Holder) -> Steps:
+        part = yield from self._part(request)
+        return PooledRead(pooled=pooled_for(request, part))
+
+    def _part(self, request: ask.Inspect | ask.ReadPooled) -> Generator[Blocked | None, None, PartOfPass]:
+        """Return the values that are asked for, of the stopped pass or ahead of it."""
         session, frame, site, tap = self._looked_at(request)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, request.ahead)
         value = tap.read(seen.raw)
         available = frame.positions[len(frame.positions) - value.shape[0] :]
         rows = edits.rows_of(request.positions, available)
-        part = edits.take(value, rows, site.selector)
-        return Inspected(
-            snapshot=Snapshot(
-                stop=reports.standing(session),
-                site=str(site),
-                value=to_array(part),
-                axes=tap.axes,
-                positions=tuple(available if rows is None else (available[row] for row in rows)),
-                dtype=dtype_name(value.dtype),
-                exactness=session.exactness if seen.exactness == "exact" else seen.exactness,
-            )
+        return PartOfPass(
+            stop=reports.standing(session),
+            site=site,
+            axes=tap.axes,
+            value=edits.take(value, rows, site.selector),
+            positions=tuple(available if rows is None else (available[row] for row in rows)),
+            exactness=session.exactness if seen.exactness == "exact" else seen.exactness,
         )
 
     @handles(ask.Lens, changes=False)
@@ -124,7 +153,9 @@ class InspectionRequests:
         position = site_value.row_positions()[rows[0]]
         return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
-    def _looked_at(self, request: ask.Inspect | ask.Lens | ask.Evaluate) -> tuple[Session, Frame, Site, Tap]:
+    def _looked_at(
+        self, request: ask.Inspect | ask.ReadPooled | ask.Lens | ask.Evaluate
+    ) -> tuple[Session, Frame, Site, Tap]:
         """Return the session, the frame that it is stopped in, the site that is asked for, and its tap."""
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)

@@ -19,6 +19,7 @@ READING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
         ask.Detach,
         ask.Fork,
         ask.Inspect,
+        ask.ReadPooled,
         ask.Lens,
         ask.Attribute,
         ask.Evaluate,

@@ -2,27 +2,24 @@
 
 import * as React from 'react';
 
-import { pool, toFloats } from '../models/arrays';
-import { headsOf, ofHead } from '../models/heads';
 import { reasonOf } from '../service/channel';
 import { Place, find, isDown } from '../models/live';
 import { same } from '../models/choice';
 import { IDjinn } from '../tokens';
 import { spellNumber, spellShare, spellToken } from '../models/spell';
-import { LensRow, LiveEngine, LiveSession, Paused, Snapshot, StopIdentity } from '../wire';
+import { LensRow, LiveEngine, LiveSession, Paused, Pooled } from '../wire';
 import { Edits } from './edits';
 import { Empty, Meter, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
-import { Thumbnail } from './thumbnail';
+import { Picture, readPooled, spellStop } from './picture';
 
-/** So many positions from the end are listed and drawn. */
+/** So many positions from the end are listed. */
 const POSITIONS = 128;
 
 interface Stop {
   readonly place: Place;
   readonly paused: Paused;
-  readonly snapshot: Snapshot;
-  readonly values: Float32Array;
+  readonly pooled: Pooled;
 }
 
 type Read<T> = { readonly value: T } | { readonly refused: string };
@@ -96,10 +93,6 @@ export function standing(session: LiveSession | null): string | null {
   return stop === null ? null : spellStop(stop);
 }
 
-function spellStop({ session, number, edition }: StopIdentity): string {
-  return `${session} ${number} ${edition}`;
-}
-
 /** Read again when the session stands otherwise. What was read stays until then. */
 function useStop(
   service: IDjinn,
@@ -129,15 +122,8 @@ function useStop(
 async function readStop(service: IDjinn, place: Place): Promise<Stop | null> {
   const { engine, session } = place;
   const paused = await service.sendRequest<'ReadStop'>(engine, { request: 'ReadStop', session });
-  const positions = paused.positions.slice(-POSITIONS);
-  const { snapshot } = await service.sendRequest<'Inspect'>(engine, {
-    request: 'Inspect',
-    session,
-    positions
-  });
-  return spellStop(snapshot.stop) === spellStop(paused.stop)
-    ? { place, paused, snapshot, values: toFloats(snapshot.value) }
-    : null;
+  const pooled = await readPooled(service, place, paused);
+  return spellStop(pooled.stop) === spellStop(paused.stop) ? { place, paused, pooled } : null;
 }
 
 interface StopProps extends PanelProps {
@@ -164,7 +150,7 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
       {paused.influences.edits.length > 0 && (
         <Edits paused={paused} place={stop.place} past={past} service={service} trans={trans} />
       )}
-      <Picture stop={stop} trans={trans} />
+      <Picture {...stop} past={past} service={service} trans={trans} />
       <Norms paused={paused} position={position} choose={setChosen} trans={trans} />
       {hasLens(paused, service.model.engine) ? (
         <Lens stop={stop} past={past} position={position} service={service} trans={trans} />
@@ -173,53 +159,6 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
           {trans.__('The logit lens reads the residual stream; %1 is none.', paused.site)}
         </Empty>
       )}
-    </>
-  );
-}
-
-/** The values as a heatmap; where they have heads a head at a time, or their mean. */
-function Picture({ stop, trans }: { stop: Stop; trans: Trans }): React.JSX.Element {
-  const { paused, snapshot, values } = stop;
-  const [wanted, want] = React.useState<number | null>(null);
-  const heads = headsOf(snapshot);
-  const only = heads.length === 1 ? heads[0] : null;
-  const head = wanted !== null && heads.includes(wanted) ? wanted : only;
-  const pooled = React.useMemo(() => {
-    const { value } = snapshot;
-    const index = head === null ? null : heads.indexOf(head);
-    return pool(value, 96, 128, heads.length ? ofHead(values, value.shape, index) : values);
-  }, [stop, head]);
-  const mean = trans._n('mean of %1 head', 'mean of %1 heads', heads.length);
-  const which = heads.length ? ` (${head === null ? mean : trans.__('head %1', head)})` : '';
-  return (
-    <>
-      {heads.length > 1 && (
-        <label className="djinn-Heads">
-          {trans.__('Heads')}
-          <select
-            value={head ?? ''}
-            onChange={({ target }) => want(target.value === '' ? null : Number(target.value))}
-          >
-            <option value="">{mean}</option>
-            {heads.map(one => (
-              <option key={one} value={one}>
-                {trans.__('head %1', one)}
-              </option>
-            ))}
-          </select>
-        </label>
-      )}
-      <Thumbnail
-        pooled={pooled}
-        label={trans.__(
-          'Values at %1: %2 positions by %3. Full colour at %4.',
-          paused.site + which,
-          snapshot.positions.length,
-          paused.shape.slice(heads.length ? 2 : 1).join(' x '),
-          spellNumber(pooled.limit, trans.__('not finite'))
-        )}
-        trans={trans}
-      />
     </>
   );
 }
@@ -234,12 +173,12 @@ function labelOf({ place }: Stop, service: IDjinn): string {
   return find(service.model.live, place)?.label ?? place.session;
 }
 
-function headOf({ paused, snapshot }: Stop, past: boolean, trans: Trans): string {
+function headOf({ paused, pooled }: Stop, past: boolean, trans: Trans): string {
   const parts = [
     ...(past ? [trans.__('where it stood')] : []),
     paused.step === 0 ? trans.__('prompt') : trans.__('step %1', paused.step),
     `[${paused.shape.join(', ')}] ${paused.dtype}`,
-    ...(snapshot.exactness === 'exact' ? [] : [snapshot.exactness])
+    ...(pooled.exactness === 'exact' ? [] : [pooled.exactness])
   ];
   return parts.join(' \u00b7 ');
 }

@@ -2,25 +2,27 @@
 
 import * as React from 'react';
 
-import { Pooled } from '../models/arrays';
+import { Picture } from '../models/picture';
 import { spellNumber } from '../models/spell';
 import { Trans, useTheme } from './react';
 
 interface ThumbnailProps {
-  readonly pooled: Pooled;
+  readonly picture: Picture;
   readonly label: string;
+  /** What a pixel is made of, in a few words each. */
+  readonly made: readonly string[];
   readonly trans: Trans;
 }
 
-export function Thumbnail({ pooled, label, trans }: ThumbnailProps): React.JSX.Element {
+export function Thumbnail({ picture, label, made, trans }: ThumbnailProps): React.JSX.Element {
   const canvas = React.useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
   React.useEffect(() => {
     if (canvas.current) {
-      draw(canvas.current, pooled);
+      draw(canvas.current, picture);
     }
-  }, [pooled, theme]);
-  const height = Math.min(160, Math.max(14, pooled.rows * 12));
+  }, [picture, theme]);
+  const height = Math.min(160, Math.max(14, picture.rows * 12));
   return (
     <figure className="djinn-Thumbnail">
       <canvas
@@ -33,13 +35,16 @@ export function Thumbnail({ pooled, label, trans }: ThumbnailProps): React.JSX.E
       <figcaption className="djinn-soft">
         <span className="djinn-swatch djinn-mod-below" /> {trans.__('below')}{' '}
         <span className="djinn-swatch djinn-mod-above" />{' '}
-        {trans.__('above zero, full at %1', spellNumber(pooled.limit, trans.__('not finite')))}
+        {[
+          trans.__('above zero, full at %1', spellNumber(picture.limit, trans.__('not finite'))),
+          ...made
+        ].join(' \u00b7 ')}
       </figcaption>
     </figure>
   );
 }
 
-function draw(canvas: HTMLCanvasElement, { rows, columns, cells, limit }: Pooled): void {
+function draw(canvas: HTMLCanvasElement, { rows, columns, cells, limit }: Picture): void {
   const context = canvas.getContext('2d', { willReadFrequently: true });
   if (!context || rows === 0 || columns === 0) {
     return;

@@ -43,8 +43,13 @@ import {
 
 import {
   Inspected,
+  LensRead,
   PassRead,
 } from './passes';
+
+import {
+  PooledRead,
+} from './pooling';
 
 import {
   BreakpointSet,
@@ -53,7 +58,6 @@ import {
   Effect,
   Evaluated,
   HistoryRead,
-  LensRead,
   Logits,
   Modules,
   Paused,
@@ -105,6 +109,7 @@ export interface Answers {
   readonly Unsteer: Cleared;
   readonly EnableRule: Steered;
   readonly Inspect: Inspected;
+  readonly ReadPooled: PooledRead;
   readonly Lens: LensRead;
   readonly Attribute: Attributed;
   readonly Watch: Watching;

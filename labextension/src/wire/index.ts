@@ -34,6 +34,7 @@ export * from './heads';
 export * from './scoring';
 export * from './moving';
 export * from './passes';
+export * from './pooling';
 export * from './collecting';
 export * from './replies';
 export * from './reply';

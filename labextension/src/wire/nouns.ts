@@ -43,6 +43,8 @@ export type Residency = 'resident' | 'storing' | 'host' | 'loading' | 'disk';
 
 export type Exactness = 'exact' | 'recomputed' | 'fast';
 
+export type ValueExactness = 'exact' | 'recomputed' | 'fast' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
+
 export type Mode = 'fast' | 'exact';
 
 export type AttentionName = 'eager' | 'sdpa';

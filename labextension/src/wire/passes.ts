@@ -5,13 +5,46 @@ import {
 } from './values';
 
 import {
+  LensRow,
   Snapshot,
   StopIdentity,
 } from './nouns';
 
+/** A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one. */
+export interface Inspect {
+  readonly request: 'Inspect';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly ahead?: boolean;
+}
+
 export interface Inspected {
   readonly reply: 'Inspected';
   readonly snapshot: Snapshot;
+  readonly not_kept: string | null;
+}
+
+/**
+ * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+ * are read besides the `top` most probable.
+ */
+export interface Lens {
+  readonly request: 'Lens';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
+}
+
+/** `notes` are sentences on tokens that may have been meant otherwise. */
+export interface LensRead {
+  readonly reply: 'LensRead';
+  readonly stop: StopIdentity;
+  readonly site: string;
+  readonly rows: readonly LensRow[];
+  readonly notes: readonly string[];
   readonly not_kept: string | null;
 }
 

@@ -12,7 +12,6 @@ import {
 import {
   BreakpointDescription,
   EngineStatistics,
-  LensRow,
   ModuleDescription,
   SessionDescription,
   StopDescription,
@@ -197,16 +196,6 @@ export interface Steered {
   readonly reply: 'Steered';
   readonly rule: RuleDescription;
   readonly existed: boolean;
-  readonly not_kept: string | null;
-}
-
-/** `notes` are sentences on tokens that may have been meant otherwise. */
-export interface LensRead {
-  readonly reply: 'LensRead';
-  readonly stop: StopIdentity;
-  readonly site: string;
-  readonly rows: readonly LensRow[];
-  readonly notes: readonly string[];
   readonly not_kept: string | null;
 }
 

@@ -92,8 +92,13 @@ import {
 
 import {
   Inspected,
+  LensRead,
   PassRead,
 } from './passes';
+
+import {
+  PooledRead,
+} from './pooling';
 
 import {
   Collected,
@@ -108,7 +113,6 @@ import {
   Failed,
   Finished,
   HistoryRead,
-  LensRead,
   Logits,
   Modules,
   Noted,
@@ -152,6 +156,7 @@ export type WireReply =
   | Effect
   | Steered
   | Inspected
+  | PooledRead
   | PassRead
   | LensRead
   | Attributed

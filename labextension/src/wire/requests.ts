@@ -60,8 +60,14 @@ import {
 } from './added_modules';
 
 import {
+  Inspect,
+  Lens,
   ReadPass,
 } from './passes';
+
+import {
+  ReadPooled,
+} from './pooling';
 
 export interface ListModules {
   readonly request: 'ListModules';
@@ -174,28 +180,6 @@ export interface ClearBreakpoints {
   readonly sites?: readonly string[] | null;
 }
 
-/** A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one. */
-export interface Inspect {
-  readonly request: 'Inspect';
-  readonly session: string;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly ahead?: boolean;
-}
-
-/**
- * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
- * are read besides the `top` most probable.
- */
-export interface Lens {
-  readonly request: 'Lens';
-  readonly session: string;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly top?: number;
-  readonly tokens?: readonly (number | string)[];
-}
-
 /**
  * Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
  * token, by text or number, or of two to their difference. `heads` parts attention into its heads, `neurons` each MLP
@@ -285,6 +269,7 @@ export type WireRequest =
   | Unsteer
   | EnableRule
   | Inspect
+  | ReadPooled
   | ReadPass
   | Lens
   | Attribute

@@ -1,0 +1,20 @@
+"""A value as a view draws it, pooled by the engine. Whatever is computed with is read by `inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.pooling import Pooled
+from djinn_jupyter.wire.replies import PooledRead
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.stops import StoppedSession
+
+
+def read_pooled(session: StoppedSession, *, alone: Sequence[int] | None = None) -> Pooled:
+    """Return the stopped value for a card's picture, with a row for each of the positions `alone`."""
+    request = ask.ReadPooled(session=session.name, alone=None if alone is None else tuple(alone))
+    return ask_for(session.channel, request, PooledRead).pooled

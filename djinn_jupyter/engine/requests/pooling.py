@@ -1,0 +1,143 @@
+"""Pools values for a picture, where they are: what leaves the device is as much as a view draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from djinn_jupyter.engine.system.arrays import dtype_name, to_array
+from djinn_jupyter.errors import InvalidEdit, UsageError
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.nouns import StopIdentity, ValueExactness
+from djinn_jupyter.wire.pooling import Pooled, ReadPooled
+from djinn_jupyter.wire.sites import Site
+
+CHUNK: Final = 2**22  # numbers that are pooled at once: pooling makes a few copies of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOfPass:
+    """Values at a site of a stopped pass, [positions, ...], and what they were read from."""
+
+    stop: StopIdentity
+    site: Site
+    axes: str
+    value: Tensor
+    positions: tuple[int, ...]
+    exactness: ValueExactness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledTensor:
+    """`cells` [rows, columns] in the dtype of a view; and of all the values the finite range (None where none is
+    finite) and the count of those that are not finite."""
+
+    cells: Tensor
+    rows_per_cell: int
+    columns_per_cell: int
+    lowest: float | None
+    highest: float | None
+    not_finite: int
+
+
+def pooled_for(request: ReadPooled, part: PartOfPass) -> Pooled:
+    """Return a part of a pass as it is asked for. UsageError for the mean of heads that are not there, InvalidEdit for
+    a position that is not."""
+    value = _mean_of_heads(part) if request.mean_of_heads else part.value
+    whole = pooled(value, request.rows, request.columns)
+    return Pooled(
+        site=str(part.site),
+        cells=to_array(whole.cells),
+        rows_per_cell=whole.rows_per_cell,
+        columns_per_cell=whole.columns_per_cell,
+        alone=_alone(value, part, request),
+        mean_of_heads=request.mean_of_heads,
+        axes=part.axes,
+        shape=tuple(part.value.shape),
+        positions=part.positions,
+        dtype=dtype_name(part.value.dtype),
+        lowest=whole.lowest,
+        highest=whole.highest,
+        not_finite=whole.not_finite,
+        stop=part.stop,
+        exactness=part.exactness,
+    )
+
+
+def _mean_of_heads(part: PartOfPass) -> Tensor:
+    value = part.value
+    if not part.axes.startswith("T H"):
+        raise UsageError(f"{part.site} has no heads ({part.axes}): leave their mean out.")
+    return value.mean(1, dtype=torch.promote_types(value.dtype, torch.float32)).to(value.dtype)
+
+
+def _alone(value: Tensor, part: PartOfPass, request: ReadPooled) -> Array | None:
+    """Return the rows of the positions that are pooled across only."""
+    if request.alone is None:
+        return None
+    row_of = {position: row for row, position in enumerate(part.positions)}
+    absent = [position for position in request.alone if position not in row_of]
+    if absent:
+        raise InvalidEdit(f"Position {absent[0]} is not among those that are read: name one of them, counted from 0.")
+    rows = [row_of[position] for position in request.alone]
+    return to_array(pooled(value[rows], len(rows), request.columns).cells)
+
+
+def pooled(value: Tensor, rows: int, columns: int) -> PooledTensor:
+    """Pool [T, ...], which is not empty, to at most `rows` by `columns` cells, as `wire.pooling` describes them."""
+    flat = value.reshape(len(value), math.prod(value.shape[1:]))
+    down, across = (-(-size // most) for size, most in zip(flat.shape, (rows, columns), strict=True))
+    cells, figures = zip(
+        *((_strongest(part, down, across), _figures(part)) for part in _chunks(flat, down)), strict=True
+    )
+    lows, highs, others = torch.stack(figures).unbind(1)
+    return PooledTensor(
+        cells=torch.cat(cells).to(value.dtype if down == across == 1 else dtype_of_view(value.dtype)),
+        rows_per_cell=down,
+        columns_per_cell=across,
+        lowest=_finite(lows.amin()),
+        highest=_finite(highs.amax()),
+        not_finite=int(others.sum()),
+    )
+
+
+def dtype_of_view(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of pooled cells: the values' own where that has 16 bits, else bfloat16, whose range is that of
+    float32."""
+    return dtype if dtype.itemsize <= torch.bfloat16.itemsize else torch.bfloat16
+
+
+def _chunks(flat: Tensor, down: int) -> Iterator[Tensor]:
+    """Yield whole blocks of rows, at least as precise as float32."""
+    blocks = max(1, CHUNK // (down * flat.shape[1]))
+    dtype = torch.promote_types(flat.dtype, torch.float32)
+    yield from (part.to(dtype) for part in flat.split(down * blocks))
+
+
+def _strongest(part: Tensor, down: int, across: int) -> Tensor:
+    """Return of each block the number of largest magnitude; NaN where it holds no number."""
+    rows, columns = part.shape
+    padded = pad(part, (0, -columns % across, 0, -rows % down), value=math.nan)
+    blocks = padded.unflatten(1, (-1, across)).unflatten(0, (-1, down))
+    absent = blocks.isnan()
+    high = blocks.masked_fill(absent, -math.inf).amax(dim=(1, 3))
+    low = blocks.masked_fill(absent, math.inf).amin(dim=(1, 3))
+    return torch.where(high >= -low, high, low).masked_fill(high < low, math.nan)
+
+
+def _finite(number: Tensor) -> float | None:
+    return None if number.isinf() else float(number)
+
+
+def _figures(part: Tensor) -> Tensor:
+    """Return the lowest and the highest finite number, and the count of others, as one tensor: reading it waits for the
+    device."""
+    finite = part.isfinite()
+    low, high = part.where(finite, math.inf).amin(), part.where(finite, -math.inf).amax()
+    return torch.stack([low, high, (~finite).sum()]).double()

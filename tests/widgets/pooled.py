@@ -1,0 +1,41 @@
+"""Values as an engine pools them for the pictures of a card, by the pooling of the views themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.widgets import pictures
+from djinn_jupyter.wire.pooling import Pooled
+from tests.widgets.samples import STOP
+
+
+def pooled(
+    values: np.ndarray, positions: Sequence[int] | None = None, *, alone: Sequence[int] | None = None, **changes: object
+) -> Pooled:
+    """What an engine sends for the pictures of a card, of a value [positions, ...]."""
+    positions = tuple(range(len(values)) if positions is None else positions)
+    flat = pictures.as_rows(values)
+    cells, down, across = pictures.pooled(flat)
+    rows = None if alone is None else pictures.pooled(flat[[positions.index(p) for p in alone]], len(alone))[0]
+    fields = {
+        "site": "resid_post.4",
+        "cells": from_numpy(cells),
+        "rows_per_cell": down,
+        "columns_per_cell": across,
+        "alone": None if rows is None else from_numpy(rows),
+        "mean_of_heads": False,
+        "axes": "T D",
+        "shape": values.shape,
+        "positions": positions,
+        "dtype": "float32",
+        "lowest": float(values.min()),
+        "highest": float(values.max()),
+        "not_finite": 0,
+        "stop": STOP,
+        "exactness": "exact",
+        **changes,
+    }
+    return Pooled(**fields)
