@@ -10,7 +10,7 @@ from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.sweep_arguments import axes_of, edit_of, metrics_of
+from djinn_jupyter.client.sweep_arguments import axes_of, edit_of, lines_given, metrics_of
 from djinn_jupyter.client.sweeping import OnProgress, swept
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
@@ -27,8 +27,9 @@ def path(
     engine: RemoteEngine,
     path: str,
     *,
-    clean: object,
+    clean: object = None,
     corrupted: object = None,
+    pairs: object = None,
     metric: str | Sequence[str],
     over: str | Sequence[str] | None = None,
     edit: object = None,
@@ -63,6 +64,9 @@ def path(
     >>> grid.values.shape, grid.receivers
     ((8, 4), ('resid_post.7',))
     """
+    clean, corrupted = lines_given(clean, corrupted, pairs)
+    if clean is None:
+        raise UsageError("A path needs the line that it lies in, as clean=..., or pairs of lines.")
     sender, receivers = _parted(path)
     request = ask.Sweep(
         session="sweep",

@@ -8,8 +8,11 @@ from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.collecting import engines_beside, prompts_of
 from djinn_jupyter.magics.lazily import paths
 from djinn_jupyter.magics.parsing import (
+    ADAPTER,
+    BESIDE,
     HOVER,
     KEEP,
     METRICS,
@@ -45,10 +48,13 @@ class PathMagics(Group):
             help="the corrupted line, whose values are sent: a session, or a variable with a text or token ids",
         ),
         METRICS,
+        option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
         option("--over", help="other axes than those the sender leaves open: layer,position"),
         option("--edit", type=unquoted, metavar="EDIT", help='instead of --from: zero, mean, resample, "scale 0.5"'),
         option("--exact", action="store_true", help="compute each path alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the paths that are computed again alone; default 0"),
+        ADAPTER,
+        BESIDE,
         HOVER,
         SO_FAR,
         KEEP,
@@ -60,13 +66,17 @@ class PathMagics(Group):
         """Patch paths in the present line: the receivers alone see another value of the sender, all else is frozen."""
         if not args.metrics:
             raise UsageError("A path needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
+        if args.prompts is not None and args.corrupted is not None:
+            raise UsageError("--prompts gives both lines of each pair: leave --from out.")
+        pairs = None if args.prompts is None else prompts_of(self, args.prompts)
         draw_swept(
             self.state,
             args,
             lambda on_progress: paths.path(
                 self.state.engine,
                 " ".join(args.path),
-                clean=self.state.session(args.session),
+                clean=self.state.session(args.session) if pairs is None else None,
+                pairs=pairs,
                 corrupted=named_line(self.state, args.corrupted),
                 metric=args.metrics[0] if len(args.metrics) == 1 else args.metrics,
                 over=args.over,
@@ -74,6 +84,7 @@ class PathMagics(Group):
                 mode="exact" if args.exact else "fast",
                 on_progress=on_progress,
                 so_far=None if args.so_far is None else self.state.value(args.so_far),
-                **given(seed=args.seed),
+                beside=engines_beside(self.state, args.beside),
+                **given(seed=args.seed, adapter=args.adapter),
             ),
         )

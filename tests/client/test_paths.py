@@ -105,3 +105,14 @@ def test_what_is_no_path_is_one_sentence(engine: RemoteEngine, path: str, fields
     with pytest.raises(DjinnError) as raised:
         patched(engine, path, **fields)
     assert said in str(raised.value)
+
+
+def test_pairs_are_the_same_given_one_by_one_or_as_two_lists(engine: RemoteEngine) -> None:
+    lines = [CORRUPTED, (9, 8, 7, 41, 22)]
+    apart = patched(engine, "z -> q.2[0]", clean=[CLEAN] * 2, corrupted=lines)
+    pairs = [(CLEAN, line) for line in lines]
+    assert (dj.path(engine, "z -> q.2[0]", pairs=pairs, metric=METRIC).values == apart.values).all()
+    with pytest.raises(DjinnError, match="Give the lines once"):
+        dj.path(engine, "z -> q.2[0]", pairs=pairs, clean=CLEAN, metric=METRIC)
+    with pytest.raises(DjinnError, match="needs the line that it lies in"):
+        dj.path(engine, "z -> q.2[0]", corrupted=CORRUPTED, metric=METRIC)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.client import paths
+from djinn_jupyter.client.paths import path
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 
@@ -28,3 +34,20 @@ def test_an_edit_axes_and_exactness_are_passed_on(notebook: Notebook) -> None:
         "exact",
     )
     assert type(asked.edit).__name__ == "Zero"
+
+
+def test_many_pairs_are_read_from_a_variable(notebook: Notebook) -> None:
+    notebook.shell.user_ns["pairs"] = [([1, 2], [1, 3]), ([4, 5], [4, 6])]
+    notebook.cell(f"%djinn_path z -> q.5[0] --prompts pairs {METRIC} -o grid")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.clean, asked.corrupted, asked.into) == ((4, 5), (4, 6), "clean")
+    assert notebook.shell.user_ns["grid"].over == ("pair", "layer", "head")
+    assert "leave --from out" in notebook.fails(f"%djinn_path z -> q.5[0] --prompts pairs --from pairs {METRIC}")
+
+
+def test_an_adapter_is_passed_on(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(paths, "path", lambda *line, **given: asked.append(given) or path(*line, **given))
+    notebook.shell.user_ns["pairs"] = [("The capital of France is", "The capital of Italy is")]
+    notebook.fails(f"%djinn_path z -> q.5[0] --prompts pairs --adapter nobody {METRIC}")
+    assert asked[0]["adapter"] == "nobody"

@@ -22,7 +22,7 @@ def beside(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> RemoteEngine:
     return engine
 
 
-def test_pairs_of_a_sweep_and_shards_of_a_collection(
+def test_pairs_of_a_sweep_or_of_paths_and_shards_of_a_collection(
     notebook: Notebook, beside: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
@@ -34,7 +34,9 @@ def test_pairs_of_a_sweep_and_shards_of_a_collection(
     notebook.cell("pairs = [([1, 2], [1, 3])] * 4\nprompts = [[1, 2]] * 4")
     notebook.cell("%djinn_sweep resid_post --prompts pairs --metric logit(3) --beside 2 -o grid")
     assert notebook.shell.user_ns["grid"].values.shape[0] == 4
+    notebook.cell("%djinn_path z -> logits --prompts pairs --metric logit(3) --beside 2 -o paths")
+    assert notebook.shell.user_ns["paths"].values.shape[0] == 4
     notebook.cell(f"%djinn_collect resid_post.4 --prompts prompts --to {tmp_path} --shard-prompts 1 --beside 2 -o acts")
     assert len(notebook.shell.user_ns["acts"]) == 4
     engines = (notebook.state.engine, beside)
-    assert given == [engines, [one.channel for one in engines]]
+    assert given == [engines, engines, [one.channel for one in engines]]
