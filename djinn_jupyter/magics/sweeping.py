@@ -143,7 +143,7 @@ def cells_of(state: KernelState, args: Namespace) -> dict[str, Any]:
     """Return the arguments of `dj.sweep` that SITE, --over and CELLS give."""
     return {
         "site": args.site,
-        "over": args.over or (None if has_stars(args.site) else "layer,position"),
+        "over": args.over or (None if "*" in args.site else "layer,position"),
         "positions": args.positions,
         "align": None if args.align is None else aligned_positions(args.align),
         "window": window_of(args.window),
@@ -197,10 +197,6 @@ def aligned_positions(text: str) -> list[Any]:
         raise UsageError(f"--align is a list such as \"' capital', -1, ' Italy'=' France'\"; {text!r} is none.")
     found = [[side.strip() for side in sides if side.strip()] for sides in _SIDES.findall(text)]
     return [sides[0] if len(sides) == 1 else tuple(sides) for sides in found]
-
-
-def has_stars(site: str) -> bool:
-    return site.startswith("*") or "[*]" in site
 
 
 def window_of(text: str | None) -> int | dict[str, int]:

@@ -87,6 +87,8 @@ def test_windows_pairs_of_cells_and_stars_go_to_the_engine(notebook: Notebook) -
     assert "8 other_layers" in said
     notebook.cell(f"%djinn_sweep mlp_post.2[*] --edit zero {METRIC}")
     assert last(notebook, requests.Sweep).over == ("neuron",)
+    notebook.cell(f"%djinn_sweep z.*[0,1] --edit zero {METRIC}")
+    assert last(notebook, requests.Sweep).over == ("layer",)
     assert "is a number, or one by axis" in notebook.fails(f"%djinn_sweep z --edit zero --window wide {METRIC}")
 
 
