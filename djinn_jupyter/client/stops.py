@@ -9,11 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, spell_top
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire import replies
-from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription, TopToken
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription, StopIdentity, TopToken
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -43,8 +46,6 @@ class StoppedSession(Protocol):
 
     def effect(self, top: int = ..., *, tokens: Iterable[str | int] = ...) -> Effect: ...
 
-    def logits(self) -> np.ndarray[Any, Any]: ...
-
     def all_logits(self) -> np.ndarray[Any, Any]: ...
 
     def metrics(self, *texts: str) -> tuple[float, ...]: ...
@@ -54,6 +55,7 @@ class Generated:
     """The probabilities of the new tokens of a run, ended or stopped."""
 
     reply: replies.Paused | replies.Finished
+    _moved_on: str  # what a late reading says
 
     @property
     def logprobs(self) -> tuple[float | None, ...]:
@@ -64,6 +66,11 @@ class Generated:
     def probabilities(self) -> tuple[float | None, ...]:
         """The same as probabilities."""
         return tuple(None if one is None else math.exp(one) for one in self.logprobs)
+
+    def _require_read_here(self, read: StopIdentity) -> None:
+        """Raise IllegalMove where a value was read from another stop: another handle has moved the session since."""
+        if read.number != self.reply.stop.number:
+            raise IllegalMove(self._moved_on)
 
 
 class Paused(Generated):
@@ -82,6 +89,10 @@ class Paused(Generated):
         self.prompt_tokens, self.prompt_text, self.new_text = reply.prompt_tokens, reply.prompt_text, reply.new_text
         self.shape, self.axes, self.dtype = reply.shape, reply.axes, reply.dtype
         self.norms, self.edits, self.influences = reply.norms, reply.edits, reply.influences
+        self._moved_on = (
+            f"Session {in_quotes(session.label)} has moved on from {reply.site} (step {reply.step}): "
+            "what was not fetched then is gone; go back with back()."
+        )
 
     @property
     def text(self) -> str:
@@ -95,27 +106,30 @@ class Paused(Generated):
         self._require_present()
         changes = self.session.changes
         if self._hidden is None or self._hidden[0] != changes:
-            self._hidden = (changes, self.session.inspect().value)
+            seen = self.session.inspect()
+            self._require_read_here(seen.reply.snapshot.stop)
+            self._hidden = (changes, seen.value)
         return self._hidden[1]
 
     def lens(self, k: int = 5, positions: Any = None) -> Lens:
         """Return the `k` most probable next tokens at each position, as `session.lens` does. IllegalMove where the
         session has moved on."""
         self._require_present()
-        return self.session.lens(k, positions=positions)
+        lens = self.session.lens(k, positions=positions)
+        self._require_read_here(lens.reply.stop)
+        return lens
 
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
         """Measure the next token without and with the edits, as `session.effect` does. IllegalMove where the session
         has moved on."""
         self._require_present()
-        return self.session.effect(top, tokens=tokens)
+        effect = self.session.effect(top, tokens=tokens)
+        self._require_read_here(effect.reply.stop)
+        return effect
 
     def _require_present(self) -> None:
         if self.session.moves != self._move:
-            raise IllegalMove(
-                f"Session {in_quotes(self.session.label)} has moved on from {self.site} (step {self.step}): "
-                "what was not fetched then is gone; go back with back()."
-            )
+            raise IllegalMove(self._moved_on)
 
     def __repr__(self) -> str:
         first, last = self.positions[0], self.positions[-1]
@@ -148,6 +162,9 @@ class Finished(Generated):
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
         self.shared, self.note = reply.shared, reply.note
         self.largest_difference = reply.largest_difference
+        self._moved_on = (
+            f"Session {in_quotes(session.label)} has moved on: the logits of this run were not fetched then."
+        )
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:
@@ -160,12 +177,14 @@ class Finished(Generated):
         before that."""
         if self._logits is None:
             if self.session.moves != self._move:
-                raise IllegalMove(
-                    f"Session {in_quotes(self.session.label)} has moved on: the logits of this run were not "
-                    "fetched then."
-                )
-            self._logits = self.session.all_logits() if self._wanted == "all" else self.session.logits()
+                raise IllegalMove(self._moved_on)
+            self._logits = self.session.all_logits() if self._wanted == "all" else self._last_logits()
         return self._logits
+
+    def _last_logits(self) -> np.ndarray[Any, Any]:
+        read = ask_for(self.session.channel, ask.ReadLogits(session=self.session.name), replies.Logits)
+        self._require_read_here(read.stop)
+        return to_numpy(read.logits)
 
     def fetch_all_logits(self) -> np.ndarray[Any, Any]:
         """Have `logits` be those of all positions, fp32 [positions, vocabulary], and return them."""
