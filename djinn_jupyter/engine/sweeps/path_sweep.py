@@ -64,12 +64,12 @@ class PathSweeping(Sweeping):
     def _edits(self, base: RunLine, source: RunLine | None) -> PathEdits:
         return PathEdits(self.asked.edit, self.asked.seed, base, source, self.receivers)
 
-    def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
+    def _why_family_alone(self) -> Generator[Blocked | None, None, str | None]:
         """Return why paths cannot share passes; None where they can. Between senders and receivers no layer hands on
         its keys."""
         if self.runtime.forward.anatomy.mappings:
             return "its layers read the keys of others, which paths do not hand on"
-        return (yield from super()._why_alone())
+        return (yield from super()._why_family_alone())
 
     def _is_computed(self, edits: CellEdits, cell: Cell) -> Generator[Blocked | None, None, bool]:
         yield from ()

@@ -81,7 +81,7 @@ class Sweeping:
             why = yield from self._why_alone()
             if why is not None:
                 self.mode = "exact"
-                notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
+                notes.append(f"Each cell was computed alone, for {why}.")
             else:
                 self.alone.read((yield from self.together.few_logits.of(asked.metrics.tokens)))
         if asked.source is not None:
@@ -128,7 +128,11 @@ class Sweeping:
     def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
         """Return why cells cannot share passes; None where they can."""
         if not self.session.as_loaded:
-            return f"it shares passes of the model as it was loaded alone, and these are {self.session.why_alone}"
+            return f"{self.session.why_alone} are shared with no other"
+        why = yield from self._why_family_alone()
+        return None if why is None else f"this family's lines cannot share a pass: {why}"
+
+    def _why_family_alone(self) -> Generator[Blocked | None, None, str | None]:
         return (yield from self.together.why_not(self.alone))
 
     def _reserved(
@@ -277,7 +281,7 @@ class Sweeping:
         try:
             yield from room.take(size)
         except SlabFull:
-            if len(lines) < 2 or rows <= CHUNK_ROWS:
+            if len(lines) < 2:
                 raise
             half = len(lines) // 2
             yield from self._run_chunk(room, front, lines[:half], found)

@@ -179,6 +179,8 @@ def test_a_path_in_a_line_of_eager_attention_has_the_bits_of_eager_hooks(desk: D
     hooks = PlainPaths(model, "llama", CORRUPTED, CLEAN)
     cells = [hooks.metric((layer, head), QUERIES[:1]) for layer in range(2) for head in range(4)]
     assert (reply.mode, values(reply)[:2].flatten().tolist()) == ("exact", cells)
+    told = paths(desk, "q.2[0]", corrupted="line", mode="fast").notes
+    assert "Each cell was computed alone, for passes of eager attention are shared with no other." in told
     assert paths(desk, "pattern.2[0]", corrupted="line", over=(), site="z.1[2]").computed == 1  # a point of eager alone
 
 

@@ -261,6 +261,23 @@ def test_a_sweep_without_memory_is_refused_and_holds_nothing(desk: Desk, monkeyp
     assert desk.engine.budget.held()["sweeps"] == 0
 
 
+def test_a_chunk_that_finds_no_room_is_halved_until_it_does(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, take, refused = values(swept(desk, mode="exact")), Reservation.take, []
+    most = 40_000
+
+    def scarce(room: Reservation, size: int) -> Any:
+        if room.held and size > most:
+            refused.append(size)
+            raise SlabFull("no room")
+        return (yield from take(room, size))
+
+    monkeypatch.setattr(Reservation, "take", scarce)
+    reply = swept(desk)
+    assert refused
+    assert (reply.mode, reply.notes) == ("fast", ())
+    assert (values(reply) - expected).abs().max() < 2e-5
+
+
 def test_the_tensors_of_both_lines_are_in_the_budget_before_they_exist(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
