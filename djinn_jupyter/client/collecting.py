@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -19,7 +20,7 @@ from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import EngineError, IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
 from djinn_jupyter.wire.nouns import Mode
@@ -98,7 +99,7 @@ def collect(
         adapter=adapter,
     )
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
-    with interruptible("The collection", lambda: (kept, None)):
+    with interruptible("The collection", lambda: (kept, None)), _ended_with(kept):
         shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
         following = next(shards, None)
         if following is None:
@@ -115,6 +116,17 @@ def collect(
                 work.collect(channel, shard)
                 first, number = first + len(here), number + 1
     return Activations(asked.folder)
+
+
+@contextmanager
+def _ended_with(kept: str) -> Iterator[None]:
+    """Have an engine that ends, a session that is closed and memory that runs out say what is kept."""
+    try:
+        yield
+    except (EngineError, IllegalMove, SlabFull) as error:
+        ended = type(error)(f"{error} {kept}")
+        ended.request = error.request
+        raise ended from error
 
 
 def _spread(channels: Sequence[Channel], work: CollectionWork, shards: Sequence[Prompts]) -> None:

@@ -103,7 +103,7 @@ def _records(path: Path, of: str) -> list[tuple[str, Any]]:
     """Return what a file has (`of` is "prompt" or "pair"), each with its place in words: its lines, those of `.jsonl`
     or the list of `.json` read as JSON."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # Windows' editors begin a file with a mark
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -117,8 +117,8 @@ def test_a_dataset_reads_rows_when_they_are_asked_for(
 def test_texts_and_a_file_of_them_are_tokenized(engine: RemoteEngine, tmp_path: Path) -> None:
     texts = [engine.detokenize(prompt) for prompt in PROMPTS]
     file = tmp_path / "prompts.txt"
-    file.write_text("\n".join(texts) + "\n\n")
     one = engine.collect(texts, "z.1", to=tmp_path / "one", positions=-1)
+    file.write_text("\n".join(texts) + "\n\n", encoding="utf-8-sig")  # as editors of Windows write it
     other = engine.collect(file, "z.1", to=tmp_path / "other", positions=-1)
     assert [tokens.tolist() for tokens in one.tokens] == [list(engine.tokenize(text).tokens) for text in texts]
     assert one.shards[0].path.read_bytes() == other.shards[0].path.read_bytes()
@@ -137,7 +137,7 @@ def test_a_collection_whose_engine_ends_goes_on_after_the_last_whole_shard(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.channel, "ask", dies_at_the_third)
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(EngineUnavailable, match=r"has ended\. Whole shards are kept in .*; the same call goes on"):
             engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "cut", shard_prompts=1)
     cut = dj.Activations(tmp_path / "cut")
     assert (len(cut), cut.complete, "not complete" in repr(cut)) == (2, False, True)

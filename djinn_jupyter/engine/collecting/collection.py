@@ -26,6 +26,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.wavefront.rounding import difference
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
 from djinn_jupyter.wire.nouns import Mode, Progress
@@ -34,6 +35,10 @@ Result = TypeVar("Result")
 RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
 NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
+SMALLER: Final = (
+    "A shard's values lie in memory until it is written: have fewer prompts in each (--shard-prompts, in Python "
+    "shard_prompts)."
+)
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 
@@ -195,7 +200,10 @@ class Collecting:
         """Take the memory of the shard, where its values lie on the device: on the CPU."""
         room.give_back(room.held)
         if self.runtime.forward.device.type == "cpu":
-            yield from room.take(shard.bytes_for(values))
+            try:
+                yield from room.take(shard.bytes_for(values))
+            except SlabFull as error:
+                raise SlabFull(f"{error} {SMALLER}") from None
 
     def _rows(self, index: int) -> list[int] | None:
         return rows_of(self.asked.positions, len(self.asked.prompts[index]), self.asked.first + index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ import torch
 from djinn_jupyter.engine.collecting import shard_file
 from djinn_jupyter.engine.collecting.collection import Collecting
 from djinn_jupyter.engine.collecting.shard import Shard
-from djinn_jupyter.errors import IllegalMove, InvalidEdit, PromptTooLong, StorageFailed, UnknownSite, UsageError
+from djinn_jupyter.errors import (
+    IllegalMove,
+    InvalidEdit,
+    PromptTooLong,
+    SlabFull,
+    StorageFailed,
+    UnknownSite,
+    UsageError,
+)
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -254,6 +263,18 @@ def test_memory_of_the_shard_is_in_the_budget_and_given_back(
     collected(desk, tmp_path, positions=None)
     on_device = 29 * desk.engine.forward.anatomy.hidden_size * 4 if DEVICE.type == "cpu" else 0
     assert held[0] - desk.engine.budget.taken == on_device
+
+
+def test_a_shard_without_room_names_the_remedy_and_holds_nothing(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a shard lies on the host."""
+    monkeypatch.setattr(Shard, "bytes_for", lambda shard, values: 2**50)
+    said = r"Asked for .* have fewer prompts in each \(--shard-prompts"
+    with pytest.raises(SlabFull, match=said) if DEVICE.type == "cpu" else nullcontext():
+        collected(desk, tmp_path, positions=None)
+    desk.settle()
+    assert desk.engine.budget.held()["collections"] == 0
 
 
 def test_others_are_answered_between_two_prompts(desk: Desk, tmp_path: Path) -> None:
