@@ -50,13 +50,13 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
 
 
 def token_ids(prompt: object) -> tuple[int, ...]:
-    """Return token ids from a list, array or tensor of integers with one axis. Raises InvalidEdit for another shape,
-    UsageError for a negative id."""
+    """Return token ids from a list, array or tensor of integers with one axis. Raises UsageError for another shape,
+    or a negative id."""
     import numpy as np
 
     values = _as_numpy(prompt)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
-        raise InvalidEdit(f"A prompt is text or one list of token ids, not {values.dtype} of shape {values.shape}.")
+        raise UsageError(f"A prompt is text or one list of token ids, not {values.dtype} of shape {values.shape}.")
     if values.size and values.min() < 0:
         raise UsageError(f"A token id is 0 or more; {int(values.min())}, at position {int(values.argmin())}, is none.")
     return tuple(int(token) for token in values)

@@ -207,11 +207,13 @@ class Grid:
             raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
         return statistics_of(self.values, self.unedited, confidence, resamples, seed)
 
+    @typed
     def to_pandas(self, by: Literal["pair", "cell"] = "pair") -> Any:
         """Return a table with a row for each cell: its place along each axis, its token and its value. With pairs it
         has a row for each cell of each pair; `by` "cell" makes it one for each cell, with the statistics over pairs."""
         return frame_of(self.columns(by))
 
+    @typed
     def columns(self, by: Literal["pair", "cell"] = "pair") -> dict[str, list[Any]]:
         """Return the same table as lists by column: one for each axis, `token` where positions are one, `value`, and
         `confirmed` where cells were (the mean over pairs where a row is a cell)."""

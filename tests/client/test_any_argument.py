@@ -96,8 +96,10 @@ def test_a_refusal_names_the_argument_and_what_it_takes(engine: RemoteEngine, tm
         UsageError, match=r"^collect cannot be called so \(missing .*'sites'\); its arguments are prompts"
     ):
         engine.collect([LINE], to=tmp_path)  # type: ignore[call-arg]
-    with pytest.raises(UsageError, match=r"^Prompt 1 \(counted from 0\): A prompt is text or one list of token ids"):
+    said = r"^Prompt 1 \(counted from 0\): A prompt is text or one list of token ids"
+    with pytest.raises(UsageError, match=said) as refused:
         engine.loss([LINE, 1.5])
+    assert refused.type is UsageError  # and not InvalidEdit
     with pytest.raises(UsageError, match=r"^Prompt 1 \(counted from 0\): tokens: expected array of length <= 1048576"):
         engine.session("s").run([LINE, np.zeros(2**20 + 1, dtype=int)])
     with pytest.raises(UsageError, match=r"^Heads are scored on 1 to 4,096 lines"):

@@ -78,6 +78,8 @@ def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
     assert list(table) == [*OVER, "mean", "change", "standard_error", "low", "high", "p", "pairs"]
     assert {name: column[7] for name, column in table.items()}["change"] == found.change[1, 2]
     assert set(table["pairs"]) == {3}
+    with pytest.raises(UsageError, match="by is 'pair' or 'cell', not 'position'"):
+        grid.to_pandas(by="position")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="two or more pairs"):
         swept(engine).statistics()
 

@@ -76,7 +76,7 @@ def test_coefficients_are_rows_and_each_metric_a_picture(notebook: Notebook) -> 
     assert lines[0][:2] == ["session", "coefficient"]
     assert [line[:2] for line in lines[1:3]] == [["paris/0", "2"], ["paris/1", "0.5"]]
     assert ["coefficient", "logit('", "b')"] in lines
-    assert lines[-2:] == [["0.5", "-1.0"], ["2", "-2.0"]]
+    assert lines[-2:] == [["0.5", "-1.000"], ["2", "-2.000"]]
     assert notebook.html().count("%3Cpolyline") == 2
 
 
