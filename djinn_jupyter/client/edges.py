@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import to_numpy, token_ids
+from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import EDGES, KeptEdges, circumstances, lines_of
 from djinn_jupyter.client.edge_measurement import EdgeMeasurement
@@ -17,14 +17,14 @@ from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of, require_texts
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import EdgeMethod, EdgeRecipe
 from djinn_jupyter.wire.replies import EdgesAttributed
-from djinn_jupyter.wire.sweeps import MOST_STEPS, LineSource
+from djinn_jupyter.wire.sweeps import MOST_STEPS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -233,10 +233,3 @@ def scored(channel: Channel, request: ask.AttributeEdges, made: EdgeRecipe) -> E
 def name_of(engine: RemoteEngine) -> str | None:
     """Return the name of an engine in views, None where it is no process of its own."""
     return None if engine.entry is None else engine_id(engine.entry)
-
-
-def line_source(engine: RemoteEngine, given: object) -> LineSource:
-    """Return a line as a request has it: a session's name, or token ids."""
-    if isinstance(given, RemoteSession):
-        return given.name
-    return engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)

@@ -11,13 +11,14 @@ import msgspec
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.edges import line_source, name_of
+from djinn_jupyter.client.edges import name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.graph_files import GRAPH, KeptGraph
 from djinn_jupyter.client.graph_influence import influence, pruned, shares
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask

@@ -11,13 +11,13 @@ import msgspec
 
 from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
 from djinn_jupyter.client.grid import Grid, continued, unfinished
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import require_modules
+from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.sweep_arguments import (
@@ -308,7 +308,8 @@ class _Sweep:
         return self
 
     def of(self, corrupted: object, clean: object) -> Grid:
-        lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
+        source = None if clean is None else line_source(self.engine, clean)
+        lines: dict[str, Any] = {"corrupted": line_source(self.engine, corrupted), "clean": source}
         grid: Grid | None = None
         try:
             with temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
@@ -339,14 +340,6 @@ class _Sweep:
         self.cells.update(zip(kept.cells, kept.values, strict=True))
         self.done = len(kept.cells)
         return msgspec.structs.replace(request, continued=kept)
-
-    def _line(self, given: object) -> Any:
-        if isinstance(given, RemoteSession):
-            return given.name
-        tokens = self.engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
-        if not tokens:
-            raise UsageError("A line has no tokens; give a text or token ids, or a session.")
-        return tokens
 
     def _run(self, session: str, request: ask.Sweep) -> Grid:
         with followed(self.engine.channel, session, request) as under_way:

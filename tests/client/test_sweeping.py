@@ -8,17 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.sweeps import sweep as sweeps
 from djinn_jupyter.engine.wavefront.wavefront import Wavefront
 from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
+from tests.client.direct import DirectChannel
 from tests.engine.desk import ME, Desk
 
 CLEAN, CORRUPTED = (9, 8, 7, 21, 22), (9, 8, 7, 31, 22)
@@ -275,6 +278,16 @@ def test_an_interrupt_ends_a_sweep_of_pairs_with_the_pair_that_it_meets(engine: 
     assert set(seen) == set(grid.corrupted.tolist())
     assert "token" not in grid.columns()
     assert not desk.engine.sessions
+
+
+def test_a_session_of_another_engine_is_no_line_of_this_one(engine: RemoteEngine) -> None:
+    """One of the same name may be here, with another line."""
+    session = engine.session("line")
+    session.run(CORRUPTED, max_new_tokens=0)
+    assert swept(engine, corrupted=session).corrupted == swept(engine).corrupted
+    there = DirectChannel(msgspec.structs.replace(engine.channel.welcome, engine="other"), lambda *_: None)
+    with pytest.raises(UsageError, match=r"Session 'line' is at another engine than this; give its text"):
+        swept(engine, corrupted=RemoteSession(there, "line"))
 
 
 def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: RemoteEngine) -> None:
