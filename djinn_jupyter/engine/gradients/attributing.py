@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import torch
@@ -168,15 +168,12 @@ class Attributing:
             rows, others = asked.places.alignment.rows, asked.places.alignment.of_clean(asked.places.alignment.rows)
             spot = Spot(tap=tap, rows=rows, source_rows=others, units=None)
             part = swept_edits.part_of(asked.edit, spot, value, value if clean is None else clean, asked.seed)
-            change = torch.zeros_like(value, dtype=torch.float32)
-            at = slice(None) if rows is None else list(rows)
-            change[at] = part.to(torch.float32) - value[at].to(torch.float32)
-            self.estimates.changes[tap.site] = change
+            self.estimates.changes[tap.site] = _change(value, part, rows)
 
     # --- the report ------------------------------------------------------------------------------------------------
 
     def _counted(self, going: Generator[None, None, Tensor | None]) -> Generator[None, None, Tensor]:
-        return counted(going, lambda: self._count(1))
+        return counted(going, lambda: self._count(1), self.runtime.giving_way)
 
     def _count(self, layers: int) -> None:
         self.done += layers
@@ -219,6 +216,16 @@ class Attributing:
             recipe=asked.recipe,
             made=asked.made,
         )
+
+
+def _change(value: Tensor, part: Tensor, rows: Sequence[int] | None) -> Tensor:
+    """Return by how much a value changes, float32, where `part` is put at these rows, all of them where they are
+    None."""
+    if rows is None:
+        return part.to(torch.float32) - value.to(torch.float32)
+    change = torch.zeros_like(value, dtype=torch.float32)
+    change[list(rows)] = part.to(torch.float32) - value[list(rows)].to(torch.float32)
+    return change
 
 
 def _spelled(asked: CheckedSweep, estimate: Estimate) -> str:

@@ -108,7 +108,7 @@ class EdgeAttributing:
             return torch.cat(found), end
 
     def _counted(self, going: Generator[None, None, Tensor | None]) -> Generator[None, None, Tensor]:
-        return counted(going, self._count)
+        return counted(going, self._count, self.runtime.giving_way)
 
     def _count(self) -> None:
         self.done += 1

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.session.runtime import OtherJobs
 from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
 from djinn_jupyter.errors import UsageError
@@ -43,6 +45,7 @@ class Gradients(Protocol):
 
 
 Flowing = dict[GradientStream, Tensor]
+SLICE_SECONDS: Final = 0.05  # of layers, unasked: so often is told how far they are
 
 
 @contextmanager
@@ -222,8 +225,13 @@ class GradedLine:
                 gradients.take(stream, tap, found)
 
 
-def counted(going: Generator[None, None, Tensor | None], count: Callable[[], None]) -> Generator[None, None, Tensor]:
-    """Go on along a line, and call `count` after each layer. Return the hidden state at its end, where there is one."""
+def counted(
+    going: Generator[None, None, Tensor | None], count: Callable[[], None], others: OtherJobs
+) -> Generator[None, None, Tensor]:
+    """Go on along a line, and call `count` after each layer. Give way to `others` after one where they ask for it, and
+    at the end of a slice: giving way takes as long as a twentieth of a small layer. Return the hidden state at its end,
+    where there is one."""
+    begun = monotonic()
     while True:
         try:
             next(going)
@@ -231,7 +239,9 @@ def counted(going: Generator[None, None, Tensor | None], count: Callable[[], Non
             end: Tensor = done.value
             return end
         count()
-        yield
+        if others.asked() or not others.alone() or monotonic() - begun >= SLICE_SECONDS:
+            yield
+            begun = monotonic()
 
 
 def _before_the_end(end: _End, by_logits: Sequence[Tensor]) -> list[Tensor]:

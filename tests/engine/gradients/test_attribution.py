@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.gradients import line
+from djinn_jupyter.engine.gradients.attributing import Attributing
 from djinn_jupyter.engine.gradients.line import GradedLine
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
@@ -230,21 +232,49 @@ def test_a_family_without_a_way_back_says_why() -> None:
     recurrent.close_all()
 
 
-def test_other_requests_are_answered_between_two_layers(desk: Desk) -> None:
+ALL_LAYERS = ask.Sweep(
+    session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer", "head"), metrics=(METRIC,),
+    estimate=Estimate(),
+)  # fmt: skip
+
+
+def test_other_requests_are_answered_between_two_layers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.open("b")
     desk.open("a")
     replies: list[Any] = []
-    request = ask.Sweep(
-        session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer", "head"), metrics=(METRIC,),
-        estimate=Estimate(),
-    )  # fmt: skip
-    desk.post(request, replies)
     described: list[Any] = []
+    answered: list[int] = []
+    count = Attributing._count
+
+    def ask_too(own: Attributing, layers: int) -> None:
+        count(own, layers)
+        answered.append(len(described))
+        desk.post(ask.Describe(session="b"), described)
+
+    monkeypatch.setattr(Attributing, "_count", ask_too)
+    desk.post(ALL_LAYERS, replies)
     while not replies:
         desk.engine.tick()
-        if not replies:
-            desk.post(ask.Describe(session="b"), described)
-    progress = desk.describe("a").progress
-    assert len(described) > 2 * LAYERS
     assert isinstance(replies[0], told.Swept)
-    assert progress is None
+    assert len(answered) > 2 * LAYERS
+    assert answered[2:] == list(range(2, len(answered)))  # the first layer's are asked with those before it
+    assert desk.describe("a").progress is None
+
+
+@pytest.mark.parametrize(("seconds", "others", "sliced"), [(0.0, False, True), (1e9, True, True), (1e9, False, False)])
+def test_an_attribution_gives_way_to_other_jobs_and_at_the_end_of_a_slice(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, seconds: float, others: bool, sliced: bool
+) -> None:
+    monkeypatch.setattr(line, "SLICE_SECONDS", seconds)
+    desk.open("b")
+    desk.open("a")
+    replies: list[Any] = []
+    desk.post(ALL_LAYERS, replies)
+    if others:
+        desk.post(ask.Run(session="b", tokens=CLEAN, max_new_tokens=100, ignore_eos=True), [])
+    ticks = 0
+    while not replies:
+        desk.engine.tick()
+        ticks += 1
+    desk.close("a", "b")
+    assert (ticks > 2 * LAYERS) == sliced
