@@ -28,11 +28,15 @@ NEEDS_NNSIGHT = [
 TEXT, OTHER = "The capital of France is", "The capital of Italy is"
 
 
-def plain_model(attention: str = "sdpa") -> Any:
+def plain_model(attention: str = "sdpa", dtype: str = "float32") -> Any:
     from nnsight.modeling.transformers import TransformersModel
 
     return TransformersModel(
-        str(MODEL_PATH), task="text-generation", dispatch=True, attn_implementation=attention, dtype=torch.float32
+        str(MODEL_PATH),
+        task="text-generation",
+        dispatch=True,
+        attn_implementation=attention,
+        dtype=getattr(torch, dtype),
     )
 
 
@@ -43,9 +47,9 @@ def on(engine: RemoteEngine, folder: Path | str | None = MODEL_PATH, **settings:
 
 
 @contextmanager
-def demo_engine() -> Iterator[RemoteEngine]:
+def demo_engine(dtype: str = "float32") -> Iterator[RemoteEngine]:
     with one_thread():
-        loaded = load_model(EngineConfig(model="demo"))
+        loaded = load_model(EngineConfig(model="demo", dtype=dtype))
         with reached(build_desk(loaded.model, loaded.tokenizer)) as [engine]:
             yield engine
 

@@ -169,6 +169,35 @@ def test_a_trace_finds_the_bits_of_its_own_model(models: tuple[Any, Any], trace:
         require_same(*map(trace, models))
 
 
+def test_bfloat16_and_a_callers_inference_mode_have_the_same_bits() -> None:
+    with demo_engine("bfloat16") as engine:
+        ours, plain = on(engine), plain_model(dtype="bfloat16")
+        for trace in TRACES:
+            with torch.inference_mode():
+                require_same(trace(ours), trace(plain))
+        ours.close()
+
+
+def test_a_long_line_runs_in_one_pass(models: tuple[Any, Any]) -> None:
+    def halve_late(model: Any) -> list[Tensor]:
+        with model.trace(TEXT * 150):
+            model.model.layers[6].output[:, 600:] *= 0.5
+            logits = model.lm_head.output.save()
+        return [logits]
+
+    require_same(*map(halve_late, models))
+
+
+def test_drawn_tokens_are_those_of_a_run_of_the_engine(models: tuple[Any, Any], engine: RemoteEngine) -> None:
+    ours, _ = models
+    found = ours.generate(TEXT, max_new_tokens=9, do_sample=True, temperature=3.0, top_k=40, seed=5)
+    session = engine.session("drawn")
+    ran = session.run(TEXT, max_new_tokens=9, temperature=3.0, top_k=40, seed=5, model_defaults=True)
+    session.close()
+    assert tuple(found[0, 5:].tolist()) == ran.tokens
+    assert ran.tokens != tuple(ours.generate(TEXT, max_new_tokens=9, do_sample=False)[0, 5:].tolist())
+
+
 def test_a_cache_of_everything_has_all_that_is_served(models: tuple[Any, Any]) -> None:
     caches = []
     for model in models:
