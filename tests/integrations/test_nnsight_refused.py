@@ -203,6 +203,10 @@ def gone_backward(model: Any) -> None:
         model.lm_head.output.sum().backward()
 
 
+def names_of(engine: RemoteEngine) -> set[str]:
+    return {session.name for session in engine.sessions() if session.name.startswith("nnsight")}
+
+
 def line_of(error: BaseException) -> str:
     """Return the line of this file where an error was raised."""
     here = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
@@ -254,7 +258,10 @@ def test_an_interrupt_ends_a_trace_and_the_next_one_runs(
     monkeypatch.setattr(engine.channel, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         read(ours, 2, 5)
+    stood = names_of(engine)
     require_same(patch_between_traces(ours), patch_between_traces(plain))
+    assert stood
+    assert not stood & names_of(engine)
 
 
 def test_another_model_is_refused(engine: RemoteEngine, tmp_path: Path) -> None:
@@ -280,7 +287,23 @@ def halved(model: Any, layer: int) -> Tensor:
     return logits
 
 
-def test_two_traces_run_at_once_and_a_killed_engine_is_one_sentence() -> None:
+def interrupted_while_it_runs(model: Any, engine: RemoteEngine) -> None:
+    """Generate at random, which takes seconds, and interrupt it when the engine says that it runs."""
+
+    def interrupt() -> None:
+        while all(session.state != "running" for session in engine.sessions()):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        model.generate(TEXT, max_new_tokens=900, do_sample=True, temperature=1e3, top_k=0)
+    finally:
+        thread.join(60)
+
+
+def test_two_traces_run_at_once_an_interrupted_one_ends_and_a_killed_engine_is_one_sentence() -> None:
     engine = dj.load("demo")
     try:
         pair, plain = {2: on(engine, None), 5: on(engine, None)}, plain_model()
@@ -300,6 +323,10 @@ def test_two_traces_run_at_once_and_a_killed_engine_is_one_sentence() -> None:
         with torch.no_grad():
             for layer, logits in found.items():
                 require_same(logits, [halved(plain, layer)] * 5)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_while_it_runs(pair[2], engine)
+        with torch.no_grad():
+            require_same([halved(pair[2], 2)], [halved(plain, 2)])
         assert engine.entry is not None
         with pytest.raises(EngineUnavailable, match=r"The engine of demo \(process \d+\) has ended"):
             killed(pair[2], engine.entry.pid)
