@@ -60,6 +60,15 @@ def late(model: Any) -> None:
         model.lm_head.output.save()
 
 
+def late_on_what_was_assigned(model: Any) -> None:
+    with model.trace(TEXT):
+        assigned = model.model.layers[2].output * 2
+        model.model.layers[2].output = assigned
+        model.model.layers[3].output.sum()
+        assigned[:] = 0
+        model.lm_head.output.save()
+
+
 def skipped(model: Any) -> None:
     with model.trace(TEXT):
         model.model.layers[2].skip(model.model.layers[2].input)
@@ -144,6 +153,7 @@ def a_mask_within(model: Any) -> None:
 
 REFUSED: tuple[tuple[Callable[[Any], None], type[Exception], str], ...] = (
     (late, NotImplementedError, r"layers\.2\.output was changed in place after the pass had gone on"),
+    (late_on_what_was_assigned, NotImplementedError, r"layers\.2\.output was changed in place after"),
     (skipped, NotImplementedError, r"layers\.2\.skip: an engine runs every module"),
     (within, NotImplementedError, r"self_act_fn_0\.output is not served: what a module does within"),
     (rotary, NotImplementedError, r"rotary_emb\.output is not served: its tensor does not begin with lines"),

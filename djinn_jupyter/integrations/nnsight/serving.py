@@ -194,11 +194,12 @@ class Serving:
                 f"{location.name} has the shape {tuple(part.shape)}; it was replaced by one of {tuple(left.shape)}."
             )
         self._require_unchanged()
-        self._here.append((location.name, part))
+        self._here += [(location.name, one) for one in (part, left) if not one.is_inference()]
         self._refuse_unserved()
         if left is part:
             return value
-        left = left.detach().to(value.dtype)
+        with torch.inference_mode(mode=False):
+            left = left.detach().to(value.dtype, copy=True)
         return torch.cat([value[:, :-1], left], dim=1) if last else _turned(location, left)
 
     def _rows(self, standing: Standing, here: list[Values]) -> list[Values]:
