@@ -7,7 +7,7 @@
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
-#   make store-test  set up a server of S3 beside it, and keep checkpoints there
+#   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
 #   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
@@ -156,7 +156,7 @@ store-test: setup
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(STORE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(STORE)/bin/python -m pip install --quiet --constraint constraints.txt s3fs 'moto[server]'
-	$(STORE)/bin/python -m pytest tests/process/test_store.py -m slow
+	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py -m slow
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own. One that cannot be installed is said, and
 # its tests are not run.

@@ -71,7 +71,10 @@ class GivenOptions(TypedDict, total=False):
     no_journal: Annotated[bool, Description("sessions end with the engine's process")]
     shared_journal: Annotated[
         str | None,
-        Description("a folder that several machines share, for the journal (docs/cluster.md)", metavar="FOLDER"),
+        Description(
+            "a folder that several machines share, or s3://BUCKET/PATH, for the journal (docs/cluster.md)",
+            metavar="ADDRESS",
+        ),
     ]
     checkpoints: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import ClaimLost, EngineUnavailable, UsageError
+from djinn_jupyter.errors import ClaimLost, EngineUnavailable
 
 PROMPT = [1, 5, 6, 7, 8]
 pytestmark = pytest.mark.processes
@@ -92,8 +92,3 @@ def test_an_engine_killed_elsewhere_leaves_its_sessions_and_a_closed_one_does_no
     assert [one.name for one in second.sessions()] == ["stays"]
     assert second.session("stays").describe().tokens == len(PROMPT) + 3
     assert isinstance(stays, Finished)
-
-
-def test_the_address_of_a_store_is_refused(model: Path) -> None:
-    with pytest.raises(UsageError, match="s3://bucket/djinn is no folder: a journal is appended to"):
-        dj.load(model, shared_journal="s3://bucket/djinn")

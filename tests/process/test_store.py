@@ -3,58 +3,23 @@ what it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.errors import StorageFailed, UsageError
+from tests.process.s3_server import SECRET, Server, needs_s3, server
+
+__all__ = ["server"]
 
 PROMPT = "The capital of France is"
-SECRET = "wholly-secret-key-of-the-store"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(find_spec("moto") is None, reason="no server of S3 here: make store-test"),
+    needs_s3,
 ]
-
-
-class Server:
-    """A server of S3 in this process, whose only bucket is `lab`."""
-
-    def __init__(self) -> None:
-        from moto.server import ThreadedMotoServer
-
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
-        self.url = "http://{}:{}".format(*self._server.get_host_and_port())
-        urlopen(Request(f"{self.url}/moto-api/reset", method="POST")).close()
-
-    def make_bucket(self) -> None:
-        import fsspec
-
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("lab")
-
-    def stop(self) -> None:
-        if self.url:
-            self._server.stop()
-        self.url = ""
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    server = Server()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anna")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server.make_bucket()
-    yield server
-    server.stop()
 
 
 def test_a_checkpoint_goes_by_a_store_to_another_engine_bit_for_bit(server: Server, runtime: Path) -> None:

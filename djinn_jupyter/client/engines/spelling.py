@@ -84,27 +84,32 @@ def spell_device(asked: object) -> str | None:
 
 
 def spell_shared(asked: object) -> str:
-    """Return a folder as its absolute path. UsageError for the address of a store."""
-    text = str(asked)
-    if "://" in text:
-        raise UsageError(
-            f"{text} is no folder: a journal is appended to before each reply, which the objects of a store are not. "
-            "Give a folder that all machines mount; checkpoints alone can lie in a store (--checkpoints)."
-        )
-    return str(Path(text).expanduser().absolute())
+    """Return the place of a shared journal: a folder or a store. UsageError likewise; in other stores fsspec cannot
+    replace an object on the condition that it has not changed."""
+    return _spell_place(
+        str(asked),
+        "A journal lies in a folder that all machines mount, or in a store that speaks S3, at s3://BUCKET/PATH without "
+        "keys and options (they belong into the environment of the engine): elsewhere fsspec has no atomic "
+        "compare-and-put, by which one engine alone writes it.",
+    )
 
 
 def spell_checkpoints(asked: object) -> str:
-    """Return a folder as its absolute path, or the address of a store that speaks S3. UsageError for another kind of
-    store, and for an address with credentials, which all could read in the list of processes."""
-    text = str(asked)
+    """Return the place of checkpoints: a folder or a store. UsageError for another kind of store, and for an address
+    with credentials, which all could read in the list of processes."""
+    return _spell_place(
+        str(asked),
+        "Checkpoints lie in a folder, or in a store that speaks S3, at s3://BUCKET/PATH: without keys and options, "
+        "which belong into the environment of the engine (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on).",
+    )
+
+
+def _spell_place(text: str, otherwise: str) -> str:
+    """Return a folder as its absolute path, or the address of a store that speaks S3."""
     if "://" not in text:
         return str(Path(text).expanduser().absolute())
     if _STORE.fullmatch(text) is None:
-        raise UsageError(
-            "Checkpoints lie in a folder, or in a store that speaks S3, at s3://BUCKET/PATH: without keys and options, "
-            "which belong into the environment of the engine (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on)."
-        )
+        raise UsageError(otherwise)
     return text.rstrip("/")
 
 

@@ -131,7 +131,7 @@ class Journal:
         self._force(session, self._accounts[session])
 
     def _files_of(self, name: JournalName) -> JournalFiles:
-        return JournalFiles(name, self._model, self._device, lambda tensor: self.values(tensor))
+        return JournalFiles(name, self._model, self._device, lambda tensor: self.values(tensor), self._own.medium)
 
     # ------------------------------------------------------------------------------------------- while it runs
 

@@ -3,15 +3,16 @@
 An array is written once, however many images refer to it. When most of a file is no longer referred to, a new one is
 begun (`journal_names`), and the old one is deleted when the new one has been forced to the disk: at each moment the
 last image that was written survives the death of the process, and the last that was forced survives a loss of power.
+What a loss of power leaves is the disk that the files are on, or a store (`Medium`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import torch
@@ -41,20 +42,20 @@ class JournalLabel(Frozen, frozen=True):
 
 
 class JournalFile:
-    """One file that images are appended to, and the files that it replaces (`replaced`) once it is on the disk.
+    """One file that images are appended to, and the files that it replaces (`replaced`) once the medium has it.
 
-    The engine's thread calls `append` and `remove`, the forcing thread `force` and `close`.
+    The engine's thread calls `append`, the forcing thread `force` and `close`.
     """
 
-    def __init__(self, path: Path, replaced: tuple[Path, ...]) -> None:
-        self.path, self.replaced = path, replaced
+    def __init__(self, path: Path, replaced: tuple[Path, ...], medium: Medium) -> None:
+        self.path, self.replaced, self._medium = path, replaced, medium
         self.length = 0
-        self.broken = self._named = False
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.broken = self.named = False
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def append(self, write: Callable[[Writer], None]) -> None:
         """Append what `write` writes, all of it or nothing. Raises OSError."""
-        sink = _Sink(self._descriptor, self.length)
+        sink = _Sink(self.descriptor, self.length)
         try:
             write(Writer(sink))
             sink.flush()
@@ -65,29 +66,52 @@ class JournalFile:
 
     def _cut(self) -> None:
         try:
-            os.ftruncate(self._descriptor, self.length)
+            os.ftruncate(self.descriptor, self.length)
         except OSError:
             self.broken = True
 
     def force(self) -> None:
-        """Return when everything appended would survive a loss of power; deletes `replaced`. Raises OSError."""
-        force(self._descriptor)
-        if not self._named:
-            force_names(self.path.parent)
-            self._named = True
-        for path in self.replaced:
-            path.unlink(missing_ok=True)
+        """Return when everything appended would survive a loss of power, and `replaced` is deleted. Raises OSError."""
+        self._medium.force(self)
         self.replaced = ()
-
-    def remove(self) -> None:
-        """Delete the files, so that no later process finds them: oldest first, so that no older image comes back
-        either. Raises OSError."""
-        for path in (*self.replaced, self.path):
-            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         with suppress(OSError):
-            os.close(self._descriptor)
+            os.close(self.descriptor)
+
+
+class Medium(Protocol):
+    """The place of files that survives a loss of power. Methods raise OSError."""
+
+    def force(self, file: JournalFile, /) -> None:
+        """Return when all that was appended to a file survives, and its name; then delete those that it replaces."""
+
+    def force_found(self, paths: Sequence[Path], /) -> None:
+        """Return when the last of a session's found files survives; then delete the others."""
+
+    def remove(self, paths: Sequence[Path], /) -> None:
+        """Delete a session's files, so that no later process finds them: oldest first, so that no older image comes
+        back either."""
+
+
+class Disk:
+    """The disk that the files are on."""
+
+    def force(self, file: JournalFile) -> None:
+        force(file.descriptor)
+        if not file.named:
+            force_names(file.path.parent)
+            file.named = True
+        self.remove(file.replaced)
+
+    def force_found(self, paths: Sequence[Path]) -> None:
+        for path in paths[-1:]:
+            force_file(path)
+        self.remove(paths[:-1])
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 class _Sink:
@@ -122,8 +146,10 @@ class JournalFiles:
     """Invariant: `write` either returns and the image is the last of the session's files, or raises and the previous
     image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
 
-    def __init__(self, name: JournalName, model: ModelIdentity, device: torch.device, values: ReadValues) -> None:
-        self._name, self._device, self._values = name, device, values
+    def __init__(
+        self, name: JournalName, model: ModelIdentity, device: torch.device, values: ReadValues, medium: Medium
+    ) -> None:
+        self._name, self._device, self._values, self._medium = name, device, values, medium
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
         self._table = TensorTable(device)
         self._file: JournalFile | None = None
@@ -180,7 +206,7 @@ class JournalFiles:
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file, table = JournalFile(self._name.path, replaced), TensorTable(self._device)
+        file, table = JournalFile(self._name.path, replaced, self._medium), TensorTable(self._device)
         try:
             self._append(file, table, image, self._label)
         except BaseException:
@@ -198,10 +224,7 @@ class JournalFiles:
         """Return when the last image written, and its file's name, would survive a loss of power. Raises OSError."""
         file = self._file
         if file is None:
-            for path in self._found[-1:]:
-                force_file(path)
-            for path in self._found[:-1]:
-                path.unlink(missing_ok=True)
+            self._medium.force_found(self._found)
         else:
             file.force()
         while self._retired:
@@ -217,7 +240,5 @@ class JournalFiles:
         """Delete the files, so that the session does not come back after the death of the process, and release its
         tensors. Raises OSError."""
         self._table = TensorTable(self._device)
-        if self._file is not None:
-            self._file.remove()
-        for path in self._found:
-            path.unlink(missing_ok=True)
+        file = self._file
+        self._medium.remove((*self._found, *(() if file is None else (*file.replaced, file.path))))

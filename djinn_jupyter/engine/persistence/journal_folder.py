@@ -1,5 +1,5 @@
 """The folder of one engine's journal: its files, and those that are set aside. How an engine comes to have a folder for
-itself is known by `locked_folder` (one machine) and `leased_folder` (several)."""
+itself is known by `locked_folder` (one machine), `leased_folder` and `store.folder` (several)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
+from djinn_jupyter.engine.persistence.journal_file import Disk, Medium
 from djinn_jupyter.engine.persistence.plain_files import is_plain
 from djinn_jupyter.engine.system.fsync import force_names, make_folder
 
@@ -24,8 +25,8 @@ class JournalFolder(ABC):
 
     forces_first = False
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, medium: Medium | None = None) -> None:
+        self.folder, self.medium = folder, medium or Disk()
 
     @abstractmethod
     def release(self) -> None:

@@ -1,29 +1,23 @@
-"""A claim on a folder that several machines share: the present epoch belongs to one engine at a time.
-
-    ROOT/7.claim    made once and whole, by the engine of epoch 7; the highest is the present one
-    ROOT/7.ended    that engine writes nothing any more
+"""A claim on a journal that several machines share: the present epoch belongs to one engine at a time.
 
 A claim is made at once, also where another engine lives: from then on that one does not renew its lease. It stops as
 soon as it sees the claim, and answers nothing once its lease has run out, whatever it sees; the new engine waits for
-that. Each measures by a clock of its own, so no two clocks have to agree. Knows nothing of journals.
+that. Each measures by a clock of its own, so no two clocks have to agree. Knows nothing of journals; where claims are
+kept is known by `claim_files` and `store.claims`.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.written_aside import written_aside
-from djinn_jupyter.engine.system.fsync import force, force_names
 from djinn_jupyter.errors import ClaimLost
 from djinn_jupyter.wire.host import boot_id, host_name, process_mark
 
@@ -32,9 +26,7 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS: Final = 10.0  # from the beginning of a look that found no later claim
 LOOK_SECONDS: Final = 2.0
 WAIT_SECONDS: Final = 11.0  # more than a lease, by what two clocks may differ in that time
-_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _POLL_SECONDS: Final = 0.1
-_CLAIM: Final = re.compile(r"(\d{1,12})\.claim")
 Clock = Callable[[], float]
 
 
@@ -72,12 +64,33 @@ def _space() -> str:
     return str(own.readlink()) if own.is_symlink() else ""
 
 
+class Claims(Protocol):
+    """The claims on one journal. Methods raise OSError where they cannot be read or written."""
+
+    where: str
+
+    def claim(self, me: Claimant, /) -> int:
+        """Claim the next epoch, which no other engine gets."""
+
+    def later(self, epoch: int, /) -> Claimant | None:
+        """Return the engine of the present epoch, where that is a later one."""
+
+    def earlier(self, epoch: int, /) -> dict[int, bool]:
+        """Return the earlier epochs whose engines may still answer; True for those that are known to have ended."""
+
+    def end(self, epoch: int, /) -> None:
+        """Note that the engine of an epoch writes nothing any more."""
+
+    def forget_earlier(self, epoch: int, /) -> None:
+        """Forget the claims before this one, whose sessions have been taken over."""
+
+
 class JournalLease:
     """The lease of one epoch, renewed in a thread of its own until it is lost or ended. `wake` is called in that thread
     when a later claim is seen."""
 
-    def __init__(self, root: Path, epoch: int, claimed: float, wake: Callable[[], None], clock: Clock) -> None:
-        self.root, self.epoch = root, epoch
+    def __init__(self, claims: Claims, epoch: int, claimed: float, wake: Callable[[], None], clock: Clock) -> None:
+        self.claims, self.epoch = claims, epoch
         self._wake, self._clock = wake, clock
         self._until = claimed + LEASE_SECONDS
         self._later: Claimant | None = None
@@ -94,26 +107,26 @@ class JournalLease:
             )
         if self._clock() > self._until:
             raise ClaimLost(
-                f"The shared journal in {self.root} could not be reached for {LEASE_SECONDS:.0f} s, so another engine "
-                "may have taken over the sessions of this one, which stops: load the model again."
+                f"The shared journal in {self.claims.where} could not be reached for {LEASE_SECONDS:.0f} s, so another "
+                "engine may have taken over the sessions of this one, which stops: load the model again."
             )
 
     def end(self) -> None:
         """Renew no more, and tell the next engine that it need not wait. For a lease that was not lost."""
         self.stop()
         self.require()
-        _make(self.root, f"{self.epoch}.ended", b"")
+        self.claims.end(self.epoch)
 
     def stop(self) -> None:
         """Renew no more."""
         self._ended.set()
 
     def look(self) -> None:
-        """Renew the lease, unless there is a later claim. Raises OSError where the folder cannot be read."""
+        """Renew the lease, unless there is a later claim. Raises OSError where claims cannot be read."""
         begun = self._clock()
-        highest = highest_epoch(self.root)
-        if highest > self.epoch:
-            self._later = claimant(self.root, highest)
+        later = self.claims.later(self.epoch)
+        if later is not None:
+            self._later = later
         else:
             self._until = begun + LEASE_SECONDS
 
@@ -127,70 +140,19 @@ class JournalLease:
             self._wake()
 
 
-def claim(root: Path, wake: Callable[[], None], clock: Clock = awake_or_asleep) -> JournalLease:
-    """Claim the next epoch. Raises OSError, also where the file system cannot make a name once and for all."""
-    me = msgspec.json.encode(Claimant.this_process())
-    while True:
-        epoch, claimed = highest_epoch(root) + 1, clock()
-        if _make(root, f"{epoch}.claim", me):
-            return JournalLease(root, epoch, claimed, wake, clock)
+def claim(claims: Claims, wake: Callable[[], None], clock: Clock = awake_or_asleep) -> JournalLease:
+    """Claim the next epoch. Raises OSError."""
+    claimed = clock()
+    return JournalLease(claims, claims.claim(Claimant.this_process()), claimed, wake, clock)
 
 
 def await_earlier(lease: JournalLease) -> dict[int, bool]:
     """Return when no engine of an earlier epoch answers any more: for each of these epochs, whether its engine is known
     to have ended."""
-    earlier = [epoch for epoch in epochs(lease.root) if epoch < lease.epoch]
     deadline = time.monotonic() + WAIT_SECONDS
-    while waiting := [epoch for epoch in earlier if not has_ended(lease.root, epoch)]:
+    while not all((earlier := lease.claims.earlier(lease.epoch)).values()):
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
     lease.require()
-    return {epoch: epoch not in waiting for epoch in earlier}
-
-
-def epochs(root: Path) -> Iterator[int]:
-    """Yield the epochs that were claimed."""
-    for name in os.listdir(root):
-        if found := _CLAIM.fullmatch(name):
-            yield int(found[1])
-
-
-def highest_epoch(root: Path) -> int:
-    return max(epochs(root), default=0)
-
-
-def has_ended(root: Path, epoch: int) -> bool:
-    """True where the engine of an epoch has said that it ended, or its process is gone from this machine."""
-    return (root / f"{epoch}.ended").exists() or claimant(root, epoch).is_gone
-
-
-def claimant(root: Path, epoch: int) -> Claimant:
-    return msgspec.json.decode((root / f"{epoch}.claim").read_bytes(), type=Claimant)
-
-
-def forget_earlier(lease: JournalLease) -> None:
-    """Remove the claims before this one, whose folders have been taken over."""
-    for epoch in [epoch for epoch in epochs(lease.root) if epoch < lease.epoch]:
-        for kind in ("ended", "claim"):
-            (lease.root / f"{epoch}.{kind}").unlink(missing_ok=True)
-
-
-def _make(root: Path, name: str, content: bytes) -> bool:
-    """Make a file that appears whole and on the disk; False where there is one of that name. Raises OSError."""
-    with written_aside(root / name) as (file, aside):
-        file.write(content)
-        file.flush()
-        force(file.fileno())
-        try:
-            os.link(aside, root / name)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            raise OSError(
-                error.errno, "its file system makes no hard links, by which one engine alone gets it"
-            ) from None
-    force_names(root)
-    return True
+    return earlier

@@ -2,7 +2,7 @@
 is in the path of every write: an engine that was taken over finds its folder gone, and writes to files that no one
 reads.
 
-    ROOT/7.claim, ROOT/7.ended   the lease (`lease`)
+    ROOT/7.claim, ROOT/7.ended   the claims (`claim_files`)
     ROOT/7/*.session, *.pages    the files of the engine of epoch 7
     ROOT/7.sealed/               the same while a later engine takes them over
     ROOT/aside/                  unusable files; nothing is ever deleted from it
@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
-from djinn_jupyter.engine.persistence.lease import JournalLease, await_earlier, claim, forget_earlier
+from djinn_jupyter.engine.persistence.lease import JournalLease, await_earlier, claim
 from djinn_jupyter.engine.persistence.plain_files import is_plain
 from djinn_jupyter.engine.persistence.written_aside import written_aside
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
@@ -75,7 +76,7 @@ def take_leased_folder(root: Path, suffix: str, scraps: str, wake: Callable[[], 
     """Claim the journal in a shared folder, wait until no other engine answers, and return a folder with the files of
     all earlier ones. Raises OSError, and ClaimLost where yet another engine claims it meanwhile."""
     make_folder(root)
-    lease = claim(root, wake)
+    lease = claim(ClaimFiles(root), wake)
     try:
         ended = await_earlier(lease)
         own = LeasedFolder(root / str(lease.epoch), lease)
@@ -83,8 +84,7 @@ def take_leased_folder(root: Path, suffix: str, scraps: str, wake: Callable[[], 
         force_names(root)
         for epoch, folder in sorted(_earlier(root, lease.epoch), reverse=True):  # a later copy counts
             own.take_over(folder, suffix, scraps, ended=ended.get(epoch, True))
-        forget_earlier(lease)
-        force_names(root)
+        lease.claims.forget_earlier(lease.epoch)
     except BaseException:
         lease.stop()
         raise

@@ -67,7 +67,7 @@ def _do_away_with(folder: JournalFolder, path: Path, why: Exception) -> None:
     deleted."""
     if isinstance(why, Unfinished):
         with suppress(OSError):
-            path.unlink()
+            folder.medium.remove([path])
     else:
         folder.put_aside(path, why)
 

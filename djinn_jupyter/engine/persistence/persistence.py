@@ -12,7 +12,6 @@ from jupyter_core.paths import jupyter_data_dir
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.persistence import adopted_pages
 from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, KeptCheckpoints
-from djinn_jupyter.engine.persistence.checkpoint_store import CheckpointStore, is_store
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.journal import Journal
@@ -21,17 +20,21 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.engine.persistence.move_folder import MoveFolder
-from djinn_jupyter.engine.persistence.objects import Objects
 from djinn_jupyter.engine.persistence.running_times import RunningTimesFile
+from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointStore, is_store
+from djinn_jupyter.engine.persistence.store.folder import take_stored_folder
+from djinn_jupyter.engine.persistence.store.objects import Objects
+from djinn_jupyter.engine.persistence.store.s3 import S3Store
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.wire.host import host_name
 
 FOLDER: Final = "djinn"
 CHECKPOINTS: Final = "checkpoints"
 JOURNALS: Final = "journals"
 MOVES: Final = "moves"
+OF_STORES: Final = "journals-of-stores"  # the files of journals whose truth is in a store
 
 
 class Persistence:
@@ -41,29 +44,33 @@ class Persistence:
     def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
         self.identity, self._device = identity, device
-        shared = folder if config.shared_journal is None else Path(config.shared_journal)
-        self.checkpoints = _checkpoints(config.checkpoints, folder, shared, identity, device)
+        self._store = config.shared_journal if is_store(config.shared_journal) else None
+        shared = folder if self._store or config.shared_journal is None else Path(config.shared_journal)
+        self.checkpoints = _checkpoints(_address_of_checkpoints(config), folder, shared, identity, device)
         self.moves = MoveFolder(shared / MOVES, identity, device)
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
         self._times: RunningTimesFile | None = None
         self.forgets = False
         self._shared = config.shared_journal is not None
-        self._journals = Path(config.shared_journal) if config.shared_journal else folder / JOURNALS
+        self._journals = folder / (OF_STORES if self._store else JOURNALS) if shared is folder else shared
 
     def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
         """Return the journal of this engine, with what earlier processes of its kind left. Raises StorageFailed, and
         ClaimLost where another engine claims a shared one meanwhile."""
+        place = self._store or self._journals
         try:
             own = self._take_folder(self._journals / slug, wake)
         except OSError as error:
             raise StorageFailed(
-                f"No journal can be kept in {self._journals}: {error.strerror or error}. Make room there, or start the "
-                "engine with --no-journal: then its sessions end with it."
+                f"No journal can be kept in {place}: {error.strerror or error}. Make room there, or start the engine "
+                "with --no-journal: then its sessions end with it."
             ) from error
         return Journal(own, self.identity, self._device, wake)
 
     def _take_folder(self, root: Path, wake: Callable[[], None]) -> JournalFolder:
+        if self._store is not None:
+            return take_stored_folder(S3Store(f"{self._store}/{root.name}"), root, adopted_pages.SUFFIX, wake)
         if self._shared:
             return take_leased_folder(root, SUFFIX, adopted_pages.SUFFIX, wake)
         return take_folder(root, host_name(), SUFFIX, adopted_pages.SUFFIX)
@@ -72,6 +79,15 @@ class Persistence:
         """Raise ClaimLost where a shared journal is another engine's by now: this one may answer nothing more."""
         if self.journal is not None:
             self.journal.require_claim()
+
+    def require_moves(self) -> None:
+        """Raise UsageError where sessions cannot move to other engines: where they are on the way is noted in a folder
+        that the next engine with this journal has too."""
+        if self._store is not None:
+            raise UsageError(
+                f"No session moves to or from an engine with a journal in {self._store}: save a checkpoint and restore "
+                "it there, or give both engines a shared folder (--shared-journal FOLDER)."
+            )
 
     def write_to(self, journal: Journal, running_time: RunningTime) -> None:
         """Write every session to this journal from now on, and the running time of persons beside it, which goes on
@@ -141,6 +157,13 @@ class Persistence:
         if self.journal is not None:
             self.journal.abandon()
             self.journal = None
+
+
+def _address_of_checkpoints(config: EngineConfig) -> str | None:
+    """Return where checkpoints lie: where that is asked for, or beside a journal in a store."""
+    if config.checkpoints is None and is_store(config.shared_journal):
+        return f"{config.shared_journal}/{CHECKPOINTS}"
+    return config.checkpoints
 
 
 def _checkpoints(

@@ -120,6 +120,7 @@ class MoveRequests:
     @handles(ask.SendAway, owner_only=lambda request: "move it away")
     def send_away(self, request: ask.SendAway, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
+        self._persistence.require_moves()
         require_equal(self._here, request.to)
         if session.temporary:
             raise UsageError(f"Session {in_quotes(session.name)} is a sweep's own, and ends with it.")
@@ -148,6 +149,7 @@ class MoveRequests:
     @handles(ask.TakeIn, opens=True, while_away=True, without_rows=True)
     def take_in(self, request: ask.TakeIn, holder: Holder) -> Underway:
         """Take in a session, which joins the engine's when all of it is there; until then nothing is changed."""
+        self._persistence.require_moves()
         self._check_place(request.session)
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._take_in(request, holder, empty))

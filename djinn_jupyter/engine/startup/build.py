@@ -24,9 +24,10 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices,
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
-from djinn_jupyter.engine.persistence.checkpoint_store import require_store
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.recovery import Recovery
+from djinn_jupyter.engine.persistence.store.checkpoint_store import is_store, require_store
+from djinn_jupyter.engine.persistence.store.s3 import require_journal_store
 from djinn_jupyter.engine.process_memory import ProcessFootprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
 from djinn_jupyter.engine.startup.assemble import Foundation, assemble
@@ -59,6 +60,8 @@ def open_engine(
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
     require_splittable(config)
     require_store(config.checkpoints)
+    if config.shared_journal is not None and is_store(config.shared_journal) and not config.no_journal:
+        require_journal_store(config.shared_journal)
     devices = choose_devices(config)
     make_current(devices[0])
     if config.cuda_graphs:

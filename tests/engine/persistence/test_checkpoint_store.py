@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from djinn_jupyter.engine.persistence import objects
-from djinn_jupyter.engine.persistence.checkpoint_store import CheckpointStore, require_store
-from djinn_jupyter.engine.persistence.objects import Objects
+from djinn_jupyter.engine.persistence.store import objects
+from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointStore, require_store
+from djinn_jupyter.engine.persistence.store.objects import Objects
 from djinn_jupyter.errors import CheckpointRefused, MissingDependency, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.persistence.dump import dump_session
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.journal_file import JournalFiles, ReadValues
+from djinn_jupyter.engine.persistence.journal_file import Disk, JournalFiles, ReadValues
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
 from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
@@ -66,7 +66,7 @@ def images(count: int) -> list[SessionImage]:
 
 def files_in(folder: Path, values: ReadValues = torch.Tensor.cpu, device: torch.device = DEVICE) -> JournalFiles:
     """A session's files, the first of which will be `x.0.session`."""
-    return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values)
+    return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values, Disk())
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import pytest
 
 from djinn_jupyter.engine.persistence import lease as leases
 from djinn_jupyter.engine.persistence import leased_folder as leased_folders
-from djinn_jupyter.engine.persistence.journal_file import JournalFile
+from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
+from djinn_jupyter.engine.persistence.journal_file import Disk, JournalFile
 from djinn_jupyter.engine.persistence.lease import (
     LEASE_SECONDS,
     Claimant,
     JournalLease,
     await_earlier,
     claim,
-    highest_epoch,
 )
 from djinn_jupyter.engine.persistence.leased_folder import SEALED, LeasedFolder, take_leased_folder
 from djinn_jupyter.errors import ClaimLost
@@ -35,7 +35,7 @@ def claimed() -> Iterator[Claim]:
     made: list[JournalLease] = []
 
     def make(root: Path, *, clock: Callable[[], float] = leases.awake_or_asleep) -> JournalLease:
-        made.append(claim(root, lambda: None, clock))
+        made.append(claim(ClaimFiles(root), lambda: None, clock))
         return made[-1]
 
     yield make
@@ -45,7 +45,8 @@ def claimed() -> Iterator[Claim]:
 
 def on_another_machine(lease: JournalLease) -> None:
     """Have the claim look as if a machine had made it whose processes are not seen from here."""
-    path = lease.root / f"{lease.epoch}.claim"
+    assert isinstance(lease.claims, ClaimFiles)
+    path = lease.claims.root / f"{lease.epoch}.claim"
     afar = msgspec.structs.replace(Claimant.this_process(), host="node-b", boot="another", pid=4711)
     path.write_bytes(msgspec.json.encode(afar))
 
@@ -58,7 +59,7 @@ def test_each_of_many_that_claim_at_once_has_an_epoch_of_its_own(tmp_path: Path,
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda _: claimed(tmp_path), range(16)))
     assert sorted(lease.epoch for lease in made) == list(range(1, 17))
-    assert highest_epoch(tmp_path) == 16
+    assert ClaimFiles(tmp_path).highest() == 16
 
 
 def test_an_engine_stops_when_it_sees_a_later_claim(tmp_path: Path, claimed: Claim) -> None:
@@ -127,14 +128,14 @@ def test_what_an_engine_writes_after_it_was_taken_over_reaches_no_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = folder(tmp_path)
-    file = JournalFile(older.folder / "ab.0.session", ())
+    file = JournalFile(older.folder / "ab.0.session", (), Disk())
     file.append(lambda writer: writer.begin())
     kept = file.path.read_bytes()
     monkeypatch.setattr(leased_folders, "await_earlier", lambda lease: {1: False})  # it lives, and its lease is over
     newer = folder(tmp_path)
     file.append(lambda writer: writer.begin())
     with pytest.raises(FileNotFoundError):
-        JournalFile(older.folder / "ab.1.session", ())
+        JournalFile(older.folder / "ab.1.session", (), Disk())
     assert [path.read_bytes() for path in newer.files(SESSION)] == [kept]
     assert {path.name for path in tmp_path.iterdir()} == {"2", "2.claim"}
     older.release()

@@ -191,7 +191,7 @@ def open_journal(root: Path) -> Journal:
     """Open a journal as an engine does."""
     persistence = object.__new__(Persistence)
     persistence.identity, persistence._device, persistence._journals = MODEL, CPU, root / "djinn" / "journals"
-    persistence._shared = False
+    persistence._shared, persistence._store = False, None
     return persistence.open_journal(MODELS, lambda: None)
 
 

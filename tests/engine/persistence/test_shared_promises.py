@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
 from djinn_jupyter.engine.persistence.journal_file import JournalFiles
 from djinn_jupyter.engine.persistence.lease import claim
 from djinn_jupyter.engine.persistence.leased_folder import LeasedFolder
@@ -65,7 +66,7 @@ def test_the_disk_has_what_a_reply_reports_when_it_goes_out(desk: Desk, monkeypa
 
 def test_an_engine_whose_claim_is_lost_ends_also_where_nobody_asks(desk: Desk) -> None:
     folder = own_folder(desk)
-    later = claim(folder.folder.parent, lambda: None)
+    later = claim(ClaimFiles(folder.folder.parent), lambda: None)
     folder._lease.look()
     with pytest.raises(ClaimLost, match="has taken over the sessions of this one"):
         desk.engine.tick()
@@ -81,7 +82,7 @@ def test_a_claim_that_is_lost_while_the_reply_is_written_holds_it_back(
     def taken_over_meanwhile(kept: journals.Journal, *what: Any) -> None:
         write(kept, *what)
         if not later:
-            later.append(claim(folder.folder.parent, lambda: None))
+            later.append(claim(ClaimFiles(folder.folder.parent), lambda: None))
             folder._lease.look()
 
     monkeypatch.setattr(journals.Journal, "write", taken_over_meanwhile)

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.persistence import journal as journals
 from djinn_jupyter.engine.persistence import journal_file as journal_files
 from djinn_jupyter.engine.persistence import left_behind
 from djinn_jupyter.engine.persistence.journal import Journal
-from djinn_jupyter.engine.persistence.journal_file import JournalFile
+from djinn_jupyter.engine.persistence.journal_file import Disk, JournalFile
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
 from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
@@ -228,7 +228,7 @@ def test_a_closed_session_whose_files_cannot_go_is_told_until_they_can(
     desk.open()
     written(desk)
     with monkeypatch.context() as broken:
-        broken.setattr(JournalFile, "remove", refuse(errno.EIO))
+        broken.setattr(Disk, "remove", refuse(errno.EIO))
         assert "'a'" in desk.ask(ask.Close(session="a")).not_kept
         assert "may come back" in (said(desk) or "")
     assert "The closed session 'a' may come back: Input/output error" in caplog.text

@@ -27,7 +27,7 @@ from djinn_jupyter.engine.persistence.checkpoint_files import (
 )
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.objects import SCHEME, Objects
+from djinn_jupyter.engine.persistence.store.objects import SCHEME, Objects
 from djinn_jupyter.engine.system.fsync import make_folder
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.wire.naming import person_of
@@ -37,8 +37,8 @@ HEAD_BYTES: Final = 1 << 16  # more than the description of any checkpoint
 _PREFIX: Final = ".checkpoint-"
 
 
-def is_store(address: str) -> bool:
-    return address.startswith(SCHEME)
+def is_store(address: str | None) -> bool:
+    return address is not None and address.startswith(SCHEME)
 
 
 class CheckpointStore:

@@ -1,0 +1,1 @@
+"""Checkpoints and journals in a store of objects."""

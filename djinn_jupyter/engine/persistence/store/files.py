@@ -1,0 +1,165 @@
+"""A journal's files in a store. Each file lies on this machine too, where images are appended to it; to force it is to
+put what was appended as one more object, and to name that in the head.
+
+Objects that no head names are deleted when one that does is there; those of an engine that was killed, or that wrote
+after it was taken over, by the next engine (`forget_unnamed`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from djinn_jupyter.engine.persistence.journal_file import JournalFile
+from djinn_jupyter.engine.persistence.store.head import HeadObject, JournalHead, StoredPart
+from djinn_jupyter.engine.persistence.store.journal_store import JournalStore
+
+log = logging.getLogger(__name__)
+
+LONGEST_BYTES: Final = 32 << 20  # of an object: it is in main memory while it is put
+LARGE_BYTES: Final = 4 << 20
+MOST_PARTS: Final = 64  # a recovery reads them one by one
+RETRY_SECONDS: Final = 1.0
+ASIDE: Final = "aside"
+Files = dict[str, tuple[StoredPart, ...]]
+
+
+class StoredFiles:
+    """The medium of the engine of one epoch. `lost` is called when another engine is seen to have claimed the
+    journal. May be used from any thread."""
+
+    def __init__(self, store: JournalStore, head: HeadObject, epoch: int, lost: Callable[[], None]) -> None:
+        self._store, self._head, self._epoch, self._lost = store, head, epoch, lost
+        self._removed: set[str] = set()  # names: a file that is being forced meanwhile does not come back
+        self._unnamed: list[str] = []
+        self._retry_at = 0.0
+
+    def force(self, file: JournalFile) -> None:
+        name, there = file.path.name, self._parts(file.path.name)
+        parts = self._put(file, there)
+        replaced = [path.name for path in file.replaced]
+        if parts != there or replaced:
+            self._change(lambda files: self._named(files, name, parts, replaced))
+        self._unlink(file.replaced)
+        self.delete_unnamed()
+
+    def force_found(self, paths: Sequence[Path]) -> None:
+        older = [path.name for path in paths[:-1]]
+        if older:
+            self._change(lambda files: _without(files, older))
+        self._unlink(paths[:-1])
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Have the head name the files no more. After a failure it is tried once a second at most, for the engine's
+        thread waits for it."""
+        if time.monotonic() < self._retry_at:
+            raise OSError(f"{self._store.address} could not be written to just now")
+        names = [path.name for path in paths]
+        self._removed.update(names)
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._change(lambda files: _without(files, names))
+        self._retry_at = 0.0
+        self._unlink(paths)
+
+    def set_aside(self, path: Path) -> str:
+        """Put a file that cannot be used where it is never deleted, and return its address."""
+        name = f"{ASIDE}/{self._epoch}/{path.name}"
+        self._store.put(name, path.read_bytes())
+        self.remove([path])
+        return f"{self._store.address}/{name}"
+
+    def delete_unnamed(self) -> None:
+        """Delete objects that the head does not name any more."""
+        unnamed, self._unnamed = self._unnamed, []
+        if unnamed:
+            try:
+                self._store.delete(unnamed)
+            except OSError as error:
+                log.warning("Objects that no session needs are left to the next engine: %s", error)
+
+    def forget_unnamed(self) -> None:
+        """Delete the objects of earlier engines that the head does not name."""
+        try:
+            named = self._head.read().objects()
+            there = [name for name in self._store.names() if self._is_earlier(name)]
+        except OSError as error:
+            log.warning("Objects that no session needs are left to the next engine: %s", error)
+        else:
+            self._unnamed += [name for name in there if name not in named]
+            self.delete_unnamed()
+
+    def _is_earlier(self, name: str) -> bool:
+        epoch = name.partition("/")[0]
+        return epoch.isdecimal() and int(epoch) < self._epoch
+
+    # ------------------------------------------------------------------------------------------- objects
+
+    def _parts(self, name: str) -> tuple[StoredPart, ...]:
+        """Return what the head names of a file. Raises OSError."""
+        return self._change(lambda files: files).get(name, ())
+
+    def _put(self, file: JournalFile, there: tuple[StoredPart, ...]) -> tuple[StoredPart, ...]:
+        """Put what the store does not have of a file; return all of its parts. Where there are many, the small ones
+        at the end are put once more, as one."""
+        if len(there) >= MOST_PARTS:
+            large = next((number for number, one in enumerate(there) if one.nbytes < LARGE_BYTES), len(there))
+            there = there[:large]
+        start, end = sum(one.nbytes for one in there), file.length
+        made = list(there)
+        while start < end:
+            part = os.pread(file.descriptor, min(LONGEST_BYTES, end - start), start)
+            if not part:
+                raise OSError(f"{file.path} was cut")
+            name = f"{self._epoch}/{file.path.name}/{start}-{start + len(part)}"
+            self._store.put(name, part)
+            made.append(StoredPart(name, len(part)))
+            start += len(part)
+        return tuple(made)
+
+    # ------------------------------------------------------------------------------------------- the head
+
+    def _named(self, files: Files, name: str, parts: tuple[StoredPart, ...], replaced: Sequence[str]) -> Files:
+        left = _without(files, (name, *replaced))
+        return left if name in self._removed else {**left, name: parts}
+
+    def _change(self, change: Callable[[Files], Files]) -> Files:
+        """Change the files that the head names; return them. Raises OSError, also where another engine has claimed the
+        journal."""
+        before: set[str] = set()
+
+        def changed(head: JournalHead) -> JournalHead:
+            nonlocal before
+            if head.epoch != self._epoch:
+                raise TakenOver
+            before = head.objects()
+            files = change(head.files)
+            return head if files is head.files else replace(head, files=files)
+
+        try:
+            after = self._head.change(changed)
+        except TakenOver:
+            self._lost()
+            raise OSError("another engine has claimed the journal") from None
+        self._unnamed += before - after.objects()
+        return after.files
+
+    def _unlink(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+class TakenOver(Exception):
+    """The head is of another epoch than this engine's."""
+
+
+def _without(files: Files, names: Sequence[str]) -> Files:
+    """Return the files without some; those themselves where none of them is there."""
+    if files.keys().isdisjoint(names):
+        return files
+    return {name: parts for name, parts in files.items() if name not in names}
