@@ -111,8 +111,8 @@ class Edges(EdgeMeasurement):
         """Return (writer, reader, score) of the edges with the largest scores by size."""
         import numpy as np
 
-        sizes = np.abs(np.nan_to_num(self.values)).reshape(-1)
-        order = np.argsort(-sizes, kind="stable")[: min(max(count, 0), len(self))]
+        order = np.argsort(-np.abs(self.values).reshape(-1), kind="stable")  # NaN go last
+        order = order[: min(max(count, 0), len(self))]
         places = (divmod(int(number), len(self.readers)) for number in order)
         return [(self.writers[row], self.readers[at], float(self.values[row, at])) for row, at in places]
 

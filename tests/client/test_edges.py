@@ -77,6 +77,13 @@ def test_the_largest_are_named_first(wide: RemoteEngine) -> None:
     assert f"{writer} -> {reader}: {score:+.3f}" in repr(found)
 
 
+def test_of_edges_that_all_score_0_those_are_named_that_there_are(wide: RemoteEngine) -> None:
+    found = dj.edges(wide, clean=CORRUPTED, corrupted=CORRUPTED, metric=METRIC)
+    table = found.columns()
+    assert set(table["score"]) == {0.0}
+    assert {edge[:2] for edge in found.top(10**6)} == set(zip(table["writer"], table["reader"], strict=True))
+
+
 @pytest.mark.parametrize(
     ("family", "said"), [("gemma2", "a norm stands behind its blocks"), ("granite", "does not sum to its residual")]
 )
