@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from djinn_jupyter.client.graphs import AttributionGraph, GraphNode
-from djinn_jupyter.widgets.edge_layout import Key, Node, laid_out_by
+from djinn_jupyter.widgets.edge_layout import NODE, Key, Node, laid_out_by
 from djinn_jupyter.widgets.graph import MOST, Edge, EdgeGraph, graph_view
 from djinn_jupyter.widgets.spelling import figure
 from djinn_jupyter.widgets.view import View
 
 DRAWN: Final = 30
-LETTERS: Final = 8  # of a label
+LETTERS: Final = 8  # of a token's label
+PADDING: Final = 12
+LETTER: Final = 6.6  # pixels, on average at most
 
 
 def attribution_graph_view(found: AttributionGraph, *, top: int = DRAWN) -> View:
@@ -27,6 +29,7 @@ def attribution_graph_view(found: AttributionGraph, *, top: int = DRAWN) -> View
         [(one.name, other.name) for one, other, _, _ in chosen],
         keys.__getitem__,
         lambda key, x, y: _node(by_key[key], x, y),
+        box=max([NODE, *(round(LETTER * len(_label(one)) + PADDING) for one in nodes.values())]),
     )
     edges = [
         Edge(
@@ -50,6 +53,7 @@ def attribution_graph_view(found: AttributionGraph, *, top: int = DRAWN) -> View
         notes=found.notes,
         nodes=layout.nodes,
         edges=edges,
+        box=layout.box,
         width=layout.width,
         height=layout.height,
     )
@@ -73,9 +77,9 @@ def _when(node: GraphNode) -> str:
 def _label(node: GraphNode) -> str:
     match node.kind:
         case "feature":
-            return f"{node.site.split('[')[1][:-1]} @{node.position}"
+            return f"L{node.layer} #{node.site.split('[')[1][:-1]} @{node.position}"
         case "error":
-            return f"error @{node.position}"
+            return f"L{node.layer} error @{node.position}"
         case "embedding":
             return _short(repr(node.text)[1:-1])
     return "metric" if "-" in node.text else _short(node.text.removeprefix("logit(").rstrip(")"))

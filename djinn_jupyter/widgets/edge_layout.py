@@ -37,7 +37,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A box of NODE by HEIGHT, whose middle is `x` and whose upper side `y`."""
+    """A box as wide as the layout's and HEIGHT high, whose middle is `x` and whose upper side `y`."""
 
     label: str
     site: str  # what it writes; of keys and values that heads share, what these read
@@ -60,6 +60,7 @@ class EdgePath:
 class EdgeLayout:
     nodes: tuple[Node, ...]
     ways: tuple[EdgePath, ...]
+    box: int  # the width of a node
     width: int
     height: int
 
@@ -88,14 +89,18 @@ def laid_out(edges: Sequence[tuple[str, str]], shared: Collection[int] = ()) -> 
 
 
 def laid_out_by(
-    edges: Sequence[tuple[str, str]], key_of: Callable[[str], Key], drawn: Callable[[Key, float, float], Node]
+    edges: Sequence[tuple[str, str]],
+    key_of: Callable[[str], Key],
+    drawn: Callable[[Key, float, float], Node],
+    *,
+    box: int = NODE,
 ) -> EdgeLayout:
     """Return the layout of edges between nodes of any kind: `key_of` says the row of a name and its order there, and
-    `drawn` makes the node of a key at its middle and upper side."""
+    `drawn` makes the node of a key at its middle and upper side; a node is a `box` wide."""
     ends = [(key_of(writer), key_of(reader)) for writer, reader in edges]
     keys = sorted({key for pair in ends for key in pair})
     rows = {depth: row for row, depth in enumerate(sorted({depth for depth, _ in keys}))}
-    nodes = {key: _Slot(rows[key[0]], key, NODE) for key in keys}
+    nodes = {key: _Slot(rows[key[0]], key, box) for key in keys}
     chains = [_chain(nodes[one], nodes[other]) for one, other in ends]
     slots = _rows(nodes.values(), chains, len(rows))
     _place(slots, max(LEAST, max((_wide(row) for row in slots), default=0) + 2 * MARGIN))
@@ -103,6 +108,7 @@ def laid_out_by(
     return EdgeLayout(
         nodes=tuple(drawn(key, round(slot.x, 1), _top(slot.row)) for key, slot in nodes.items()),
         ways=tuple(_ways(edges, chains)),
+        box=box,
         width=width,
         height=round(_top(len(rows) - 1) + HEIGHT + MARGIN) if rows else 2 * MARGIN,
     )
@@ -253,7 +259,7 @@ def _ports(edges: Sequence[tuple[str, str]], chains: Sequence[Sequence[_Slot]], 
         groups[id(chain[0] if leaving else chain[-1]), port if port in PORTS else ""].append(number)
     for (_, port), numbers in groups.items():
         numbers.sort(key=lambda number: chains[number][1 if leaving else -2].x)
-        room = 12 if port else NODE - 16
+        room = 12 if port else chains[numbers[0]][0 if leaving else -1].width - 16
         step = min(8.0, room / max(1, len(numbers) - 1))
         for place, number in enumerate(numbers):
             end = chains[number][0 if leaving else -1]

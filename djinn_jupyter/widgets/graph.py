@@ -41,7 +41,7 @@ class Edge:
 class EdgeGraph:
     """`kind` is the noun of its result. `engine` and `stop` are what it was read from, None where that was no session
     of an engine's process; `model` is the name of the model, None where that is not known. A node's site is where a
-    click on it stops, those of its ports are where edges come in."""
+    click on it stops, those of its ports are where edges come in; each is a `box` wide."""
 
     kind: str
     how: str
@@ -53,6 +53,7 @@ class EdgeGraph:
     notes: Sequence[str]
     nodes: Sequence[Node]
     edges: Sequence[Edge]
+    box: int = NODE
     width: int
     height: int
 
@@ -84,7 +85,7 @@ class EdgeGraph:
             "notes": list(self.notes),
             "width": self.width,
             "height": self.height,
-            "box": [NODE, HEIGHT],
+            "box": [self.box, HEIGHT],
             "nodes": [_node(one) for one in self.nodes],
             "edges": [
                 {
@@ -140,14 +141,14 @@ def _picture(graph: EdgeGraph) -> Html:
         for edge in graph.edges
     ]
     names = ", ".join(f"{edge.writer} to {edge.reader} {figure(edge.score)}" for edge in graph.edges)
-    boxes = [one for node in graph.nodes for one in _box(node)]
+    boxes = [one for node in graph.nodes for one in _box(node, graph.box)]
     return picture(*lines, *boxes, alt=f"{graph.kind}: {names}", width=graph.width, height=graph.height)
 
 
-def _box(node: Node) -> list[Html]:
+def _box(node: Node, wide: int) -> list[Html]:
     """Draw a node: its name, and the names of its ports where edges come in side by side."""
-    left, named = round(node.x - NODE / 2, 1), [port for port in node.ports if port.label]
-    box = element("rect", x=left, y=node.y, width=NODE, height=HEIGHT, rx=4, fill=PALE, stroke=SOFT)
+    left, named = round(node.x - wide / 2, 1), [port for port in node.ports if port.label]
+    box = element("rect", x=left, y=node.y, width=wide, height=HEIGHT, rx=4, fill=PALE, stroke=SOFT)
     middle = {"text_anchor": "middle", "fill": SOFT}
     written = element("text", node.label, x=node.x, y=node.y + (21 if named else 17), font_size="11", **middle)
     letters = [element("text", one.label, x=one.x, y=node.y + 9, font_size="8", **middle) for one in named]

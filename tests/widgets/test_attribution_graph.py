@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
+from djinn_jupyter.widgets import edge_layout
 from djinn_jupyter.widgets.attribution_graph import attribution_graph_view
 from djinn_jupyter.widgets.graph import MIME
 from tests.widgets import graphed
@@ -16,10 +18,10 @@ def test_a_node_stops_at_its_feature_at_its_position() -> None:
     assert mime == MIME
     assert json.loads(json.dumps(drawing, allow_nan=False)) == drawing
     nodes = {one["label"]: one for one in drawing["nodes"]}
-    assert (nodes["3 @1"]["site"], nodes["3 @1"]["when"]) == ("tc.0[3]", "position == 1")
+    assert (nodes["L0 #3 @1"]["site"], nodes["L0 #3 @1"]["when"]) == ("tc.0[3]", "position == 1")
     assert (nodes[" extrao…"]["site"], nodes[" extrao…"]["when"]) == ("resid_pre.0", "position == 1")
     assert (nodes["metric"]["site"], nodes["metric"]["when"]) == ("resid_post.1", "position == 1")
-    assert "12345 @1" in nodes
+    assert "L1 #12345 @1" in nodes
     edges = {(one["writer"], one["reader"]): one for one in drawing["edges"]}
     between = edges["tc.0[3] @1", "tc.1[12345] @1"]
     assert (between["site"], between["when"], between["score"]) == ("tc.1[12345]", "position == 1", -1.0)
@@ -28,7 +30,17 @@ def test_a_node_stops_at_its_feature_at_its_position() -> None:
 def test_rows_are_layers_from_the_embeddings_to_the_outputs() -> None:
     _, drawing = attribution_graph_view(graphed.found()).drawn or ("", {})
     heights = {one["label"]: one["y"] for one in drawing["nodes"]}
-    assert heights[" extrao…"] < heights["3 @1"] < heights["12345 @1"] < heights["metric"]
+    assert heights[" extrao…"] < heights["L0 #3 @1"] < heights["L1 #12345 @1"] < heights["metric"]
+
+
+def test_names_have_room_in_boxes_that_do_not_meet() -> None:
+    _, drawing = attribution_graph_view(graphed.found()).drawn or ("", {})
+    wide, high = drawing["box"]
+    assert wide >= 6 * max(len(one["label"]) for one in drawing["nodes"])
+    assert wide > edge_layout.NODE
+    for one, other in itertools.combinations(drawing["nodes"], 2):
+        assert abs(one["x"] - other["x"]) >= wide or abs(one["y"] - other["y"]) >= high
+    assert all(wide / 2 <= one["x"] <= drawing["width"] - wide / 2 for one in drawing["nodes"])
 
 
 def test_it_says_scores_and_sums() -> None:
