@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.attributing import attribute as attribute
     from djinn_jupyter.client.attribution import Attribution as Attribution
+    from djinn_jupyter.client.circuit_curves import CircuitCurve as CircuitCurve
+    from djinn_jupyter.client.circuit_curves import circuit_curve as circuit_curve
     from djinn_jupyter.client.circuits import Circuit as Circuit
     from djinn_jupyter.client.circuits import auroc as auroc
     from djinn_jupyter.client.circuits import circuit as circuit
-    from djinn_jupyter.client.circuits import circuit_curve as circuit_curve
     from djinn_jupyter.client.direct import direct as direct
     from djinn_jupyter.client.edges import Edges as Edges
     from djinn_jupyter.client.edges import edges as edges
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.loading import connect as connect
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
+    from djinn_jupyter.client.looks import Effect as Effect
+    from djinn_jupyter.client.looks import Lens as Lens
     from djinn_jupyter.client.paths import path as path
     from djinn_jupyter.client.pruning import acdc as acdc
     from djinn_jupyter.client.reproducing import reproduce as reproduce
@@ -74,7 +77,7 @@ _HOMES = {
     "attribution_graph": "client.graphs",
     "auroc": "client.circuits",
     "circuit": "client.circuits",
-    "circuit_curve": "client.circuits",
+    "circuit_curve": "client.circuit_curves",
     "direct": "client.direct",
     "edges": "client.edges",
     "noise": "client.sweep_arguments",
@@ -96,7 +99,10 @@ _HOMES = {
     "Circuit": "client.circuits",
     "HeadScores": "client.heads",
     "HeadPatterns": "client.heads",
+    "CircuitCurve": "client.circuit_curves",
     "Splice": "client.splicing",
+    "Lens": "client.looks",
+    "Effect": "client.looks",
     "TrainedModule": "client.training.trained",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",

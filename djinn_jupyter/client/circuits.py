@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from djinn_jupyter.client.edge_measurement import EdgeMeasurement
 from djinn_jupyter.client.edges import Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
-from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.errors import UsageError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 NamedEdge = tuple[str, str]
 Numbers = tuple[tuple[int, int], ...]
 LARGEST: Final = "the largest scores"
-SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # those of MIB
 
 
 class Circuit(EdgeMeasurement):
@@ -130,44 +129,6 @@ class Circuit(EdgeMeasurement):
         return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:.1%}{low_high}{pairs}"
 
 
-class CircuitCurve(Tabular):
-    """The circuits of the first edges by score, at each of the `sizes`, which are shares of all edges. `cpr` and `cmd`
-    are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and that between it and 1, over the
-    sizes from the smallest on."""
-
-    def __init__(self, circuits: Sequence[Circuit], sizes: Sequence[float]) -> None:
-        self.circuits, self.sizes = list(circuits), tuple(sizes)
-        self.faithfulness = [one.faithfulness for one in circuits]
-
-    @property
-    def cpr(self) -> float:
-        """The integrated circuit performance ratio: larger is better."""
-        return self._area(lambda value: value)
-
-    @property
-    def cmd(self) -> float:
-        """The integrated circuit-model distance: smaller is better."""
-        return self._area(lambda value: abs(1.0 - value))
-
-    def _area(self, of: Callable[[float], float]) -> float:
-        """Return the area by trapezoids."""
-        heights = [of(value) for value in self.faithfulness]
-        steps = zip(self.sizes, self.sizes[1:], heights, heights[1:], strict=False)
-        return sum((to - at) * (low + high) / 2 for at, to, low, high in steps)
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the circuits as lists by column: size, edges, faithfulness and the bounds of its interval."""
-        rows = [
-            (size, len(one), one.faithfulness, *(one.interval or (None, None)))
-            for size, one in zip(self.sizes, self.circuits, strict=True)
-        ]
-        return in_columns(("size", "edges", "faithfulness", "low", "high"), rows)
-
-    def __repr__(self) -> str:
-        points = ", ".join(f"{len(one):,}: {one.faithfulness:.1%}" for one in self.circuits)
-        return f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}; faithfulness of the first edges: {points}"
-
-
 @interruptible("The run of a circuit")
 @typed
 def circuit(
@@ -215,37 +176,6 @@ def circuit(
         return runs.of([order[:edges]], LARGEST)[0]
     assert edges is not None
     return runs.of([tuple(dict.fromkeys(found.numbers(_named(edges))))], "edges by name")[0]
-
-
-@interruptible("The run of circuits")
-@typed
-def circuit_curve(
-    engine: RemoteEngine,
-    found: Edges,
-    sizes: Sequence[float] = SIZES,
-    *,
-    absolute: bool = True,
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> CircuitCurve:
-    """Return the circuits of the first edges by the scores in `found`, at each of the `sizes`, rising shares of all
-    edges (those of MIB by default), with MIB's areas `cpr` and `cmd`. Other arguments are as in `dj.circuit`; MIB takes
-    the scores as they are for CPR, and by size for CMD.
-
-    >>> found = dj.edges(
-    ...     engine, clean="The capital of France is", corrupted="The capital of Italy is", metric="logit(' Paris')"
-    ... )
-    >>> curve = dj.circuit_curve(engine, found, sizes=(0.1, 0.5, 1.0))
-    >>> len(curve.circuits), curve.faithfulness[-1]
-    (3, 1.0)
-    """
-    shares = tuple(float(size) for size in sizes)
-    if not shares or shares != tuple(sorted(set(shares))) or not 0 <= shares[0] <= shares[-1] <= 1:
-        raise UsageError("The sizes of circuits are rising shares of all edges, from 0 to 1, such as (0.01, 0.1, 1).")
-    runs = CircuitRuns(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
-    order = ordered(found, absolute=absolute)
-    return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares], LARGEST), shares)
 
 
 def ordered(found: Edges, *, absolute: bool = True) -> Numbers:

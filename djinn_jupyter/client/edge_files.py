@@ -65,8 +65,27 @@ class KeptCircuit(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("its edges are not those of its model")
 
 
+class KeptCurve(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of a curve: its circuits, and the share of all edges that each has."""
+
+    circuits: tuple[KeptCircuit, ...]
+    sizes: tuple[float, ...]
+
+    def tensors(self) -> Tensors:
+        return {f"values {n}": one.tensors()["values"] for n, one in enumerate(self.circuits)}
+
+    def check(self) -> None:
+        if not self.circuits or len(self.circuits) != len(self.sizes):
+            raise ValueError("its circuits are not those of its sizes")
+        for one in self.circuits:
+            one.check()
+        if len({(lines_of(one.replies), one.edges) for one in self.circuits}) > 1:
+            raise ValueError("its circuits are of different lines or models")
+
+
 EDGES: Final = FileKind(KeptEdges, ".edges.djinn", "file of edges")
 CIRCUIT: Final = FileKind(KeptCircuit, ".circuit.djinn", "file of a circuit")
+CURVE: Final = FileKind(KeptCurve, ".curve.djinn", "file of a curve of circuits")
 
 
 def lines_of(replies: Sequence[EdgesAttributed] | Sequence[CircuitsRun]) -> tuple[tuple[int, ...], ...]:

@@ -15,7 +15,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.module_form import ModuleIdentity
+from djinn_jupyter.wire.module_form import AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import AddedModules, Described, Steered
 
@@ -39,7 +39,7 @@ def session_like(channel: Channel, kind: str, made: HowComputed | None) -> Itera
         yield name
 
 
-def require_modules(channel: Channel, modules: Sequence[ModuleIdentity]) -> None:
+def require_modules(channel: Channel, modules: Sequence[ModuleIdentity | AddedModuleDescription]) -> None:
     """Raise UsageError unless these modules are added here, of the same files."""
     there = ask_for(channel, ask.ListAddedModules(), AddedModules).modules if modules else ()
     for one in modules:

@@ -7,6 +7,8 @@ from typing import Final
 
 from djinn_jupyter.client.result_files import FileKind, KeptResult, Tensors
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.looks import Effect, LensRead, LookRecipe
+from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.replies import Attributed, HeadsRead, Scored
 
 
@@ -31,6 +33,31 @@ class KeptLosses(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("its losses are not those of its tokens")
         if any(one.values.dtype != "float32" for one in self.replies):
             raise ValueError("its losses are not float32")
+
+
+class KeptSplice(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of a splice: its three losses of the same prompts, and the modules whose reconstruction
+    stood at the points `at`."""
+
+    module: str
+    at: str
+    modules: tuple[AddedModuleDescription, ...]
+    model: KeptLosses
+    spliced: KeptLosses
+    zeroed: KeptLosses
+
+    def tensors(self) -> Tensors:
+        named = (("model", self.model), ("spliced", self.spliced), ("zeroed", self.zeroed))
+        return {f"{name} {key}": tensor for name, of in named for key, tensor in of.tensors().items()}
+
+    def check(self) -> None:
+        each = (self.model, self.spliced, self.zeroed)
+        for one in each:
+            one.check()
+        if len({tuple(prompt for reply in one.replies for prompt in reply.tokens) for one in each}) > 1:
+            raise ValueError("its losses are of different prompts")
+        if not self.modules:
+            raise ValueError("it names no modules")
 
 
 class KeptHeads(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +100,46 @@ class KeptParts(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("its parts have no recipe")
 
 
+class KeptLens(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of a lens: its numbers in the order of their table, and the reply."""
+
+    values: Array
+    reply: LensRead
+
+    def tensors(self) -> Tensors:
+        return {"values": (self.values.shape, [self.values])}
+
+    def check(self) -> None:
+        count = sum(len(row.top) + len(row.chosen) for row in self.reply.rows)
+        _require_look(self.values, (count, 3), self.reply.made)
+
+
+class KeptEffect(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of an effect: its numbers in the order of their table, and the reply."""
+
+    values: Array
+    reply: Effect
+
+    def tensors(self) -> Tensors:
+        return {"values": (self.values.shape, [self.values])}
+
+    def check(self) -> None:
+        told = {*self.reply.effect.shifts, *self.reply.effect.chosen}
+        _require_look(self.values, (1 + len(told), 5), self.reply.made)
+
+
+def _require_look(values: Array, shape: tuple[int, int], made: LookRecipe | None) -> None:
+    """Raise ValueError where numbers are not those of a look, or it has no recipe."""
+    if values.dtype != "float64" or values.shape != shape:
+        raise ValueError("its numbers are not those of its tokens")
+    if made is None:
+        raise ValueError("it has no recipe")
+
+
 LOSSES: Final = FileKind(KeptLosses, ".losses.djinn", "file of losses")
+LENS: Final = FileKind(KeptLens, ".lens.djinn", "file of a lens")
+EFFECT: Final = FileKind(KeptEffect, ".effect.djinn", "file of an effect")
+SPLICE: Final = FileKind(KeptSplice, ".splice.djinn", "file of a splice")
 SCORES: Final = FileKind(KeptHeads, ".heads.djinn", "file of head scores")
 PATTERNS: Final = FileKind(KeptHeads, ".patterns.djinn", "file of attention patterns")
 PARTS: Final = FileKind(KeptParts, ".direct.djinn", "file of a direct attribution")

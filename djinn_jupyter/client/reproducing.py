@@ -9,8 +9,9 @@ from typing import Final
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import shown, typed
 from djinn_jupyter.client.attribution import Attribution
+from djinn_jupyter.client.circuit_curves import CircuitCurve
 from djinn_jupyter.client.circuits import Circuit
-from djinn_jupyter.client.edge_files import CIRCUIT, EDGES
+from djinn_jupyter.client.edge_files import CIRCUIT, CURVE, EDGES
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.graph_files import GRAPH
@@ -18,12 +19,16 @@ from djinn_jupyter.client.graphs import AttributionGraph
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.heads import HeadPatterns, HeadScores
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.measurement import Measurement, origin_of
-from djinn_jupyter.client.measurement_files import LOSSES, PARTS, PATTERNS, SCORES
+from djinn_jupyter.client.measurement_files import EFFECT, LENS, LOSSES, PARTS, PATTERNS, SCORES, SPLICE
 from djinn_jupyter.client.reproducing_collections import reproduced_collection
 from djinn_jupyter.client.reproducing_grids import reproduced_grid
 from djinn_jupyter.client.reproduction import SHARED, Reproduction, Result, compared
 from djinn_jupyter.client.scoring import Losses
+from djinn_jupyter.client.splicing import Splice
+from djinn_jupyter.client.training.again import trained_again, trained_in
+from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
 from djinn_jupyter.errors import DjinnError, UsageError
 
 MEASUREMENTS: Final = (
@@ -32,18 +37,32 @@ MEASUREMENTS: Final = (
     (PATTERNS, HeadPatterns),
     (EDGES, Edges),
     (CIRCUIT, Circuit),
+    (CURVE, CircuitCurve),
+    (SPLICE, Splice),
     (GRAPH, AttributionGraph),
     (PARTS, Attribution),
+    (LENS, Lens),
+    (EFFECT, Effect),
 )
 OnRepeated = Callable[[Grid | None, int, int], None]
 
 
 @typed
-def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnRepeated | None = None) -> Reproduction:
+def reproduce(
+    engine: RemoteEngine,
+    result: object,
+    *,
+    collection: Activations | str | Path | None = None,
+    on_progress: OnRepeated | None = None,
+) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
-    `dj.attribute`), losses, head scores, patterns, edges, a circuit, an attribution graph, a direct attribution or a
-    collection; or the file or folder of one. The engine may be another one, of another day. `on_progress` is called
-    with the grid so far (None of a collection), and with how many of how many cells or prompts are done.
+    `dj.attribute`), losses, a splice, head scores, patterns, a lens or an effect at a stop, edges, a circuit, a curve
+    of circuits, an attribution graph, a direct attribution, a collection or a trained module; or the file or folder of
+    one. The engine may be another one, of another day. `on_progress` is called with the grid so far (None of others),
+    and with how many of how many cells, prompts or steps are done.
+
+    A trained module is trained again on the `collection`, or where none is given on its prompts, collected anew if they
+    are few enough to be kept with it.
 
     In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same
     cells share each pass as then, unless a pass takes too long here or finds less memory; where they do not, bits may
@@ -69,9 +88,12 @@ def reproduce(engine: RemoteEngine, result: object, *, on_progress: OnRepeated |
             return _measured(engine, kept)
         if isinstance(kept, Activations):
             return reproduced_collection(engine.channel, kept, _by_prompt(kept, on_progress))
+        if isinstance(kept, TrainedModule):
+            return trained_again(engine, kept, collection, _by_step(on_progress))
     raise UsageError(
-        "Grids, losses, head scores, patterns, edges, circuits, attribution graphs, direct attributions and "
-        f"collections are computed again; {shown(result)} is none of these."
+        "Grids, losses, splices, head scores, patterns, lenses and effects at a stop, edges, circuits, their curves, "
+        "attribution graphs, direct attributions, collections and trained modules are computed again; "
+        f"{shown(result)} is none of these."
     )
 
 
@@ -79,8 +101,14 @@ def _by_prompt(kept: Activations, on_progress: OnRepeated | None) -> Callable[[i
     return lambda done: None if on_progress is None else on_progress(None, done, len(kept))
 
 
-def _read(path: Path) -> Result | Activations:
-    """Return the result in a file, whose ending says what it is, or the collection in a folder."""
+def _by_step(on_progress: OnRepeated | None) -> Callable[[int, int, float], None]:
+    return lambda done, of, loss: None if on_progress is None else on_progress(None, done, of)
+
+
+def _read(path: Path) -> Result | Activations | TrainedModule:
+    """Return the result in a file, whose ending says what it is, or the collection or trained module in a folder."""
+    if (path / PROVENANCE).is_file():
+        return trained_in(path)
     if path.is_dir():
         return Activations(path)
     kinds: dict[str, Callable[[Path], Result]] = {kind.ending: of.read for kind, of in MEASUREMENTS}

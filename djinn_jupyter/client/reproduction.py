@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.training.trained import TrainedModule
 from djinn_jupyter.wire.fingerprints import DIGESTS, differences
 from djinn_jupyter.wire.provenance import Provenance
 
@@ -23,14 +24,14 @@ SHARED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A result as it was `before`, and the same `again`; of a collection, whose shards are compared one by one and kept
-    by none, that is None. `same` is True where they have the same bits: all `count` values, and what was measured
-    `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that have others, of which
-    the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone counts as infinite.
-    `origin` has what differs between the models and machines: (name, then, now). `notes` are sentences on what else
-    does."""
+    """A result as it was `before`, and the same `again`; of a collection or a trained module, of which nothing is kept
+    when it has been compared, that is None. `same` is True where they have the same bits: all `count` values, and what
+    was measured `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that have
+    others, of which the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone counts as
+    infinite. `origin` has what differs between the models and machines: (name, then, now). `notes` are sentences on
+    what else does."""
 
-    before: Result | Activations
+    before: Result | Activations | TrainedModule
     again: Result | None
     same: bool
     count: int
@@ -49,7 +50,8 @@ class Reproduction:
     def _verdict(self) -> str:
         count = self.count
         if self.same:
-            return f"The same bits: {count:,} values of {self.before!r}."
+            named = repr(self.before).partition("\n")[0].rstrip(".:")
+            return f"The same bits: {count:,} values of {named}."
         if not self.different:
             return f"Other bits: the {count:,} values are the same, and {self.besides} are not."
         at = ", ".join(f"{axis} {place}" for axis, place in self.place.items())

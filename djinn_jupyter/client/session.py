@@ -17,6 +17,7 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.forking import Forks
 from djinn_jupyter.client.heads import HeadsOfSession
+from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.patches import at_stop
 from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
 from djinn_jupyter.client.rules import SteeringRule, steering
@@ -25,7 +26,7 @@ from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.scoring import ScoredSession
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.tiers import TieredSession
-from djinn_jupyter.client.views import Effect, Lens, Snapshot
+from djinn_jupyter.client.views import Snapshot
 from djinn_jupyter.client.watching import WatchingSession
 from djinn_jupyter.errors import DjinnError, UsageError, WireError
 from djinn_jupyter.wire import replies

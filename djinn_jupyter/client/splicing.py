@@ -7,8 +7,7 @@ are and the error term out; and under one that sets the point to zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.client import scoring
 from djinn_jupyter.client.added_modules import add_module, remove_module
@@ -16,8 +15,11 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edits import scale, zero
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.likeness import require_modules
+from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement_files import SPLICE, KeptSplice
 from djinn_jupyter.client.prompts import given_prompts
 from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
@@ -27,19 +29,67 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.replies import AddedModules
 
+if TYPE_CHECKING:
+    import numpy as np
+
 WITHOUT_ERROR: Final = "spliced"  # the name of the module while it is measured
+STOOD: Final = ("model", "spliced", "zeroed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splice(Tabular):
+class Splice(Measurement):
     """The losses of some prompts: of the `model`, with the reconstruction of `module` in place of its point, and with
-    the point set to zero."""
+    the point set to zero. `values` [3, tokens] are those of each token, in this order."""
 
-    module: str
-    at: str
-    model: Losses
-    spliced: Losses
-    zeroed: Losses
+    _kind = SPLICE
+
+    def __init__(
+        self,
+        *,
+        module: str,
+        at: str,
+        modules: Sequence[AddedModuleDescription],
+        model: Losses,
+        spliced: Losses,
+        zeroed: Losses,
+    ) -> None:
+        import numpy as np
+
+        self.module, self.at, self.modules = module, at, tuple(modules)
+        self.model, self.spliced, self.zeroed = model, spliced, zeroed
+        self.made, self.tokens = model.made, model.tokens
+        self._lines = model.tokens
+        self.values: np.ndarray[Any, Any] = np.stack([one.values for one in (model, spliced, zeroed)])
+
+    @property
+    def _content(self) -> KeptSplice:
+        return KeptSplice(
+            module=self.module,
+            at=self.at,
+            modules=self.modules,
+            model=self.model._content,
+            spliced=self.spliced._content,
+            zeroed=self.zeroed._content,
+        )
+
+    @classmethod
+    def _with_content(cls, content: KeptSplice) -> Splice:
+        losses = {name: Losses._with_content(getattr(content, name)) for name in STOOD}
+        return cls(module=content.module, at=content.at, modules=content.modules, **losses)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the losses follow from: as of every measurement, and the modules with the digests of their files."""
+        files = {f"{one.name} at {one.at}": one.digest for one in self.modules}
+        return {**super().recipe, "module": self.module, "modules": files}
+
+    def again(self, channel: Channel) -> Splice:
+        """Return the same splice, measured anew. UsageError where its modules are not added here as they were."""
+        require_modules(channel, self.modules)
+        return _measured(channel, self.module, self.tokens)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return what stood at the point, and the prompt and the position of the token with this loss."""
+        return {"with": STOOD[index[0]], **self.model.place_of(index[1:])}
 
     @property
     def recovered(self) -> float:
@@ -75,14 +125,22 @@ def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     >>> found.model.loss < found.spliced.loss, found.recovered < 1  # an SAE of random numbers
     (True, True)
     """
-    told = _added(engine.channel, module)
-    written = [one.writes or one.at for one in told]
-    listed = tuple(given_prompts(prompts))
     with interruptible("The measurement", lambda: ("", None)):
-        model = engine.loss(listed)
-        zeroed = _under(engine.channel, written, zero(), listed)
-        spliced = _spliced(engine.channel, told, listed)
-        return Splice(module=module, at=", ".join(written), model=model, spliced=spliced, zeroed=zeroed)
+        return _measured(engine.channel, module, tuple(given_prompts(prompts)))
+
+
+def _measured(channel: Channel, module: str, prompts: Sequence[object]) -> Splice:
+    told = _added(channel, module)
+    written = [one.writes or one.at for one in told]
+    zeroed = _under(channel, written, zero(), prompts)
+    return Splice(
+        module=module,
+        at=", ".join(written),
+        modules=told,
+        model=scoring.loss_of(channel, prompts),
+        spliced=_spliced(channel, told, prompts),
+        zeroed=zeroed,
+    )
 
 
 def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:

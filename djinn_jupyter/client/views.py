@@ -6,22 +6,16 @@ Each keeps the wire's own value as `reply`, for the widgets.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.frames import Tabular, in_columns
-from djinn_jupyter.client.influences import influence_lines
-from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import LensRow, TopToken
-from djinn_jupyter.wire.replies import Effect as EffectReply
-from djinn_jupyter.wire.replies import Inspected, LensRead, WatchRead
+from djinn_jupyter.wire.nouns import TopToken
+from djinn_jupyter.wire.replies import Inspected, WatchRead
 from djinn_jupyter.wire.watches import spell_watch
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-SHIFT: Final = ("token", "text", "probability_before", "probability_after", "logit_before", "logit_after")
 
 
 class Snapshot:
@@ -49,60 +43,6 @@ class Snapshot:
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
         return f"Snapshot of {self.site}: {shape} ({self.axes}), {self.dtype}, {self.exactness}"
-
-
-class Lens(Tabular):
-    """The model's own epilogue applied to a residual value: for each position its most probable next tokens."""
-
-    def __init__(self, reply: LensRead) -> None:
-        self.reply = reply
-        self.site = reply.site
-        self.rows: tuple[LensRow, ...] = reply.rows
-        self.notes = reply.notes
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the predictions as lists by column: the position, the token there, the rank of the next token (None of
-        one that was asked for), that token, its probability and its logit."""
-        rows = [
-            (row.position, row.text, rank, next_token.text, next_token.probability, next_token.logit)
-            for row in self.rows
-            for rank, next_token in [*enumerate(row.top, 1), *((None, one) for one in row.chosen)]
-        ]
-        return in_columns(("position", "token", "rank", "next", "probability", "logit"), rows)
-
-    def __repr__(self) -> str:
-        lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
-        return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
-
-
-class Effect(Tabular):
-    """The next-token distribution without and with the edits of the present stop; `kl` in nats."""
-
-    def __init__(self, reply: EffectReply) -> None:
-        self.reply = reply
-        read = reply.effect
-        self.before, self.after, self.kl = read.before, read.after, read.kl
-        self.top1_changed, self.logit_difference_norm = read.top1_changed, read.logit_difference_norm
-        self.shifts, self.chosen = read.shifts, read.chosen
-        self.site, self.edits, self.influences = reply.site, reply.edits, reply.influences
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the tokens that shift most, and those that were asked for, as lists by column: token and text, and its
-        probability and logit before and after."""
-        rows = [
-            (one.token, one.text, one.probability_before, one.probability_after, one.logit_before, one.logit_after)
-            for one in dict.fromkeys((*self.shifts, *self.chosen))
-        ]
-        return in_columns(SHIFT, rows)
-
-    def __repr__(self) -> str:
-        said = (
-            f"Effect on the next token at {self.site}, session {label(self.reply.stop.session)}: KL {self.kl:.4g}, "
-            f"top token {'changed' if self.top1_changed else 'unchanged'}\n"
-            f"  without {spell_top(self.before)}\n"
-            f"  with    {spell_top(self.after)}"
-        )
-        return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
 
 
 class Watched(Tabular):

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from djinn_jupyter.client import edits
+from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.client.views import Effect, Lens, Snapshot
+from djinn_jupyter.client.views import Snapshot
 from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.changes import read_change, read_number
 from djinn_jupyter.dap.containers import Container, Variable

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import circuits, edges, pruning, views
+from djinn_jupyter.magics.lazily import circuit_curves, circuits, edges, pruning, views
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.circuits import Circuit, CircuitCurve
+    from djinn_jupyter.client.circuit_curves import CircuitCurve
+    from djinn_jupyter.client.circuits import Circuit
     from djinn_jupyter.client.edges import Edges
 
 
@@ -67,7 +68,7 @@ class CircuitMagics(Group):
         return circuits.circuit(self.state.engine, found, args.edges, absolute=not args.signed, **wanted)
 
     def _curve(self, args: Namespace, found: Edges) -> CircuitCurve:
-        return circuits.circuit_curve(self.state.engine, found, absolute=not args.signed)
+        return circuit_curves.circuit_curve(self.state.engine, found, absolute=not args.signed)
 
     def _auroc(self, found: Edges, name: str) -> str:
         """Return the sentence on how well scores tell the edges of a variable from others."""

@@ -17,7 +17,7 @@ VIEW_OF: Final = {
     ("djinn_jupyter.client.attribution", "Attribution"): "attribution_view",
     ("djinn_jupyter.client.edges", "Edges"): "edges_view",
     ("djinn_jupyter.client.circuits", "Circuit"): "circuit_view",
-    ("djinn_jupyter.client.circuits", "CircuitCurve"): "curve_view",
+    ("djinn_jupyter.client.circuit_curves", "CircuitCurve"): "curve_view",
     ("djinn_jupyter.client.graphs", "AttributionGraph"): "attribution_graph_view",
 }
 

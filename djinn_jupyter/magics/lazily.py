@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client import (
         attributing,
         batches,
+        circuit_curves,
         circuits,
         direct,
         doses,
@@ -37,6 +38,7 @@ else:
 
     attributing = _Lazy("djinn_jupyter.client.attributing")
     batches = _Lazy("djinn_jupyter.client.batches")
+    circuit_curves = _Lazy("djinn_jupyter.client.circuit_curves")
     circuits = _Lazy("djinn_jupyter.client.circuits")
     direct = _Lazy("djinn_jupyter.client.direct")
     doses = _Lazy("djinn_jupyter.client.doses")
@@ -62,6 +64,7 @@ else:
 __all__ = [
     "attributing",
     "batches",
+    "circuit_curves",
     "circuits",
     "direct",
     "doses",

@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import reproducing, views
-from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -18,19 +18,21 @@ from djinn_jupyter.wire.texts import in_quotes
 class ReproducingMagics(Group):
     @verb(
         option("result", metavar="FILE|NAME", help="a file that save wrote, the folder of a collection, or a variable"),
+        option("--collection", metavar="FOLDER", help="of a trained module: the collection it was trained on"),
         KEEP,
     )
     def djinn_reproduce(self, args: Namespace) -> None:
         """Compute a result again, and say "The same bits", or what differs.
 
-        A result is a grid, losses, head scores, edges, a circuit, a direct attribution or a collection."""
+        A result is what has a recipe: a grid, losses, edges, a lens at a stop, a collection, a trained module."""
         progress = Redrawn(self.state.screen, at_once=False)
         found = reproducing.reproduce(
             self.state.engine,
             self._result(args.result),
+            **given(collection=args.collection),
             on_progress=lambda so_far, done, total: progress.draw(
                 lambda: views.progress_line_view(
-                    f"{done} of {total} {'prompts' if so_far is None else 'cells'} computed again"
+                    f"{done} of {total} {'cells' if so_far is not None else 'prompts or steps'} computed again"
                 )
             ),
         )

@@ -27,13 +27,20 @@ def provenance(job: AnyJob, collection: Activations, figures: Mapping[str, float
     note = collection.shards[0].note
     said = {
         "training": asked,
-        "collection": {name: note[name] for name in NAMED} | {"prompts": _prompts(collection)},
+        "collection": {name: note[name] for name in NAMED}
+        | {"plain": _is_plain(collection), "prompts": _prompts(collection)},
         "versions": {"djinn": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "processor": torch.backends.cpu.get_cpu_capability(),
         "figures": dict(figures),
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in said.items())
     return f"{{\n{lines}\n}}\n".encode()
+
+
+def _is_plain(collection: Activations) -> bool:
+    """Return whether the engine's model was collected as it is, under no rule and no adapter."""
+    each = [shard.made for shard in collection.shards]
+    return not any(made.rules or made.adapter or made.attention for made in each)
 
 
 def _prompts(collection: Activations) -> dict[str, Any]:

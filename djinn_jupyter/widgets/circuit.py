@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from djinn_jupyter.client.circuits import Circuit, CircuitCurve
+from djinn_jupyter.client.circuit_curves import CircuitCurve
+from djinn_jupyter.client.circuits import Circuit
 from djinn_jupyter.client.faithfulness import Interval
 from djinn_jupyter.widgets.edges import graph_of
 from djinn_jupyter.widgets.graph import MOST, graph_view

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.limits import Chosen, Positions, Spelling
-from djinn_jupyter.wire.nouns import LensRow, Snapshot, StopIdentity
+from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
@@ -35,15 +35,6 @@ class Lens(SessionRequest, frozen=True, tag="Lens"):
     positions: Positions | None = None
     top: Annotated[int, Meta(ge=1, le=1000)] = 5
     tokens: Chosen = ()
-
-
-class LensRead(ReplyBase, frozen=True, tag="LensRead"):
-    """`notes` are sentences on tokens that may have been meant otherwise."""
-
-    stop: StopIdentity
-    site: str
-    rows: tuple[LensRow, ...]
-    notes: tuple[str, ...] = ()
 
 
 class ReadPass(SessionRequest, frozen=True, tag="ReadPass"):

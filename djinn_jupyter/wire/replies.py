@@ -13,6 +13,7 @@ from djinn_jupyter.wire import (
     greeting,
     heads,
     listening,
+    looks,
     moving,
     opening,
     passes,
@@ -42,7 +43,7 @@ from djinn_jupyter.wire.nouns import (
     TopToken,
     Transfer,
 )
-from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
+from djinn_jupyter.wire.readings import Branch, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
 AddedModules = added_modules.AddedModules
@@ -53,17 +54,18 @@ CheckpointSaved = checkpoints.CheckpointSaved
 Checkpoints = checkpoints.Checkpoints
 Collected = collecting.Collected
 CollectionProgressed = collecting.CollectionProgressed
+Effect = looks.Effect
 HeadsRead = heads.HeadsRead
 Welcome = greeting.Welcome
 Departed = greeting.Departed
 Pong = greeting.Pong
+LensRead = looks.LensRead
 Listening = listening.Listening
 EventsMissed = listening.EventsMissed
 ModuleAdded = added_modules.ModuleAdded
 MetricsRead = sweeps.MetricsRead
 PassRead = passes.PassRead
 Inspected = passes.Inspected
-LensRead = passes.LensRead
 PooledRead = pooling.PooledRead
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
@@ -211,16 +213,6 @@ class Edited(ReplyBase, frozen=True, tag="Edited"):
     norm_after: float
     relative_size: float | None
     entries_changed: int
-
-
-class Effect(ReplyBase, frozen=True, tag="Effect"):
-    """Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it."""
-
-    stop: StopIdentity
-    effect: EffectReading
-    site: str
-    edits: tuple[str, ...] = ()
-    influences: Influences = Influences()
 
 
 class Steered(ReplyBase, frozen=True, tag="Steered"):

@@ -13,13 +13,14 @@ import numpy as np
 import djinn_jupyter as dj
 import djinn_jupyter.client
 from djinn_jupyter.client.activations import Values
-from djinn_jupyter.client.circuits import CircuitCurve
+from djinn_jupyter.client.circuit_curves import CircuitCurve
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.graphs import PrunedGraph
+from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.pair_statistics import PairStatistics
-from djinn_jupyter.client.views import Effect, Lens, Watched
+from djinn_jupyter.client.views import Watched
 from tests import saes, transcoders
 
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]

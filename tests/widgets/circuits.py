@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.circuits import Circuit, CircuitCurve
+from djinn_jupyter.client.circuit_curves import CircuitCurve
+from djinn_jupyter.client.circuits import Circuit
 from djinn_jupyter.client.faithfulness import Interval
 from djinn_jupyter.wire.edges import CircuitRecipe, CircuitsRun
 from djinn_jupyter.wire.requests import RunCircuits

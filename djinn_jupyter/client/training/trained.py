@@ -28,6 +28,11 @@ class TrainedModule:
     provenance: dict[str, Any]
 
     @property
+    def recipe(self) -> dict[str, Any]:
+        """All that its numbers follow from: its provenance."""
+        return self.provenance
+
+    @property
     def vector(self) -> np.ndarray[Any, Any]:
         """The vector of a steering vector, [features], float32, for `dj.add`. UsageError for another kind."""
         import numpy as np

@@ -89,7 +89,7 @@ def request_handlers(
         EditRequests(sessions, runtime, residency),
         RuleRequests(sessions, runtime),
         SwitchingRequests(sessions, runtime, residency),
-        InspectionRequests(sessions, runtime),
+        InspectionRequests(sessions, runtime, persistence),
         PassRequests(sessions, runtime),
         AttributionRequests(sessions, runtime, persistence),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),

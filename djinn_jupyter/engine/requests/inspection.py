@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
@@ -11,8 +12,10 @@ from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.interventions.site_scope import evaluate
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests import interventions
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.look_recipes import look_recipe
 from djinn_jupyter.engine.requests.making_rules import checked_condition
 from djinn_jupyter.engine.requests.pooling import PartOfPass, pooled_for
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -26,6 +29,7 @@ from djinn_jupyter.engine.session.unspaced import Unspaced
 from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.looks import LookRecipe
 from djinn_jupyter.wire.nouns import Snapshot
 from djinn_jupyter.wire.replies import (
     Effect,
@@ -45,8 +49,8 @@ LENS_ROWS = 64
 
 
 class InspectionRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._runtime = sessions, runtime
+    def __init__(self, sessions: SessionTable, runtime: Runtime, persistence: Persistence) -> None:
+        self._sessions, self._runtime, self._persistence = sessions, runtime, persistence
         self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
 
     @handles(ask.MeasureEffect, changes=False)
@@ -67,6 +71,7 @@ class InspectionRequests:
             site=str(frame.tap.site),
             edits=session.edits_in_force,
             influences=influences(session, frame),
+            made=self._recipe(session, msgspec.structs.replace(request, tokens=tuple(asked)), frame.tap),
         )
 
     @handles(ask.Inspect, changes=False)
@@ -129,9 +134,17 @@ class InspectionRequests:
             found.extend(reports.lens_rows(self._runtime, logits, positions, tokens, request.top, asked))
             unspaced.see(logits, positions)
             yield None
+        here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         return LensRead(
-            stop=reports.standing(session), site=str(tap.lens_site(site)), rows=tuple(found), notes=unspaced.notes
+            stop=reports.standing(session),
+            site=str(tap.lens_site(site)),
+            rows=tuple(found),
+            notes=unspaced.notes,
+            made=self._recipe(session, here, tap),
         )
+
+    def _recipe(self, session: Session, asked: ask.Lens | ask.MeasureEffect, tap: Tap) -> LookRecipe | None:
+        return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
     @handles(ask.Evaluate, changes=False)
     def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:

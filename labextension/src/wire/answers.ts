@@ -25,6 +25,11 @@ import {
 } from './attribution';
 
 import {
+  Effect,
+  LensRead,
+} from './looks';
+
+import {
   CheckpointSaved,
   Checkpoints,
 } from './checkpoints';
@@ -43,7 +48,6 @@ import {
 
 import {
   Inspected,
-  LensRead,
   PassRead,
 } from './passes';
 
@@ -55,7 +59,6 @@ import {
   BreakpointSet,
   Cleared,
   Edited,
-  Effect,
   Evaluated,
   HistoryRead,
   Logits,

@@ -20,6 +20,7 @@ export * from './listening';
 export * from './watches';
 export * from './requests';
 export * from './attribution';
+export * from './looks';
 export * from './checkpoints';
 export * from './provenance';
 export * from './circumstances';

@@ -5,7 +5,6 @@ import {
 } from './values';
 
 import {
-  LensRow,
   Snapshot,
   StopIdentity,
 } from './nouns';
@@ -36,16 +35,6 @@ export interface Lens {
   readonly positions?: readonly number[] | null;
   readonly top?: number;
   readonly tokens?: readonly (number | string)[];
-}
-
-/** `notes` are sentences on tokens that may have been meant otherwise. */
-export interface LensRead {
-  readonly reply: 'LensRead';
-  readonly stop: StopIdentity;
-  readonly site: string;
-  readonly rows: readonly LensRow[];
-  readonly notes: readonly string[];
-  readonly not_kept: string | null;
 }
 
 /**

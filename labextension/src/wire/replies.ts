@@ -21,7 +21,6 @@ import {
 
 import {
   Branch,
-  EffectReading,
   Influences,
 } from './readings';
 
@@ -178,17 +177,6 @@ export interface Edited {
   readonly norm_after: Float;
   readonly relative_size: Float | null;
   readonly entries_changed: number;
-  readonly not_kept: string | null;
-}
-
-/** Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. */
-export interface Effect {
-  readonly reply: 'Effect';
-  readonly stop: StopIdentity;
-  readonly effect: EffectReading;
-  readonly site: string;
-  readonly edits: readonly string[];
-  readonly influences: Influences;
   readonly not_kept: string | null;
 }
 

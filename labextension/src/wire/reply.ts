@@ -43,6 +43,11 @@ import {
 } from './attribution';
 
 import {
+  Effect,
+  LensRead,
+} from './looks';
+
+import {
   CheckpointSaved,
   Checkpoints,
 } from './checkpoints';
@@ -92,7 +97,6 @@ import {
 
 import {
   Inspected,
-  LensRead,
   PassRead,
 } from './passes';
 
@@ -108,7 +112,6 @@ import {
   BreakpointSet,
   Cleared,
   Edited,
-  Effect,
   Evaluated,
   Failed,
   Finished,

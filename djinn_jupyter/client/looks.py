@@ -1,0 +1,178 @@
+"""Looks at a stop, the logit lens and the effect of its edits: numbers, a text table, and the same looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.frames import in_columns
+from djinn_jupyter.client.influences import influence_lines
+from djinn_jupyter.client.likeness import require_modules, session_like
+from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement_files import EFFECT, LENS, KeptEffect, KeptLens
+from djinn_jupyter.client.views import spell_top
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.looks import LookRecipe
+from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.nouns import LensRow, TopToken
+from djinn_jupyter.wire.readings import TokenShift
+from djinn_jupyter.wire.replies import BreakpointSet, Edited, LensRead, Paused
+from djinn_jupyter.wire.replies import Effect as EffectReply
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SHIFT: Final = ("token", "text", "probability_before", "probability_after", "logit_before", "logit_after")
+NUMBERS: Final = tuple(name for name in SHIFT if name != "text")
+ReplyHere = TypeVar("ReplyHere", LensRead, EffectReply)
+
+
+class StopMeasurement(Measurement):
+    """A look at a stop. It has a recipe at the first stop of a plain run, with the edits that were made there."""
+
+    def __init__(self, reply: LensRead | EffectReply) -> None:
+        self._recipe = reply.made
+        self.made = () if self._recipe is None else (self._recipe.made,)
+        self.tokens = self._lines = () if self._recipe is None else (self._recipe.line,)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the numbers follow from: as of every measurement, and the stop, its edits, and what was asked."""
+        found = super().recipe
+        assert self._recipe is not None
+        asked = {name: value for name, value in msgspec.structs.asdict(self._recipe.asked).items() if name != "session"}
+        return {**found, "stop": self._recipe.site, "edits": list(self._recipe.edits), "asked": asked}
+
+
+class Lens(StopMeasurement):
+    """The model's own epilogue applied to a residual value: for each position its most probable next tokens.
+    `values` are the id, the probability and the logit of each, a row a token, float64."""
+
+    _kind = LENS
+
+    def __init__(self, reply: LensRead) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        self.site = reply.site
+        self.rows: tuple[LensRow, ...] = reply.rows
+        self.notes = reply.notes
+        self.values = _numbers([(one.token, one.probability, one.logit) for _, _, one in self._told()])
+
+    @property
+    def _content(self) -> KeptLens:
+        return KeptLens(values=from_numpy(self.values), reply=self.reply)
+
+    @classmethod
+    def _with_content(cls, content: KeptLens) -> Lens:
+        return cls(content.reply)
+
+    def again(self, channel: Channel) -> Lens:
+        """Return the same lens, read at the same stop of another run."""
+        return Lens(_looked_again(channel, self.reply.made, LensRead))
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the position, and the rank of the next token (None of one that was asked for), of the number at this
+        index."""
+        row, rank, _ = self._told()[index[0]]
+        return {"position": row.position, "rank": rank}
+
+    def _told(self) -> list[tuple[LensRow, int | None, TopToken]]:
+        return [
+            (row, rank, next_token)
+            for row in self.rows
+            for rank, next_token in [*enumerate(row.top, 1), *((None, one) for one in row.chosen)]
+        ]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the predictions as lists by column: the position, the token there, the rank of the next token (None of
+        one that was asked for), that token, its probability and its logit."""
+        rows = [
+            (row.position, row.text, rank, next_token.text, next_token.probability, next_token.logit)
+            for row, rank, next_token in self._told()
+        ]
+        return in_columns(("position", "token", "rank", "next", "probability", "logit"), rows)
+
+    def __repr__(self) -> str:
+        lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
+        return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
+
+
+class Effect(StopMeasurement):
+    """The next-token distribution without and with the edits of the present stop; `kl` in nats. `values` are the
+    numbers of each token of `columns()`, float64, a row a token; a first row has `kl`, the norm of the change of
+    the logits, and zeros."""
+
+    _kind = EFFECT
+
+    def __init__(self, reply: EffectReply) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        read = reply.effect
+        self.before, self.after, self.kl = read.before, read.after, read.kl
+        self.top1_changed, self.logit_difference_norm = read.top1_changed, read.logit_difference_norm
+        self.shifts, self.chosen = read.shifts, read.chosen
+        self.site, self.edits, self.influences = reply.site, reply.edits, reply.influences
+        rows = [[getattr(one, name) for name in NUMBERS] for one in self._told()]
+        self.values = _numbers([[self.kl, self.logit_difference_norm, 0, 0, 0], *rows])
+
+    @property
+    def _content(self) -> KeptEffect:
+        return KeptEffect(values=from_numpy(self.values), reply=self.reply)
+
+    @classmethod
+    def _with_content(cls, content: KeptEffect) -> Effect:
+        return cls(content.reply)
+
+    def again(self, channel: Channel) -> Effect:
+        """Return the same effect, measured at the same stop of another run."""
+        return Effect(_looked_again(channel, self.reply.made, EffectReply))
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the token of the number at this index, or "all" of those of the whole distribution."""
+        return {"token": self._told()[index[0] - 1].text if index[0] else "all"}
+
+    def _told(self) -> list[TokenShift]:
+        return list(dict.fromkeys((*self.shifts, *self.chosen)))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the tokens that shift most, and those that were asked for, as lists by column: token and text, and its
+        probability and logit before and after."""
+        rows = [
+            (one.token, one.text, one.probability_before, one.probability_after, one.logit_before, one.logit_after)
+            for one in self._told()
+        ]
+        return in_columns(SHIFT, rows)
+
+    def __repr__(self) -> str:
+        said = (
+            f"Effect on the next token at {self.site}, session {label(self.reply.stop.session)}: KL {self.kl:.4g}, "
+            f"top token {'changed' if self.top1_changed else 'unchanged'}\n"
+            f"  without {spell_top(self.before)}\n"
+            f"  with    {spell_top(self.after)}"
+        )
+        return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
+
+
+def _numbers(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    return np.array(rows, dtype=np.float64)
+
+
+def _looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere]) -> ReplyHere:
+    """Return what the same request finds at the stop of a recipe."""
+    assert made is not None
+    require_modules(channel, made.made.modules)
+    with session_like(channel, "look", made.made) as name:
+        ask_for(channel, ask.SetBreakpoint(session=name, site=made.site), BreakpointSet)
+        stop = ask_for(channel, ask.Run(session=name, tokens=made.line, max_new_tokens=1), Paused)
+        if stop.site != made.site:
+            raise UsageError(f"it was read at {made.site}, and this model stops at {stop.site}.")
+        for edit in made.edits:
+            ask_for(channel, msgspec.structs.replace(edit, session=name), Edited)
+        return ask_for(channel, msgspec.structs.replace(made.asked, session=name), kind)

@@ -1,0 +1,103 @@
+"""Every result carries its recipe: it is kept, comes back, and is computed again from the recipe alone, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.activations import Values
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.frames import ByColumn, Listing
+from djinn_jupyter.client.graphs import PrunedGraph
+from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.client.pair_statistics import PairStatistics
+from djinn_jupyter.client.reproducing import MEASUREMENTS
+from djinn_jupyter.client.views import Watched
+from tests import saes, transcoders
+from tests.client import tables
+
+OF_OTHERS: Final = {
+    PairStatistics: "computed from a grid, which has the recipe",
+    PrunedGraph: "a part of an attribution graph, which has it",
+    Values: "a site of a collection, which has it",
+    Watched: "what a session recorded as it ran; its journal has the runs",
+    MemoryTrace: "times and bytes of one moment",
+    Listing: "descriptions of what there is now",
+}
+RESULTS: Final = {kind: made for kind, made in tables.TABLES.items() if kind not in OF_OTHERS}
+ENDINGS: Final = {of: kind.ending for kind, of in MEASUREMENTS} | {dj.Grid: ".grid.djinn"}
+ADDED: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
+    dj.Splice: lambda engine, folder: engine.add_module(
+        "sae", saes.saved(folder / "same", saes.drawn(32)), at="resid_post.1"
+    ),
+    dj.AttributionGraph: lambda engine, folder: engine.add_transcoders(
+        "tc",
+        transcoders.set_saved(
+            folder / "same", {n: transcoders.drawn(32, seed=n) for n in range(engine.description.layers)}
+        ),
+        "mlp_in",
+    ),
+}
+
+
+def kinds_of(base: type) -> set[type]:
+    """Return the classes below a class that are no base of others."""
+    below = base.__subclasses__()
+    return {base} if not below else {one for kind in below for one in kinds_of(kind)}
+
+
+def test_no_table_is_forgotten() -> None:
+    assert {kind for kind in tables.kinds_with_columns() if kind is not ByColumn} == set(RESULTS) | set(OF_OTHERS)
+    assert kinds_of(Measurement) == set(RESULTS) - {dj.Grid} == {of for _, of in MEASUREMENTS}
+    assert len(set(ENDINGS.values())) == len(ENDINGS)
+
+
+@pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
+def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
+    result = RESULTS[kind](engine, tmp_path)
+    close_all(engine)
+    file = result.save(tmp_path / f"kept{ENDINGS[kind]}")
+    read = kind.read(file)
+    assert read.values.tobytes() == result.values.tobytes()
+    assert (read.columns().keys(), repr(read)) == (result.columns().keys(), repr(result))
+    assert read.recipe == result.recipe
+    assert str(engine.description.name) in str(result.recipe)
+    added = ADDED.get(kind, lambda engine, folder: None)(engine, tmp_path)
+    try:
+        again = dj.reproduce(engine, file)
+    finally:
+        if added is not None:
+            engine.remove_module("sae" if kind is dj.Splice else "tc")
+    assert (again.same, again.different, again.origin, again.notes) == (True, 0, (), ())
+    assert again.again is not None
+    assert repr(again).count("\n") == 0
+    assert repr(again).startswith(f"The same bits: {result.values.size:,} values of ")
+    assert engine.sessions() == ()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RESULTS if kind is not dj.Grid], ids=lambda kind: kind.__name__)
+def test_a_number_that_is_another_is_found_with_its_place(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
+    result = RESULTS[kind](engine, tmp_path)
+    close_all(engine)
+    at = tuple(int(one[0]) for one in np.nonzero(np.isfinite(result.values)))
+    result.values = result.values.copy()
+    result.values[at] += 1
+    added = ADDED.get(kind, lambda engine, folder: None)(engine, tmp_path)
+    try:
+        again = dj.reproduce(engine, result)
+    finally:
+        if added is not None:
+            engine.remove_module("sae" if kind is dj.Splice else "tc")
+    assert (again.same, again.different, again.place) == (False, 1, result.place_of(at))
+    assert repr(again).startswith(f"Other bits: 1 of {result.values.size:,} values differ, by up to 1")
+
+
+def close_all(engine: RemoteEngine) -> None:
+    for session in engine.sessions():
+        engine.session(session.name).close()
