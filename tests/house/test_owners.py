@@ -15,6 +15,12 @@ ALLOWED = {
     # fields of Python, torch, transformers and the hub, which have no verb for it
     ("forward/other_attention.py", "config._attn_implementation_internal"),
     ("forward/other_attention.py", "one._attn_implementation_internal"),
+    ("log/output.py", "logging._srcfile"),
+    ("log/output.py", "logging.logMultiprocessing"),
+    ("log/output.py", "logging.logProcesses"),
+    ("log/output.py", "logging.logThreads"),
+    ("log/output.py", "record.args"),
+    ("log/output.py", "record.msg"),
     ("memory/offload/mover.py", "error.__cause__"),
     ("memory/offload/mover.py", "error.__context__"),
     ("memory/offload/mover.py", "error.__traceback__"),

@@ -145,6 +145,7 @@ async def test_what_had_no_answer_is_done_once_by_the_killed_engine_or_the_next(
         asked = [asyncio.ensure_future(_asked(connection, change)) for change in CHANGES]
         if heard:
             await _until(lambda: _has_done_all(machine))
+            await _until(lambda: _true(_have_ended(machine.lines()[before:]) == len(CHANGES)))
         else:
             await _until(lambda: _true(relay.swallowed > 0))
         machine.kill()
@@ -153,7 +154,9 @@ async def test_what_had_no_answer_is_done_once_by_the_killed_engine_or_the_next(
         await relay.mend()
         replies = await asyncio.wait_for(asyncio.gather(*asked), PATIENCE_SECONDS)
         assert [type(reply) for reply in replies] == [told.Edited, told.Steered, told.Opened, told.Closed]
-        _is_in_the_logs_of(2 if heard else 1, machine.lines()[before:])
+        engines = 2 if heard else 1
+        await _until(lambda: _true(_have_ended(machine.lines()[before:]) >= engines * len(CHANGES)))
+        _is_in_the_logs_of(engines, machine.lines()[before:])
         sessions = await _sessions(connection)
         assert sorted(sessions) == ["paris", "rome", "twin"]
         assert len(sessions["paris"].rules) == 1
@@ -243,6 +246,12 @@ async def _sessions(connection: Connection) -> dict[str, Any]:
     listed = await connection.ask(ask.ListSessions())
     assert isinstance(listed, told.Sessions)
     return {one.name: one for one in listed.sessions}
+
+
+def _have_ended(lines: list[dict[str, Any]]) -> int:
+    """Return how many changes have ended by the log, whose last lines a killed engine takes along."""
+    names = {f"%{type(change).__name__}" for change in CHANGES}
+    return sum(line["event"] == "request.ended" and line.get("asked_by") in names for line in lines)
 
 
 async def _has_done_all(machine: Machine) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.log_files import older, with_older
+from djinn_jupyter.wire.log_files import with_older
 from djinn_jupyter.wire.pieces import Assemble
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.traces import Trace, asked_by
@@ -83,9 +84,16 @@ def written(engine: RemoteEngine, mark: str = "") -> str:
 
 
 def mark_of(engine: RemoteEngine) -> str:
-    """Return the last line that is there: each has a time of its own."""
-    path = path_of(engine)
-    return (path.read_text() or older(path, 1).read_text()).splitlines(keepends=True)[-1]
+    """Return the last line of a request of its own, behind those of all before it."""
+    name = f"%mark {secrets.token_hex(8)}"
+    with asked_by(name):
+        engine.statistics()
+
+    def ended() -> list[str]:
+        there = "".join(one.read_text() for one in with_older(path_of(engine))).splitlines(keepends=True)
+        return [line for line in there if name in line and '"event": "request.ended"' in line]
+
+    return until(ended, "the mark is written")[0]
 
 
 def lines(engine: RemoteEngine, mark: str) -> list[dict[str, Any]]:

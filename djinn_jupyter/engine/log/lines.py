@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import traceback
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 from djinn_jupyter.engine.log.logged import LoggedRequest, present
 from djinn_jupyter.wire.traces import SHOWN_CHARACTERS
 
+_SPELL: Final = json.JSONEncoder(default=str).encode
 WITHHELD: Final = "(its text is the asker's alone)"
 
 
@@ -53,7 +55,7 @@ class JsonLines(logging.Formatter):
             "time": _in_utc(record.created),
             "level": record.levelname.lower(),
             "engine": self._engine,
-            "pid": record.process,
+            "pid": os.getpid(),
             "event": getattr(record, "event", "log"),
             **_ids_of(_logged(record)),
             **getattr(record, "fields", {}),
@@ -62,7 +64,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = _error_of(record)
-        return json.dumps(line, default=str)
+        return _SPELL(line)
 
 
 def _logged(record: logging.LogRecord) -> LoggedRequest | None:

@@ -1,7 +1,9 @@
 """The log's way to standard error, by a thread of its own, so that no disk or pipe delays a pass or ends a thread.
 
-A log file that it goes to is begun anew when it is large (wire/log_files.py). Lines that find no room, or that cannot
-be written, are counted, and the next one that can says how many.
+Who logs hands over a record and no more. A line is written at once, or with others GATHER_SECONDS after those before
+it: to wake a thread for each costs several times the line. A log file that it goes to is begun anew when it is
+large (wire/log_files.py). Lines that find no room, or that cannot be written, are counted, and the next one that can
+says how many.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from logging.handlers import QueueHandler
 from pathlib import Path
-from queue import Full, Queue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from djinn_jupyter.engine.log.lines import JsonLines, PlainLines, Stamp
@@ -23,6 +25,8 @@ from djinn_jupyter.wire.log_files import LOG_BYTES, rotate
 from djinn_jupyter.wire.own import open_own
 
 MOST_WAITING: Final = 10_000  # lines
+GATHER_SECONDS: Final = 0.02  # a warning does not wait; an engine that is killed takes these lines along
+MOST_AT_ONCE: Final = 64  # lines, of which a log file may become longer than LOG_BYTES
 CLOSE_SECONDS: Final = 2.0  # at most for what waits, at the end of a process whose standard error no one reads
 OURS: Final = "djinn_jupyter"
 _OUT, _ERR = 1, 2
@@ -36,13 +40,13 @@ class StandardError:
         self._path, self._most_bytes = path, most_bytes
         self.lost = 0
 
-    def write(self, line: str) -> None:
-        lost = f"{self.lost} lines of the log were lost here\n" if self.lost else ""
+    def write(self, lines: Sequence[str]) -> None:
+        told = [f"{self.lost} lines of the log were lost here"] if self.lost else []
         try:
-            _write(f"{lost}{line}\n".encode(errors="backslashreplace"))
+            _write("".join(f"{line}\n" for line in (*told, *lines)).encode(errors="backslashreplace"))
             self.lost = 0
         except OSError:  # a full disk, a closed pipe
-            self.lost += 1
+            self.lost += len(lines)
         self._rotate_if_large()
 
     def _rotate_if_large(self) -> None:
@@ -59,24 +63,30 @@ class StandardError:
         return os.path.samestat(found, path.stat())
 
 
-class QueuedLines(QueueHandler):
-    """Formats a line where it is logged, and has `sink` write it in the order of logging. `close` lets it write what
+class QueuedLines(logging.Handler):
+    """Takes records where they are logged, and has `sink` write their lines in that order. `close` lets it write what
     waits."""
 
     def __init__(self, formatter: logging.Formatter, sink: StandardError, most: int = MOST_WAITING) -> None:
-        self._waiting: Queue[logging.LogRecord | None] = Queue(most)
-        super().__init__(self._waiting)
+        super().__init__()
+        self._waiting: SimpleQueue[logging.LogRecord | str | None] = SimpleQueue()
         self.setFormatter(formatter)
         self.addFilter(Stamp())
-        self._sink, self._closed = sink, False
+        self._sink, self._most, self._closed = sink, most, False
+        self._urgent = threading.Event()
         self._thread = threading.Thread(target=self._write, name="djinn-log", daemon=True)
         self._thread.start()
 
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._waiting.put_nowait(record)
-        except Full:
-            self._sink.lost += 1
+            if self._waiting.qsize() >= self._most:
+                self._sink.lost += 1
+                return
+            self._waiting.put(self._taken(record))
+            if record.levelno >= logging.WARNING:
+                self._urgent.set()
+        except Exception:  # noqa: BLE001  a line, whatever it is made of, ends no thread
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         self._sink.lost += 1
@@ -84,14 +94,43 @@ class QueuedLines(QueueHandler):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            with suppress(Full):
-                self._waiting.put(None, timeout=CLOSE_SECONDS)
-                self._thread.join(CLOSE_SECONDS)
+            self._waiting.put(None)
+            self._urgent.set()
+            self._thread.join(CLOSE_SECONDS)
         super().close()
 
+    def _taken(self, record: logging.LogRecord) -> logging.LogRecord | str:
+        """Return what waits for a record: nothing that changes, and no traceback, whose frames hold tensors."""
+        if record.exc_info:
+            return self.format(record)
+        record.msg, record.args = record.getMessage(), None
+        return record
+
     def _write(self) -> None:
-        while (record := self._waiting.get()) is not None:
-            self._sink.write(record.getMessage())
+        ended, at_once = False, 0.0  # the moment from which on a line is written at once
+        while not ended:
+            first = self._waiting.get()
+            if (early := at_once - time.monotonic()) > 0:
+                self._urgent.wait(early)
+                self._urgent.clear()
+            waiting = [first, *self._others()]
+            ended = None in waiting
+            self._sink.write([line for one in waiting if one is not None and (line := self._line(one)) is not None])
+            at_once = 0.0 if len(waiting) == MOST_AT_ONCE else time.monotonic() + GATHER_SECONDS
+
+    def _others(self) -> Iterator[logging.LogRecord | str | None]:
+        """Yield what waits besides, at most so much that the file is looked at in time."""
+        with suppress(Empty):
+            for _ in range(MOST_AT_ONCE - 1):
+                yield self._waiting.get_nowait()
+
+    def _line(self, waiting: logging.LogRecord | str) -> str | None:
+        """Return the line; None for one that cannot be laid out, which is counted."""
+        try:
+            return waiting if isinstance(waiting, str) else self.format(waiting)
+        except Exception:  # noqa: BLE001  likewise
+            self._sink.lost += 1
+            return None
 
 
 @contextmanager
@@ -100,12 +139,20 @@ def logging_to_standard_error(*, form: str | None, level: str | None, engine: st
     formatter = JsonLines(engine) if form == "json" else PlainLines()
     queued = QueuedLines(formatter, StandardError(None if path is None else Path(path)))
     logging.basicConfig(level=logging.INFO, handlers=[queued], force=True)
+    _look_up_nothing()
     logging.getLogger(OURS).setLevel(logging.getLevelNamesMapping().get((level or "info").upper(), logging.INFO))
     try:
         yield
     finally:
         logging.getLogger().removeHandler(queued)
         queued.close()
+
+
+def _look_up_nothing() -> None:
+    """Have records without what our lines do not have: the place in the code, found by walking the stack, the thread
+    and the process (https://docs.python.org/3/howto/logging.html#optimization)."""
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def _write(line: bytes) -> None:

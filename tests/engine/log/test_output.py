@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.client.engines.logs import lines_of_request
+from djinn_jupyter.engine.log.output import MOST_AT_ONCE
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.log_files import OLDER_KEPT, older, with_older
 from tests.waiting import SECONDS
@@ -59,7 +60,7 @@ def test_a_log_is_begun_anew_and_takes_no_more_than_its_share_of_the_disk(tmp_pa
     files = with_older(path)
     assert files == [older(path, 3), older(path, 2), older(path, 1), path]
     assert len(list(tmp_path.iterdir())) == OLDER_KEPT + 1
-    assert all(20_000 <= one.stat().st_size < 21_000 for one in files[:-1])
+    assert all(20_000 <= one.stat().st_size < 20_000 + 100 * MOST_AT_ONCE for one in files[:-1])
     assert path.stat().st_mode & 0o077 == 0
     lines = [line for one in files for line in one.read_text().splitlines()]
     assert lines[-1] == "the last words of a library in C"
@@ -122,6 +123,40 @@ def test_who_logs_does_not_wait_for_a_pipe_that_nobody_reads() -> None:
         os.close(reader)
         os.close(writer)
     assert done.stdout == "went on\nended\n"
+
+
+def test_a_warning_and_the_end_do_not_wait_for_other_lines_and_a_line_says_what_was_so_then(tmp_path: Path) -> None:
+    """The lines that wait for others would wait for an hour here."""
+    path = tmp_path / "demo.log"
+    body = """
+        from djinn_jupyter.engine.log import output
+        output.GATHER_SECONDS, output.CLOSE_SECONDS = 3600.0, 3600.0
+        queued = QueuedLines(PlainLines(), StandardError())
+        log.addHandler(queued)
+        def lines():
+            return Path(sys.argv[1]).read_text().splitlines()
+        log.info("at once")
+        while len(lines()) < 1:
+            pass
+        changes = [1]
+        log.info("with others: %s", changes)
+        changes.append(2)
+        log.warning("a warning")
+        while len(lines()) < 3:
+            pass
+        log.info("the last")
+        queued.close()
+        print(len(lines()))
+    """
+    with path.open("ab") as errors:
+        done = logging_program(body, errors=errors, arguments=(str(path),))
+    assert done.stdout == "4\n"
+    assert [line.partition(" ")[2].partition(" ")[2] for line in path.read_text().splitlines()] == [
+        "INFO at once",
+        "INFO with others: [1]",
+        "WARNING a warning",
+        "INFO the last",
+    ]
 
 
 @pytest.mark.parametrize("asked", ["", "3f2", "no id", "3f2a9c01-1", "g" * 8, "0" * 33])
