@@ -88,5 +88,5 @@ def _until(end: float | None) -> str:
 
 
 def _trusted(place: str) -> str:
-    public = key_folder().trusted(place)
-    return spell_public(public) if public else "withdrawn"
+    public, service = key_folder().trusted(place), key_folder().found_by(place)
+    return f"{spell_public(public)}{f', found by {service}' if service else ''}" if public else "withdrawn"

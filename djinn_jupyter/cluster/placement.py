@@ -136,6 +136,22 @@ def placed() -> list[Placed]:
     return [one for one in found if one is not None]
 
 
+def addresses() -> set[str] | None:
+    """Return the addresses, HOST:PORT, at which engines of the cluster listen; None where one does not say: its address
+    may be any."""
+    found = set[str]()
+    for one in placed():
+        try:
+            notice = one.notice()
+        except EngineUnavailable:
+            continue  # it has ended
+        if notice is None:
+            return None
+        if isinstance(notice, Ready) and notice.entry.listens is not None:
+            found.add(notice.entry.listens.removeprefix("tcp://"))
+    return found
+
+
 def only(model: str | None) -> Placed:
     """Return the engine that is meant, by its name in the list or by its model. UsageError where none is, or several
     are."""

@@ -18,10 +18,11 @@ from djinn_jupyter.cluster.attaching import attached
 from djinn_jupyter.cluster.attaching import begin as begin
 from djinn_jupyter.cluster.draining import drained
 from djinn_jupyter.cluster.neighbours import engine_on
-from djinn_jupyter.cluster.placement import Placed, SetAside, await_entry, only, place, placed, there
+from djinn_jupyter.cluster.placement import Placed, SetAside, addresses, await_entry, only, place, placed, there
 from djinn_jupyter.described import check_least, part_of
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.options import GivenOptions, Identity, Options, ProcessOptions
+from djinn_jupyter.wire.found_keys import FoundKeys
 from djinn_jupyter.wire.keys import KeyPair, read_public, spell_public
 from djinn_jupyter.wire.registry import Entry, Progressed, Ready, StartFailed, StillStarting
 
@@ -77,6 +78,7 @@ def stop(model: str | None) -> Identity:
     with attached():
         meant = only(model)
         meant.end()
+        _forget_ended()
     return meant.identity
 
 
@@ -124,8 +126,20 @@ def _reached(engine: Placed, entry: Entry, own: KeyPair, key: str | None) -> Ent
     assert entry.listens is not None  # the actor gave it an address
     require_this_protocol(entry)
     engines_key = engine.admit(spell_public(own.public), _person(key))
-    key_folder().trust(entry.listens.removeprefix("tcp://"), read_public(engines_key))
+    _found_keys().note(entry.listens.removeprefix("tcp://"), read_public(engines_key))
+    _forget_ended()
     return msgspec.structs.replace(entry, commands=entry.listens, key=key, log=None)
+
+
+def _found_keys() -> FoundKeys:
+    return FoundKeys(key_folder(), f"the cluster at {ray.get_runtime_context().gcs_address}")
+
+
+def _forget_ended() -> None:
+    """Forget the keys of this cluster's engines that have ended."""
+    there = addresses()
+    if there is not None:
+        _found_keys().clear(there)
 
 
 def _person(key: str | None) -> str:

@@ -6,7 +6,8 @@ public key.
     allowed/NAME     the public key of a person whom this user's engines admit, and until when, if it has an end
     allowed/NAME+ID  the same, admitted by a service for as long as it renews it; a person may have several of these
     hub/HOST         this user's own pair on that machine, by which a hub's service has it admitted; mode 0600
-    trusted/HOST     the public key of the engines of another machine, as in ssh's known_hosts
+    trusted/HOST     the public key of the engines of another machine, as in ssh's known_hosts, and the service that
+                     told it, if the user did not (wire/found_keys.py)
 
 Secrets are read from their file when a connection is made, and are nowhere else: in no entry, message, log or repr.
 """
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 FOLDER: Final = "djinn/keys"  # of the folder of Jupyter's user data
 _PART: Final = ".part"
 _UNTIL: Final = " until "  # in a file of `allowed`, between a key and its end
+FOUND_BY: Final = " found by "  # in a file of `trusted`, between a key and the service that told it
 PREFIX: Final = "djinn-"
 _PUBLIC: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 _NAME: Final = re.compile(PERSON)
@@ -200,19 +202,26 @@ class KeyFolder:
         """Note the key of the engines at `HOST` or `HOST:PORT`. UsageError where another is trusted there."""
         if not _PLACE.fullmatch(place):
             raise UsageError(f"{place!r} is no host: write gpu-box, or gpu-box:5556 where several users have engines.")
-        known = self.trusted(place)
-        if known is not None and known != public:
+        known, found = self.trusted(place), self.found_by(place)
+        if known is not None and known != public and found is None:
             raise UsageError(
                 f"Another key is trusted for {place}, {spell_public(known)}: if its user confirms the new one, delete "
                 f"{self._path / 'trusted' / place} and trust again."
             )
-        if known is None:
-            write_key_file(self._file("trusted", place), spell_public(public).encode())
+        if known is None or found is not None:
+            write_key_file(self._file("trusted", place), spell_public(public).encode(), anew=known is not None)
 
     def trusted(self, *places: str) -> PublicKey | None:
         """Return the key that is trusted for the first of the places that has one; None where none has."""
         found = (self._read("trusted", place) for place in places)
         return next((public for public in found if public is not None), None)
+
+    def found_by(self, place: str) -> str | None:
+        """Return the service that told the key that is trusted for a place; None where the user did, or none is."""
+        try:
+            return read_own(self._file("trusted", place)).decode().partition(FOUND_BY)[2] or None
+        except FileNotFoundError:
+            return None
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Return the names of the keys of one folder, sorted."""
@@ -277,7 +286,7 @@ class KeyFolder:
 
     def _read(self, kind: str, name: str) -> PublicKey | None:
         try:
-            return read_public(read_own(self._file(kind, name)).decode())
+            return read_public(read_own(self._file(kind, name)).decode().partition(FOUND_BY)[0])
         except FileNotFoundError:
             return None
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -15,6 +17,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import ModelNotFound, UsageError
 from djinn_jupyter.wire.host import host_name
@@ -150,6 +153,22 @@ def test_an_engine_that_nobody_uses_is_let_go(machines: Machines, capsys: pytest
         return "No engine is in the cluster." in capsys.readouterr().out
 
     until(gone, "its end")
+
+
+def test_the_key_of_an_engine_is_forgotten_when_it_has_ended_and_not_before(machines: Machines) -> None:
+    assert main(["cluster", "load", "demo", "--device", "cpu"]) == 0
+    engine = dj.load("demo", device="cpu", at="cluster")
+    assert engine.entry is not None
+    place, trusted = engine.entry.place, key_folder().folder("trusted")
+    ended = trusted / "127.0.0.9:5556"
+    shutil.copy(trusted / place, ended)
+    os.utime(ended, (0, 0))
+    dj.load("demo", device="cpu", at="cluster")
+    os.utime(trusted / place, (0, 0))
+    assert place in key_folder().names("trusted")
+    assert ended.name not in key_folder().names("trusted")
+    assert main(["cluster", "stop", "demo"]) == 0
+    assert place not in key_folder().names("trusted")
 
 
 def test_a_model_that_is_not_there_is_told_and_leaves_nothing(

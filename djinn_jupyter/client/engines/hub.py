@@ -18,6 +18,7 @@ from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.keys import draw, key_folder
 from djinn_jupyter.errors import BY_CODE, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.options import short_name
+from djinn_jupyter.wire.found_keys import FoundKeys
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.hub import SERVICE, TOKEN, Exchange, Loan, OfferedEngine, Refusal, decode
 from djinn_jupyter.wire.keys import read_public, spell_public
@@ -97,7 +98,9 @@ class HubAdmission:
         """Return the entry of the engine of a model, or of the only one, whose key is trusted from now on."""
         offer = self._offer(model)
         address = read_address(offer.address)
-        key_folder().trust(str(address), read_public(self.loan.engines_key))
+        found = FoundKeys(key_folder(), f"the hub's service at {self.service.address}")
+        found.note(str(address), read_public(self.loan.engines_key))
+        found.clear({str(read_address(one.address)) for one in self.loan.engines})
         return entry_at(address, str(self.secret_file))
 
     def _offer(self, model: str | None) -> OfferedEngine:
