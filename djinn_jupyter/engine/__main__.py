@@ -17,6 +17,7 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.described import add_flags, check_least, chosen, part_of
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.log.form import LogForm
 from djinn_jupyter.engine.log.output import logging_to_standard_error
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.parent_pipe import end_with_parent
@@ -60,9 +61,13 @@ def _amount(text: str) -> int | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     launcher = LauncherPipe(options.launcher_pipe, lock=options.launcher_lock)
-    name = short_name(options.model)
-    with logging_to_standard_error(form=options.log_format, level=options.log_level, engine=name, path=options.log):
+    with logging_to_standard_error(log_form(options)):
         return _ended(options, launcher)
+
+
+def log_form(options: argparse.Namespace) -> LogForm:
+    """Return the form of the log, which the ranks of a split model have too."""
+    return LogForm(form=options.log_format, level=options.log_level, engine=short_name(options.model), path=options.log)
 
 
 def _ended(options: argparse.Namespace, launcher: LauncherPipe) -> int:
@@ -119,7 +124,8 @@ def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Resta
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
-    return part_of(EngineConfig, {"no_journal": False, **chosen(GivenOptions, options)}, model=options.model)
+    given = {"no_journal": False, **chosen(GivenOptions, options)}
+    return part_of(EngineConfig, given, model=options.model, log=log_form(options))
 
 
 if __name__ == "__main__":

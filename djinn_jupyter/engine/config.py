@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from djinn_jupyter.engine.log.form import LogForm
 from djinn_jupyter.options import Identity, ModelOptions, SettledOptions
 
 
@@ -21,10 +22,12 @@ class EngineConfig(SettledOptions, ModelOptions):
                                 no tier. No more main memory is taken than the machine or its container has
     page_positions              the page-size rule (docs/design.md, 68)
     sleep_seconds               900 on CUDA, never on the CPU; `inf` is never
+    log                         that of the process, which the ranks of a split model have too
     data_folder                 for checkpoints, journals and the disk tier: `djinn` in the user's Jupyter data folder
     """
 
     data_folder: Path | None = None
+    log: LogForm = field(default_factory=LogForm)
     no_journal: bool = True  # sessions outlive a process, which asks for it (`engine/__main__.py`)
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,9 +16,12 @@ import djinn_jupyter as dj
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines.logs import log_of
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
+from djinn_jupyter.wire.traces import asked_by
+from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 PROMPT = [1, 5, 6, 7, 8]
@@ -36,8 +41,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     loading._channels.close()
 
 
-def load(model: Path) -> RemoteEngine:
-    return dj.load(model, dtype="float32", device="cpu", threads=1, tensor_parallel=2)
+def load(model: Path, **options: Any) -> RemoteEngine:
+    return dj.load(model, dtype="float32", device="cpu", threads=1, tensor_parallel=2, **options)
 
 
 def ranks_of(engine: RemoteEngine) -> list[psutil.Process]:
@@ -63,6 +68,30 @@ def test_a_killed_rank_ends_in_a_sentence_and_the_session_comes_back(model: Path
     back = again.session("paris")
     assert isinstance(back.stop, Paused)
     assert back.resume().tokens == plain.tokens
+
+
+def test_the_lines_of_a_rank_are_those_of_the_engine_with_the_request(model: Path) -> None:
+    """Of two requests that take turns each layer of the other rank is told with its own."""
+    engine = load(model, log_format="json", log_level="debug")
+    (rank,) = ranks_of(engine)
+    for name in ("anna", "bert"):
+        with asked_by(f"%{name}"):
+            engine.session(name).run(PROMPT, max_new_tokens=2)
+
+    def told() -> list[dict[str, Any]]:
+        written = log_of(engine.entry).read_text().splitlines()  # type: ignore[arg-type]
+        lines = [json.loads(line) for line in written if line.startswith("{")]
+        return [line for line in lines if line["event"] == "pass.layer"]
+
+    until(lambda: len(told()) >= 2 * (3 * 2 * 2), "the last layer is told")
+    by = {pid: [line for line in told() if line["pid"] == pid] for pid in (engine.entry.pid, rank.pid)}  # type: ignore[union-attr]
+    of_the_engine, of_the_rank = (
+        [(line["asked_by"], line["trace_id"], line["span_id"], line["verb"], line["layer"]) for line in lines]
+        for lines in by.values()
+    )
+    assert of_the_rank == of_the_engine
+    assert {line["rank"] for line in by[rank.pid]} == {1}
+    assert {line["engine"] for line in by[rank.pid]} == {"model"}
 
 
 def test_the_ranks_are_listed_and_end_with_an_engine_that_is_killed(

@@ -46,16 +46,17 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, rank: int | None = None) -> None:
         super().__init__()
-        self._engine = engine
+        self._process: dict[str, object] = {"engine": engine, "pid": os.getpid()}
+        if rank is not None:
+            self._process["rank"] = rank
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": _in_utc(record.created),
             "level": record.levelname.lower(),
-            "engine": self._engine,
-            "pid": os.getpid(),
+            **self._process,
             "event": getattr(record, "event", "log"),
             **_ids_of(_logged(record)),
             **getattr(record, "fields", {}),

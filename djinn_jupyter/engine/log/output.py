@@ -19,9 +19,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from djinn_jupyter.engine.log.form import LogForm
 from djinn_jupyter.engine.log.lines import JsonLines, PlainLines, Stamp
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.log_files import LOG_BYTES, rotate
+from djinn_jupyter.wire.log_files import LOG_BYTES, rotate, with_older
 from djinn_jupyter.wire.own import open_own
 
 MOST_WAITING: Final = 10_000  # lines
@@ -33,11 +34,12 @@ _OUT, _ERR = 1, 2
 
 
 class StandardError:
-    """Writes lines to standard error, and begins the file at `path` anew where that is what it is. It is no handler of
-    the standard library: those are locked at the end of a process, for which one that hangs would wait."""
+    """Writes lines to standard error, and begins the file at `path` anew where that is what it is; without `rotates`
+    it goes on in the file that another process has begun. It is no handler of the standard library: those are locked at
+    the end of a process, for which one that hangs would wait."""
 
-    def __init__(self, path: Path | None = None, most_bytes: int = LOG_BYTES) -> None:
-        self._path, self._most_bytes = path, most_bytes
+    def __init__(self, path: Path | None = None, most_bytes: int = LOG_BYTES, *, rotates: bool = True) -> None:
+        self._path, self._most_bytes, self._rotates = path, most_bytes, rotates
         self.lost = 0
 
     def write(self, lines: Sequence[str]) -> None:
@@ -47,12 +49,16 @@ class StandardError:
             self.lost = 0
         except OSError:  # a full disk, a closed pipe
             self.lost += len(lines)
-        self._rotate_if_large()
+        if self._path is not None:
+            self._look_at(self._path)
 
-    def _rotate_if_large(self) -> None:
+    def _look_at(self, path: Path) -> None:
         try:
-            if self._path is not None and self._is_large(self._path):
-                _begin_anew(self._path)
+            if self._rotates and self._is_large(path):
+                rotate(path)
+                _go_on_in(path)
+            elif not self._rotates and _is_older(path):
+                _go_on_in(path)
         except (OSError, UsageError):
             self._most_bytes += LOG_BYTES  # looked at again when there is as much more
 
@@ -134,13 +140,14 @@ class QueuedLines(logging.Handler):
 
 
 @contextmanager
-def logging_to_standard_error(*, form: str | None, level: str | None, engine: str, path: str | None) -> Iterator[None]:
-    """Have this process log to standard error, which goes to the file at `path`, if any. Libraries log from info on."""
-    formatter = JsonLines(engine) if form == "json" else PlainLines()
-    queued = QueuedLines(formatter, StandardError(None if path is None else Path(path)))
+def logging_to_standard_error(form: LogForm) -> Iterator[None]:
+    """Have this process log to standard error. Libraries log from info on."""
+    formatter = JsonLines(form.engine, form.rank) if form.form == "json" else PlainLines()
+    path = None if form.path is None else Path(form.path)
+    queued = QueuedLines(formatter, StandardError(path, rotates=form.rank is None))
     logging.basicConfig(level=logging.INFO, handlers=[queued], force=True)
     _look_up_nothing()
-    logging.getLogger(OURS).setLevel(logging.getLevelNamesMapping().get((level or "info").upper(), logging.INFO))
+    logging.getLogger(OURS).setLevel(logging.getLevelNamesMapping().get((form.level or "info").upper(), logging.INFO))
     try:
         yield
     finally:
@@ -160,9 +167,14 @@ def _write(line: bytes) -> None:
         line = line[os.write(_ERR, line) :]
 
 
-def _begin_anew(path: Path) -> None:
-    """Make the log an older one and have standard output and error, also those of libraries in C, go to a new file."""
-    rotate(path)
+def _is_older(path: Path) -> bool:
+    """Return whether standard error goes to a log that was begun anew since."""
+    found = os.fstat(_ERR)
+    return any(os.path.samestat(found, one.stat()) for one in with_older(path) if one != path)
+
+
+def _go_on_in(path: Path) -> None:
+    """Have standard output and error, also those of libraries in C, go to the file that is to be at `path`."""
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for standard in (_OUT, _ERR):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from djinn_jupyter.engine.log.logged import LoggedRequest
 from djinn_jupyter.engine.model.hooks.call_forms import tensors_in
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
@@ -28,8 +29,10 @@ from djinn_jupyter.engine.parallel.messages import (
     RunLayer,
     TakePart,
     TapPlace,
+    WorkOn,
     next_order,
 )
+from djinn_jupyter.engine.parallel.rank_log import layer_told
 from djinn_jupyter.engine.parallel.rows import RankRows
 from djinn_jupyter.wire.sites import parse_site
 
@@ -45,19 +48,23 @@ class OutOfStep(RuntimeError):
 class Follower:
     """Runs layers as it is told until the pipe closes."""
 
-    def __init__(self, pipe: Connection, group: RankGroup, model: nn.Module, split: TakePart) -> None:
-        self._pipe, self._group, self._model = pipe, group, model
+    def __init__(self, pipe: Connection, group: RankGroup, model: nn.Module, split: TakePart, rank: int) -> None:
+        self._pipe, self._group, self._model, self._rank = pipe, group, model, rank
+        self._asked: LoggedRequest | None = None
         self._layers = [model.get_submodule(path) for path in split.layers]
         self._rows = RankRows(group, self.expect)
         self._tensors: dict[int, Tensor] = {}
 
     @torch.inference_mode()
     def follow(self) -> None:
-        """Run layers. Raises EOFError once rank 0 has gone."""
+        """Run layers. Raises EOFError once rank 0 has gone, and LayerFailed."""
         while True:
             order = next_order(self._pipe)
             if isinstance(order, RunLayer):
-                self._run(order)
+                with layer_told(order.layer, self._rank, self._asked):
+                    self._run(order)
+            elif isinstance(order, WorkOn):
+                self._asked = order.asked
             elif not isinstance(order, LeaveLayer):  # after its last collective this rank has finished the layer
                 raise OutOfStep(f"{type(order).__name__} came between two layers.")
 

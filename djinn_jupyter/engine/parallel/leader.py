@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import Cache
 
+from djinn_jupyter.engine.log.logged import LoggedRequest, present
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
 from djinn_jupyter.engine.model.hooks.taps import OnValue, Tap, catch
@@ -27,6 +28,7 @@ from djinn_jupyter.engine.parallel.messages import (
     ReplaceValue,
     RunLayer,
     TapPlace,
+    WorkOn,
 )
 from djinn_jupyter.engine.parallel.places import TapKey, key_of
 from djinn_jupyter.engine.parallel.ranks import RankLost, Ranks
@@ -44,6 +46,7 @@ class Leader:
         self._rows = WholeRows(group, self._tell)
         self._taps: dict[int, list[Tap]] = {}
         self._inside = False
+        self._asked: LoggedRequest | None = None  # as the ranks know it
         for number, (layer, form) in enumerate(zip(anatomy.layers, anatomy.forms, strict=True)):
             layer.forward = self._led(number, layer, form)
 
@@ -109,11 +112,19 @@ class Leader:
         raw, output = [as_bytes(tensor) for _, tensor in sent], self._known.number()
         places = tuple(self._place(tap) for tap in self._taps.get(number, ()))
         forms = tuple(form for form, _ in sent)
+        self._name_request()
         self._tell(RunLayer(layer=number, arguments=packed, sent=forms, places=places, output=output))
         for one in raw:
             self._group.send(one)
         self._known.were_sent()
         return output
+
+    def _name_request(self) -> None:
+        """Tell the ranks whose layers come next, where it is another request than before."""
+        asked = present()
+        if asked is not self._asked:
+            self._tell(WorkOn(asked=asked))
+            self._asked = asked
 
     def _leave(self, error: BaseException) -> None:
         """Have the ranks leave the layer too."""

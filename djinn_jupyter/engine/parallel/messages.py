@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.log.logged import LoggedRequest
 from djinn_jupyter.wire.frozen import Frozen
 
 
@@ -77,6 +78,12 @@ class RunLayer(Frozen, tag=True):
     output: int
 
 
+class WorkOn(Frozen, tag=True):
+    """The layers that come next are of this request, or of none; the log of the ranks names it."""
+
+    asked: LoggedRequest | None
+
+
 class GoOn(Frozen, tag=True):
     """The leader comes to the next collective."""
 
@@ -118,7 +125,9 @@ class RankFailed(Frozen, tag=True):
     reason: str
 
 
-FromLeader = LoadModel | TakePart | RunLayer | GoOn | LeaveLayer | MeetTap | KeepValue | ReplaceValue | ReadRows
+FromLeader = (
+    LoadModel | TakePart | WorkOn | RunLayer | GoOn | LeaveLayer | MeetTap | KeepValue | ReplaceValue | ReadRows
+)
 FromRank = ModelLoaded | PartTaken | RankFailed
 _TO_BYTES: Final = msgspec.msgpack.Encoder()
 _ORDERS: Final = msgspec.msgpack.Decoder(FromLeader)

@@ -8,15 +8,16 @@ import logging
 import os
 import select
 import signal
-import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import msgspec
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.log.output import logging_to_standard_error
 from djinn_jupyter.engine.model.loading.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.parallel.cutting import SplitPlan, cut
@@ -31,6 +32,7 @@ from djinn_jupyter.engine.parallel.messages import (
     next_order,
     tell,
 )
+from djinn_jupyter.engine.parallel.rank_log import LayerFailed
 from djinn_jupyter.engine.persistence.identity import identity_of
 from djinn_jupyter.engine.system.device_limit import make_current
 
@@ -42,14 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pipe", type=int, required=True, metavar="FD")
     pipe = Connection(parser.parse_args(arguments).pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all its processes; the engine ends this one
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     threading.Thread(target=_end_with_leader, args=(pipe.fileno(),), name="djinn-leader", daemon=True).start()
     try:
-        _serve(pipe)
+        order = next_order(pipe)
+        assert isinstance(order, LoadModel)
+        with logging_to_standard_error(replace(order.config.log, rank=order.rank)):
+            return _ended(order, pipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0  # rank 0 has gone
+
+
+def _ended(order: LoadModel, pipe: Connection) -> int:
+    """Serve until the end, and return the status of the process."""
+    try:
+        _serve(order, pipe)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except LayerFailed:
+        return 1  # the log has it, with its request
     except Exception as error:
-        log.exception("Process %d, a rank of a split model, ends", os.getpid())
+        log.exception("Rank %d, process %d, ends", order.rank, os.getpid())
         tell(pipe, RankFailed(reason=str(error)))
         return 1
     return 0
@@ -63,9 +77,7 @@ def _end_with_leader(pipe: int) -> None:
     os._exit(0)
 
 
-def _serve(pipe: Connection) -> None:
-    order = next_order(pipe)
-    assert isinstance(order, LoadModel)
+def _serve(order: LoadModel, pipe: Connection) -> None:
     loaded, device = load_model(order.config), torch.device(order.device)
     identity = identity_of(loaded.model, device)
     leave_out(loaded.model)
@@ -74,7 +86,7 @@ def _serve(pipe: Connection) -> None:
     assert isinstance(split, TakePart)
     make_current(device)
     group = _take_part(loaded, order, split, pipe)
-    Follower(pipe, group, loaded.model, split).follow()
+    Follower(pipe, group, loaded.model, split, order.rank).follow()
 
 
 def _take_part(loaded: LoadedModel, order: LoadModel, split: TakePart, pipe: Connection) -> RankGroup:

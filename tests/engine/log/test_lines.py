@@ -53,6 +53,14 @@ def test_a_line_of_json_has_the_ids_and_the_fields_of_its_request(log: logging.L
     assert "trace_id" not in second
 
 
+def test_a_line_of_another_rank_names_it(log: logging.Logger) -> None:
+    for written in (beside := Written(JsonLines("demo", rank=1)), own := Written(JsonLines("demo"))):
+        log.addHandler(written)
+    log.info("a line")
+    assert json.loads(beside.lines[0])["rank"] == 1
+    assert "rank" not in json.loads(own.lines[0])
+
+
 def test_a_line_for_people_ends_in_its_request(log: logging.Logger) -> None:
     written = Written(PlainLines())
     log.addHandler(written)

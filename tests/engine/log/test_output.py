@@ -71,6 +71,28 @@ def test_a_log_is_begun_anew_and_takes_no_more_than_its_share_of_the_disk(tmp_pa
     assert f"INFO line {begins} " in found
 
 
+def test_a_process_beside_goes_on_in_the_file_that_was_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "demo.log"
+    body = """
+        from djinn_jupyter.wire.log_files import rotate
+        path = Path(sys.argv[1])
+        sink = StandardError(path, rotates=False)
+        sink.write(["before"])
+        rotate(path)
+        sink.write(["while the new one is not there yet"])
+        path.touch(mode=0o600)
+        sink.write(["behind"])
+        sink.write(["in the new one"])
+    """
+    with path.open("ab") as errors:
+        done = logging_program(body, errors=errors, arguments=(str(path),))
+    assert done.returncode == 0
+    written = [one.read_text().splitlines() for one in (older(path, 1), path)]
+    assert [*written[0], *written[1]] == ["before", "while the new one is not there yet", "behind", "in the new one"]
+    assert written[1][-1] == "in the new one"
+    assert written[0][0] == "before"
+
+
 @pytest.mark.parametrize("broken", ["full", "closed", "gone"])
 def test_who_logs_goes_on_where_nothing_can_be_written_and_the_next_line_says_what_is_lost(
     broken: str, tmp_path: Path
