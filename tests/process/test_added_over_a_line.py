@@ -1,0 +1,240 @@
+"""The folder of a module or an adapter, sent over a line to an engine on another machine: in the end it is there once
+and computes the same bits; whatever ends the sending leaves nothing behind, and is told in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.connection import awaiting
+from djinn_jupyter.client.connection.so_far import SoFar
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines import keys as own
+from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.demo import MODEL_PATH
+from djinn_jupyter.errors import OverQuota, UnknownSession
+from djinn_jupyter.wire.quotas import QuotaFolder, read_quota
+from tests import adapters, saes
+from tests.process.afar import until
+from tests.process.rough_line import RoughLine
+
+pytestmark = pytest.mark.processes
+PROMPT = "The capital of France is"
+BYTES_PER_SECOND = 1e6
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of folder: how it is added and listed, and bits that are computed with it."""
+
+    folder: Path
+    add: Callable[[RemoteEngine, Path], Any]
+    added: Callable[[RemoteEngine], Any]
+    bits: Callable[[RemoteEngine], np.ndarray[Any, Any]]
+
+
+def _features(engine: RemoteEngine) -> np.ndarray[Any, Any]:
+    session = engine.session("features", fresh=True)
+    session.breakpoint("resid_post.4")
+    session.run(PROMPT)
+    value = session.inspect("sae.4").value
+    session.close()
+    return value
+
+
+def _logits(engine: RemoteEngine) -> np.ndarray[Any, Any]:
+    session = engine.session("adapted", fresh=True)
+    session.adapter = "tuned"
+    session.run(PROMPT, max_new_tokens=1)
+    value = session.logits()
+    session.close()
+    return value
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An SAE of 2 MiB and an adapter of about as much; few of their bytes pack."""
+    place = tmp_path_factory.mktemp("folders")
+    demo = AutoModelForCausalLM.from_pretrained(MODEL_PATH)
+    tensors = adapters.drawn(demo, ("q_proj", "v_proj", "down_proj"), rank=48)
+    return {
+        "module": saes.saved(place / "sae", saes.drawn(demo.config.hidden_size, features=2048)),
+        "adapter": adapters.saved(place / "adapter", tensors, r=48),
+    }
+
+
+@pytest.fixture(params=["module", "adapter"])
+def kind(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Kind:
+    if request.param == "module":
+        return Kind(
+            folders["module"],
+            lambda engine, folder: engine.add_module("sae", folder, "resid_post.4"),
+            lambda engine: engine.added_modules(),
+            _features,
+        )
+    return Kind(
+        folders["adapter"],
+        lambda engine, folder: engine.add_adapter("tuned", folder),
+        lambda engine: engine.adapters(),
+        _logits,
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
+    """An engine of the demo model that listens, to which ada's key is admitted."""
+    place = tmp_path_factory.mktemp("box")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(place / "runtime"))
+        patch.setenv("JUPYTER_DATA_DIR", str(place / "data"))
+        patch.delenv("JPY_SESSION_NAME", raising=False)
+        own.draw_own("ada")
+        folder = own.key_folder()
+        folder.allow(folder.own("ada").public, "ada")
+        folder.trust("127.0.0.1", own.of_engines_here().public)
+        yield dj.load("demo", listen="tcp://127.0.0.1:*")
+        loading._channels.close()
+        for entry in running_engines():
+            os.kill(entry.pid, signal.SIGTERM)
+            await_end(entry)
+
+
+@dataclass
+class Afar:
+    """An engine at the end of a line, to which one thread talks, as a cell does."""
+
+    line: RoughLine
+    engine: RemoteEngine
+    notebook: ThreadPoolExecutor
+
+    def cell(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self.notebook, work)
+
+
+@asynccontextmanager
+async def afar(engine: RemoteEngine) -> AsyncIterator[Afar]:
+    assert engine.entry is not None
+    assert engine.entry.listens is not None
+    host, _, port = engine.entry.listens.removeprefix("tcp://").rpartition(":")
+    line = RoughLine(engine=(host, int(port)), delay_seconds=0.025, lost_share=0.0, bytes_per_second=BYTES_PER_SECOND)
+    async with line.standing():
+        with ThreadPoolExecutor(1) as notebook:
+            connecting = asyncio.get_running_loop().run_in_executor(
+                notebook, dj.connect, f"tcp://127.0.0.1:{line.port}"
+            )
+            here = Afar(line, await connecting, notebook)
+            yield here
+            await here.cell(lambda: _leave(here.engine))
+
+
+def _leave(engine: RemoteEngine) -> None:
+    _remove(engine)
+    engine.channel.close()
+
+
+def _remove(engine: RemoteEngine) -> None:
+    for adapter in engine.adapters():
+        engine.remove_adapter(adapter.name)
+    for module in engine.added_modules():
+        engine.remove_module(module.name)
+
+
+async def under_way(here: Afar) -> None:
+    """Return once a part of the folder is at the engine, and a part is not."""
+    uploads = here.engine.channel._connection.uploads  # type: ignore[attr-defined]
+    await until(lambda: uploads.progress is not None and 0 < uploads.progress.done < uploads.progress.total)
+
+
+async def nothing_is_left(here: Afar, kind: Kind) -> None:
+    """See that it is not there, nor a session that was opened for it, and that it can be added then."""
+    assert [*await here.cell(lambda: kind.added(here.engine))] == []
+    assert [*await here.cell(here.engine.sessions)] == []
+    added = await here.cell(lambda: kind.add(here.engine, kind.folder))
+    assert [one.digest for one in await here.cell(lambda: kind.added(here.engine))] == [added.digest]
+
+
+async def test_a_line_that_is_cut_in_its_midst_adds_it_once_and_it_computes_the_same_bits(
+    engine: RemoteEngine, kind: Kind
+) -> None:
+    near = await asyncio.to_thread(kind.add, engine, kind.folder)
+    expected = await asyncio.to_thread(kind.bits, engine)
+    await asyncio.to_thread(_remove, engine)
+    async with afar(engine) as here:
+        adding = here.cell(lambda: kind.add(here.engine, kind.folder))
+        await under_way(here)
+        here.line.cut()
+        await until(lambda: here.engine.channel.down_since is not None)
+        assert not adding.done()
+        await here.line.mend()
+        added = await adding
+        assert (added.digest, added.bytes_held) == (near.digest, near.bytes_held)
+        assert [one.digest for one in await here.cell(lambda: kind.added(here.engine))] == [near.digest]
+        assert np.array_equal(await here.cell(lambda: kind.bits(here.engine)), expected)
+
+
+async def test_an_interrupt_in_its_midst_takes_it_back(
+    engine: RemoteEngine, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaiting, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.02)
+    seen: list[SoFar] = []
+
+    def interrupt(progress: SoFar, *, over: bool) -> None:
+        seen.append(progress)
+        if progress.done and not over:
+            raise KeyboardInterrupt
+
+    def cell() -> None:
+        here.engine.channel.show_receiving(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            kind.add(here.engine, kind.folder)
+        here.engine.channel.show_receiving(lambda progress, *, over: None)
+
+    async with afar(engine) as here:
+        await here.cell(cell)
+        assert 0 < seen[-1].done < seen[-1].total
+        await nothing_is_left(here, kind)
+
+
+async def test_the_session_that_it_is_sent_for_is_closed_by_another_notebook_in_its_midst(
+    engine: RemoteEngine, kind: Kind
+) -> None:
+    async with afar(engine) as here, afar(engine) as other:
+        adding = here.cell(lambda: kind.add(here.engine, kind.folder))
+        await under_way(here)
+        (opened,) = await other.cell(other.engine.sessions)
+        await other.cell(lambda: other.engine.session(opened.name).close())
+        with pytest.raises(UnknownSession, match="There is no session"):
+            await adding
+        await nothing_is_left(here, kind)
+
+
+@pytest.mark.parametrize("quota", ["host=1MiB", "device=1MiB"])
+async def test_more_than_a_quota_of_memory_is_refused_with_nothing_left(
+    engine: RemoteEngine, kind: Kind, quota: str
+) -> None:
+    """Of host memory as its first piece comes, of the device's when it is whole."""
+    quotas = QuotaFolder(own.key_folder())
+    quotas.tell("ada", read_quota(quota))
+    what = quota.partition("=")[0]
+    try:
+        async with afar(engine) as here:
+            with pytest.raises(OverQuota, match=f"ada's quota of {what} memory is 1.00 MiB"):
+                await here.cell(lambda: kind.add(here.engine, kind.folder))
+            quotas.forget("ada")
+            await nothing_is_left(here, kind)
+    finally:
+        quotas.forget("ada")
