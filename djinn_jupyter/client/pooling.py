@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.stops import StoppedSession
 
 
-def read_pooled(session: StoppedSession, *, alone: Sequence[int] | None = None) -> Pooled:
-    """Return the stopped value for a card's picture, with a row for each of the positions `alone`."""
-    request = ask.ReadPooled(session=session.name, alone=None if alone is None else tuple(alone))
+def read_pooled(
+    session: StoppedSession,
+    site: str | None = None,
+    *,
+    ahead: bool = False,
+    alone: Sequence[int] | None = None,
+    last: int = 0,
+) -> Pooled:
+    """Return a value for a card's picture, by default the stopped one, with a row for each of the positions `alone`,
+    and with the `last` positions whole."""
+    among = None if alone is None else tuple(alone)
+    request = ask.ReadPooled(session=session.name, site=site, ahead=ahead, alone=among, last=last)
     return ask_for(session.channel, request, PooledRead).pooled

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from djinn_jupyter.client import (
+        arrays,
         attributing,
         batches,
         circuit_curves,
@@ -36,6 +37,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(importlib.import_module(self._module), name)
 
+    arrays = _Lazy("djinn_jupyter.client.arrays")
     attributing = _Lazy("djinn_jupyter.client.attributing")
     batches = _Lazy("djinn_jupyter.client.batches")
     circuit_curves = _Lazy("djinn_jupyter.client.circuit_curves")
@@ -62,6 +64,7 @@ else:
     views = _Lazy("djinn_jupyter.widgets.views")
 
 __all__ = [
+    "arrays",
     "attributing",
     "batches",
     "circuit_curves",

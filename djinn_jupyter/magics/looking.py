@@ -21,7 +21,7 @@ from djinn_jupyter.magics.parsing import (
     unquoted,
     verb,
 )
-from djinn_jupyter.magics.showing import effect_asked, lens_by_layer, look_of, outcome_view
+from djinn_jupyter.magics.showing import effect_asked, lens_by_layer, look_at, look_of, outcome_view
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
@@ -63,7 +63,11 @@ class LookingMagics(Group):
     def djinn_inspect(self, args: Namespace) -> None:
         """Look at a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
         session = self.state.session(args.session)
-        snapshot = session.inspect(_of_head(session, args), args.positions, ahead=args.ahead)
+        site = _of_head(session, args)
+        if args.keep is None and args.positions is None and not args.hover:
+            self.state.screen.show(views.snapshot_view(look_at(session, site, ahead=args.ahead)))
+            return
+        snapshot = session.inspect(site, args.positions, ahead=args.ahead)
         self.state.keep(args.keep, snapshot)
         self.state.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import IllegalMove, UsageError
-from djinn_jupyter.magics.lazily import naming, pooling, stops, views
+from djinn_jupyter.magics.lazily import arrays, naming, pooling, stops, views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -110,18 +110,35 @@ def lens_by_layer(
     return {site: lens.rows for site, lens in found.items()}, found[sites[-1]].notes
 
 
+def look_at(session: RemoteSession, site: str | None, *, ahead: bool) -> Look:
+    """Return what a card shows of a site: of a long pass the last positions, and the whole as the engine pools it.
+    Patterns are whole, for each head has a picture."""
+    pooled = pooling.read_pooled(session, site, ahead=ahead, last=views.SNAPSHOT_ROWS)
+    assert pooled.last is not None
+    last = arrays.to_numpy(pooled.last)
+    if len(last) == len(pooled.positions):
+        return _look(session, pooled, last, pooled.positions)
+    if "K" in pooled.axes:
+        return look_of(session, session.inspect(site, ahead=ahead))
+    return _look(session, pooled, last, pooled.positions[-len(last) :], pooled)
+
+
 def look_of(session: RemoteSession, snapshot: Any) -> Look:
     """Return a snapshot with the tokens beside it."""
-    texts = dict(enumerate(session.stop.texts))
+    return _look(session, snapshot, snapshot.value, tuple(snapshot.positions))
+
+
+def _look(session: RemoteSession, read: Any, values: Any, positions: Any, pooled: Pooled | None = None) -> Look:
     return views.Look(
-        site=snapshot.site,
-        values=snapshot.value,
-        axes=snapshot.axes,
-        positions=tuple(snapshot.positions),
-        dtype=snapshot.dtype,
-        exactness=snapshot.exactness,
-        texts=texts,
+        site=read.site,
+        values=values,
+        axes=read.axes,
+        positions=positions,
+        dtype=read.dtype,
+        exactness=read.exactness,
+        texts=dict(enumerate(session.stop.texts)),
         session=session.name,
+        pooled=pooled,
     )
 
 

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.widgets.spelling import at_positions, shape
 from djinn_jupyter.widgets.stop import site_of
+from djinn_jupyter.wire.pooling import Pooled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line."""
+    """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line.
+    `pooled` is all of it for the picture, where `values` are those of the last `positions` alone."""
 
     site: str
     values: NDArray[np.generic]
@@ -24,6 +26,7 @@ class Look:
     exactness: str
     texts: Mapping[int, str]
     session: str | None = None
+    pooled: Pooled | None = None
 
     @property
     def is_pattern(self) -> bool:
@@ -41,8 +44,14 @@ class Look:
 
     @property
     def line(self) -> str:
-        value = f"{self.dtype} {shape(self.values.shape)} ({self.axes})"
-        return f"{value}, {at_positions(self.positions)}, {self.exactness}"
+        whole = self.values.shape if self.pooled is None else self.pooled.shape
+        value = f"{self.dtype} {shape(whole)} ({self.axes})"
+        return f"{value}, {at_positions(self.all_positions)}, {self.exactness}"
+
+    @property
+    def all_positions(self) -> tuple[int, ...]:
+        """The positions of the picture."""
+        return self.positions if self.pooled is None else self.pooled.positions
 
     @property
     def key_positions(self) -> range:

@@ -25,12 +25,11 @@ def _drawn(pooled: Pooled, site: Site, cells: Array, rows_per_cell: int) -> Pict
     return of_cells(as_rows(shared_numpy(cells)), rows_per_cell, pooled.columns_per_cell)
 
 
-def is_pooled(pooled: Pooled) -> bool:
-    return pooled.rows_per_cell * pooled.columns_per_cell > 1
-
-
-def read_from(pooled: Pooled) -> str:
-    """Spell what a pooled picture was read from: the value, its range, and how the pixels differ from it."""
+def read_of(pooled: Pooled | None) -> str | None:
+    """Spell what a pooled picture was read from: the value, its range, and how the pixels differ from it. None where
+    each number has a pixel."""
+    if pooled is None or pooled.rows_per_cell == pooled.columns_per_cell == 1:
+        return None
     read = f"read from {pooled.dtype} {shape(pooled.shape)}"
     if pooled.lowest is not None and pooled.highest is not None:
         read += f" between {figure(pooled.lowest)} and {figure(pooled.highest)}"

@@ -11,7 +11,8 @@ from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.markup import Html, joined, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pattern import pattern
-from djinn_jupyter.widgets.pictures import as_rows, image
+from djinn_jupyter.widgets.pictures import Picture, as_rows, image
+from djinn_jupyter.widgets.pooling import read_of, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, marked, plural, spans
 from djinn_jupyter.widgets.stop import features_of, legend, picture_of, site_of
 from djinn_jupyter.widgets.theme import card, mono, part
@@ -47,19 +48,19 @@ def _values(look: Look) -> tuple[str, Html]:
     head = ["position", "token", "norm", "min", "max"]
     plain_rows = [[str(p), repr(t), *f] for p, t, f in zip(positions, texts, figures, strict=True)]
     made = [[p, cell_token(t), *f] for p, t, f in zip(positions, texts, figures, strict=True)]
-    picture = picture_of(site_of(look.site), look.values)
-    alt = f"values at {look.site}: positions {spans(look.positions)} down, {features_of(look.values)} values across"
-    height = min(320, max(22, picture.cells.shape[0] * (22 if len(rows) <= ROWS else 3)))
+    picture, count = _picture(look), len(look.all_positions)
+    alt = f"values at {look.site}: positions {spans(look.all_positions)} down, {features_of(look.values)} values across"
+    height = min(320, max(22, picture.cells.shape[0] * (22 if count <= ROWS else 3)))
     largest = _largest(look, rows[-1])
     heads = _by_head(look, shown) if look.has_heads else []
     names = [str(h) for h in look.heads] if heads else []
     html = card(
         part(
             image(picture, width=640, height=height, alt=alt, shrinks=True),
-            legend(picture, features_of(look.values), "value"),
+            legend(picture, features_of(look.values), "value", read=read_of(look.pooled)),
         ),
         part(_heads_table(look, positions, heads, names), name="norm of each head") if heads else None,
-        part(table(head, made, numeric=(0, 2, 3, 4)), name=_rows_name(len(shown), len(rows))),
+        part(table(head, made, numeric=(0, 2, 3, 4)), name=_rows_name(len(shown), count)),
         part(largest, name=f"largest at position {look.positions[-1]}"),
         title=mono(look.site),
         beside=look.line,
@@ -70,6 +71,11 @@ def _values(look: Look) -> tuple[str, Html]:
         by_head = [[str(p), *spelled(norms)] for p, norms in zip(positions, heads, strict=True)]
         plain += f"\nnorm of each head\n{columns(by_head, ['position', *names])}"
     return plain, html
+
+
+def _picture(look: Look) -> Picture:
+    site = site_of(look.site)
+    return picture_of(site, look.values) if look.pooled is None else whole_picture(look.pooled, site)
 
 
 def _by_head(look: Look, shown: Sequence[int]) -> list[list[float]]:

@@ -14,7 +14,7 @@ from djinn_jupyter.widgets.effect import effect_lines, effect_part
 from djinn_jupyter.widgets.influences import influence_lines, influence_parts
 from djinn_jupyter.widgets.markup import Html, div, element, joined, piece, span, table
 from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
-from djinn_jupyter.widgets.pooling import is_pooled, picture_alone, read_from, whole_picture
+from djinn_jupyter.widgets.pooling import picture_alone, read_of, whole_picture
 from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
 from djinn_jupyter.widgets.theme import card, meter, mono, part, styled
@@ -194,7 +194,7 @@ def _overview(stop: Paused, pooled: Pooled) -> Html:
     alt = f"activation at {stop.site}: positions {spans(pooled.positions)} down, {plural(across, 'dimension')} across"
     return part(
         image(picture, width=640, height=height, alt=alt, shrinks=True),
-        legend(picture, across, read=read_from(pooled) if is_pooled(pooled) else None),
+        legend(picture, across, read=read_of(pooled)),
         name=f"activation, {at_positions(pooled.positions)} downwards",
     )
 

@@ -19,6 +19,7 @@ from djinn_jupyter.widgets.memory import memory_view
 from djinn_jupyter.widgets.receiving import receiving_view
 from djinn_jupyter.widgets.residency import checkpoints_view, rest_line, saved_line, swapped_line, transfer_line
 from djinn_jupyter.widgets.result import broken_off_view, progress_view, result_view, running_view
+from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
 from djinn_jupyter.widgets.stop import ROWS, positions_shown, stop_view
@@ -38,7 +39,7 @@ from djinn_jupyter.widgets.watch import watch_view, watching
 from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
-    "ROWS", "DiffSide", "Look", "View",
+    "ROWS", "SNAPSHOT_ROWS", "DiffSide", "Look", "View",
     "adapter_line", "added_line", "armed", "attribution_graph_view", "attribution_view", "checkpoints_view",
     "circuit_view", "collected_lines", "curve_view",
     "loss_lines", "progress_line_view",

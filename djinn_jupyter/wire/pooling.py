@@ -24,7 +24,8 @@ class Pooled(Noun, frozen=True):
     `columns_per_cell` features, heads and features lying one after the other: of a number and its opposite the positive
     one, infinities included, NaN only where there is nothing else. `alone` has a row of columns for each position that
     was asked for so. Either is rounded to bfloat16 where it is pooled and `dtype` has more than 16 bits: a colour shows
-    no more. Where each number has a cell of its own, the cells are the numbers.
+    no more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
+    positions, as many as were asked for, in their own dtype and shape: [positions, ...].
 
     `shape`, `dtype`, `positions`, `lowest`, `highest` (of its finite numbers, None where there are none) and
     `not_finite`, a count, are those of the value itself, to the last bit; with `mean_of_heads` the last three and the
@@ -36,6 +37,7 @@ class Pooled(Noun, frozen=True):
     rows_per_cell: int
     columns_per_cell: int
     alone: Array | None
+    last: Array | None
     mean_of_heads: bool
     axes: str
     shape: tuple[int, ...]
@@ -50,8 +52,8 @@ class Pooled(Noun, frozen=True):
 
 class ReadPooled(SessionRequest, frozen=True, tag="ReadPooled"):
     """A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
-    are as of Inspect. The positions in `alone` are pooled across only, besides. `mean_of_heads` pools the mean of the
-    heads of a value that has them."""
+    are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
+    sent whole, too. `mean_of_heads` pools the mean of the heads of a value that has them."""
 
     site: Spelling | None = None
     positions: Positions | None = None
@@ -59,6 +61,7 @@ class ReadPooled(SessionRequest, frozen=True, tag="ReadPooled"):
     rows: Side = 128
     columns: Side = 128
     alone: FewPositions | None = None
+    last: Annotated[int, Meta(ge=0, le=MOST_CELLS)] = 0
     mean_of_heads: bool = False
 
 

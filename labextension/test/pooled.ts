@@ -14,6 +14,7 @@ export function pooledOf(
     rows_per_cell: 1,
     columns_per_cell: 1,
     alone: null,
+    last: null,
     mean_of_heads: false,
     axes: 'T D',
     shape,

@@ -42,8 +42,9 @@ class Looked:
         seen = self._inspect(
             requests.Inspect(session=request.session, site=request.site, positions=request.positions)
         ).snapshot
+        last = from_numpy(to_numpy(seen.value)[-request.last :]) if request.last else None
         seen_from = {"site": seen.site, "axes": seen.axes, "stop": seen.stop}
-        drawn = pooled(to_numpy(seen.value), seen.positions, alone=request.alone, **seen_from)
+        drawn = pooled(to_numpy(seen.value), seen.positions, alone=request.alone, last=last, **seen_from)
         return replies.PooledRead(pooled=drawn)
 
     def _lens(self, request: requests.Lens) -> replies.Reply:

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from djinn_jupyter.client import pooling
+from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.magics.showing import pooled_for_card
+from djinn_jupyter.magics.showing import look_at, pooled_for_card
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 from tests.widgets import samples
+from tests.widgets.pooled import pooled
 
 
 def test_hover_adds_a_plotly_figure(stopped: Notebook) -> None:
@@ -78,3 +80,40 @@ def test_the_rows_of_a_long_pass_are_read_besides_the_whole(
     reply = samples.paused(texts=tuple("a" * 300), matched=matched, breakpoint=point)
     pooled_for_card(Paused(SimpleNamespace(), reply, 0))  # type: ignore[arg-type]
     assert asked == [[first, *range(291, 300)]]
+
+
+def test_an_inspection_is_whole_where_its_values_are_kept_or_chosen_and_else_as_a_card_is(
+    stopped: Notebook,
+) -> None:
+    def inspected() -> int:
+        return sum(isinstance(request, requests.Inspect) for request in stopped.engine.channel.requests)
+
+    before = inspected()
+    stopped.cell("%djinn_inspect")
+    stopped.cell("%djinn_inspect pattern.2")
+    assert last(stopped, requests.ReadPooled).last == 16
+    assert inspected() == before
+    stopped.cell("%djinn_inspect -o value\n%djinn_inspect --positions last\n%djinn_inspect --hover")
+    assert inspected() == before + 3
+    assert stopped.shell.user_ns["value"].value.shape == (5, samples.WIDTH)
+
+
+@pytest.mark.parametrize(("axes", "whole"), [("T D", 0), ("T H K", 1)])
+def test_of_a_long_pass_its_last_rows_are_read_with_the_picture_and_of_a_pattern_all(
+    axes: str, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = samples.values(300, samples.WIDTH)
+    rows = from_numpy(values[-16:])
+    monkeypatch.setattr(pooling, "read_pooled", lambda *asked, **given: pooled(values, axes=axes, last=rows))
+    inspected: list[str] = []
+    snapshot = SimpleNamespace(site="pattern.4", value=values, axes=axes, positions=range(300), dtype="", exactness="")
+    session = SimpleNamespace(
+        name="paris",
+        stop=SimpleNamespace(texts=("a",) * 300),
+        inspect=lambda site, ahead: inspected.append(site) or snapshot,
+    )
+    look = look_at(session, "a.site", ahead=False)  # type: ignore[arg-type]
+    assert len(inspected) == whole
+    assert look.all_positions == tuple(range(300))
+    assert look.positions == tuple(range(0 if whole else 284, 300))
+    assert (look.values == values[look.positions[0] :]).all()

@@ -26,6 +26,7 @@ def pooled(
         "rows_per_cell": down,
         "columns_per_cell": across,
         "alone": None if rows is None else from_numpy(rows),
+        "last": None,
         "mean_of_heads": False,
         "axes": "T D",
         "shape": values.shape,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.pictures import signed
+from djinn_jupyter.widgets.spelling import figure
 from djinn_jupyter.widgets.stop import MOVED_ON, legend
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import StopIdentity
-from tests.widgets import samples
+from tests.widgets import cards, samples
 from tests.widgets.pooled import pooled
 
 
@@ -52,3 +55,16 @@ def test_values_of_another_stop_are_not_drawn_on_this_one_s_card() -> None:
     html = long_card(stop=StopIdentity(session="work/paris.ipynb", number=1, edition=2))
     assert MOVED_ON in html
     assert "<img" not in html
+
+
+def test_the_card_of_an_inspection_says_of_how_many_positions_its_rows_are_the_last() -> None:
+    values = samples.values(300, samples.WIDTH)
+    drawn = pooled(values)
+    look = dataclasses.replace(
+        cards.look("mlp_out.2", values[-16:]), positions=tuple(range(284, 300)), texts={}, pooled=drawn
+    )
+    view = views.snapshot_view(look)
+    assert "the last 16 of 300 positions" in view.html
+    assert f"read from float32 [300, 256] between {figure(drawn.lowest)} and {figure(drawn.highest)}" in view.html
+    assert "mlp_out.2: float32 [300, 256] (T D), positions 0-299, exact" in view.plain
+    assert view.html.count("<img") == 1

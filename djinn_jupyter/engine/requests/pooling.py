@@ -57,6 +57,7 @@ def pooled_for(request: ReadPooled, part: PartOfPass) -> Pooled:
         rows_per_cell=whole.rows_per_cell,
         columns_per_cell=whole.columns_per_cell,
         alone=_alone(value, part, request),
+        last=to_array(part.value[-request.last :]) if request.last else None,
         mean_of_heads=request.mean_of_heads,
         axes=part.axes,
         shape=tuple(part.value.shape),

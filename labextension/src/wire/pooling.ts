@@ -16,7 +16,8 @@ import {
  * `columns_per_cell` features, heads and features lying one after the other: of a number and its opposite the positive
  * one, infinities included, NaN only where there is nothing else. `alone` has a row of columns for each position that
  * was asked for so. Either is rounded to bfloat16 where it is pooled and `dtype` has more than 16 bits: a colour shows
- * no more. Where each number has a cell of its own, the cells are the numbers.
+ * no more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
+ * positions, as many as were asked for, in their own dtype and shape: [positions, ...].
  *
  * `shape`, `dtype`, `positions`, `lowest`, `highest` (of its finite numbers, None where there are none) and
  * `not_finite`, a count, are those of the value itself, to the last bit; with `mean_of_heads` the last three and the
@@ -28,6 +29,7 @@ export interface Pooled {
   readonly rows_per_cell: number;
   readonly columns_per_cell: number;
   readonly alone: ArrayJson | null;
+  readonly last: ArrayJson | null;
   readonly mean_of_heads: boolean;
   readonly axes: string;
   readonly shape: readonly number[];
@@ -42,8 +44,8 @@ export interface Pooled {
 
 /**
  * A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
- * are as of Inspect. The positions in `alone` are pooled across only, besides. `mean_of_heads` pools the mean of the
- * heads of a value that has them.
+ * are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
+ * sent whole, too. `mean_of_heads` pools the mean of the heads of a value that has them.
  */
 export interface ReadPooled {
   readonly request: 'ReadPooled';
@@ -54,6 +56,7 @@ export interface ReadPooled {
   readonly rows?: number;
   readonly columns?: number;
   readonly alone?: readonly number[] | null;
+  readonly last?: number;
   readonly mean_of_heads?: boolean;
 }
 

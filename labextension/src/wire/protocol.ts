@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '03590fb1ae60e131';
+export const PROTOCOL = '8782f3e196bb4b46';

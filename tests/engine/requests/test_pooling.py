@@ -132,6 +132,17 @@ def test_positions_alone_have_a_row_each(desk: Desk) -> None:
         desk.ask(ask.ReadPooled(session="a", alone=(40,)))
 
 
+@pytest.mark.parametrize(("site", "last", "count"), [("resid_post.4", 3, 3), ("z.3[1,3]", 50, 40), (None, 0, None)])
+def test_the_last_positions_are_whole_to_the_last_bit(desk: Desk, site: str, last: int, count: int | None) -> None:
+    desk.stop_at("resid_post.4")
+    desk.run(tokens(40))
+    seen, drawn = both(desk, site=site, rows=4, columns=8, last=last)
+    assert (drawn.last is None) == (count is None)
+    if drawn.last is not None:
+        assert drawn.last.dtype == seen.value.dtype
+        assert torch.equal(to_tensor(drawn.last), to_tensor(seen.value)[-count:])
+
+
 def test_the_mean_of_heads_is_pooled_where_there_are_heads(desk: Desk) -> None:
     desk.stop_at("resid_post.4")
     desk.run(tokens(40))
