@@ -18,6 +18,7 @@ from djinn_jupyter.engine.persistence import persistence as persistences
 from djinn_jupyter.engine.persistence.journal_file import JournalFile
 from djinn_jupyter.engine.persistence.store import files as stored_files
 from djinn_jupyter.engine.persistence.store import s3
+from djinn_jupyter.engine.persistence.store.claims import HeadClaims
 from djinn_jupyter.engine.persistence.store.folder import StoredFolder, take_stored_folder
 from djinn_jupyter.engine.persistence.store.head import HeadObject, JournalHead, StoredPart
 from djinn_jupyter.engine.persistence.store.journal_store import require_compare_and_put
@@ -214,6 +215,35 @@ def test_a_session_that_is_closed_while_it_is_forced_does_not_come_back(folder: 
     line.before_put = lambda name: folder.medium.remove((*file.replaced, file.path))
     file.force()
     assert HeadObject(Line(objects)).read().files == {}
+
+
+def test_a_put_that_arrives_late_does_not_bring_a_closed_session_back(folder: StoredFolder, objects: Objects) -> None:
+    file = JournalFile(folder.folder / "a.0.session", (), folder.medium)
+    file.append(lambda writer: writer.record(b"TEXT", b"one"))
+    store = folder._stored._store
+    assert isinstance(store, Line)
+    store.faults = [None, "late"]  # the object, then the head
+    with pytest.raises(OSError, match="could not be written to"):
+        file.force()
+    folder.medium.remove([file.path])
+    objects.let_late_ones_arrive()
+    assert HeadObject(Line(objects)).read().files == {}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_newer_waits_for_a_lease_of_another_machine_that_has_not_ended(
+    ends: bool, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, waited = HeadClaims(HeadObject(Line(objects)), ADDRESS), list[float]()
+    epoch = older.claim(leases.Claimant(host="node-b", boot="another", space="", pid=4711, mark=None))
+    newer = leases.claim(HeadClaims(HeadObject(Line(objects)), ADDRESS), lambda: None)
+    if ends:
+        older.end(epoch)
+    monkeypatch.setattr(leases.time, "monotonic", lambda: sum(waited))
+    monkeypatch.setattr(leases.time, "sleep", waited.append)
+    assert leases.await_earlier(newer) == ({} if ends else {1: False})
+    assert (sum(waited) > leases.LEASE_SECONDS) is not ends
+    newer.stop()
 
 
 def test_many_small_objects_become_one(folder: StoredFolder, objects: Objects) -> None:
