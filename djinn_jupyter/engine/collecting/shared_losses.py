@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
+from djinn_jupyter.engine.collecting.fitting import first_that_fit
 from djinn_jupyter.engine.collecting.places import CollectedSites, values_alone
 from djinn_jupyter.engine.collecting.scoring import LOSS_ROWS, logits_of, loss_of
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -51,9 +52,16 @@ class SharedLosses:
         if self.why_not is not None:
             return
         logits = LOSS_ROWS * self.runtime.description.vocab_size * torch.float32.itemsize
-        for batch in self.batches.of(prompts):
+
+        def bytes_of(batch: list[int]) -> int:
+            return self.batches.held_bytes(len(batch) * max(len(prompts[number]) for number in batch)) + 2 * logits
+
+        left = self.batches.of(prompts)
+        waiting = next(left, None)
+        while waiting:
+            batch, _ = yield from first_that_fit(room, waiting, bytes_of)
+            waiting = waiting[len(batch) :] or next(left, None)
             together = [prompts[number] for number in batch]
-            yield from room.take(self.batches.held_bytes(len(batch) * max(map(len, together))) + 2 * logits)
             try:
                 yield from self._batch(batch, together, last)
             except NotBatched as error:

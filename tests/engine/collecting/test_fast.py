@@ -13,8 +13,9 @@ from torch import Tensor
 from djinn_jupyter.engine.collecting import collection
 from djinn_jupyter.engine.collecting.batches import Batches, WantedRows
 from djinn_jupyter.engine.collecting.shard import Shard
+from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.wavefront.filling import batches_of
-from djinn_jupyter.errors import OutOfDeviceMemory
+from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 from tests.engine.collecting.test_collections import LAYERS, PROMPTS, collected, values
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
@@ -114,6 +115,27 @@ def test_a_family_whose_prompts_touch_each_other_is_found_and_each_is_run_alone(
     assert "other values among others than alone" in reply.notes[0]
     assert torch.equal(fast["resid_post.1"], exact["resid_post.1"])
     desk.close_all()
+
+
+def test_a_batch_that_finds_no_room_is_halved_until_it_does(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = tuple(tokens(9, seed=seed) for seed in range(8))
+    monkeypatch.setattr(Batches, "of", lambda self, prompts: iter([list(range(len(prompts)))]))
+    collected(desk, tmp_path / "trial", mode="fast")
+    monkeypatch.setattr(Batches, "held_bytes", lambda self, rows: rows * 1000)
+    run, take, ran = Batches.run, Reservation.take, list[int]()
+
+    def scarce(room: Reservation, size: int) -> Any:
+        if size > 3 * 9 * 1000:
+            raise SlabFull("no room")
+        return (yield from take(room, size))
+
+    monkeypatch.setattr(Reservation, "take", scarce)
+    monkeypatch.setattr(Batches, "run", lambda self, some, *rest: ran.append(len(some)) or run(self, some, *rest))
+    reply, fast, exact = both(desk, tmp_path, prompts=prompts)
+    assert (reply.mode, reply.notes, ran) == ("fast", (), [2, 3, 3])
+    assert (fast["resid_post.1"] - exact["resid_post.1"]).abs().max() < 2e-5
 
 
 def test_no_device_memory_ends_a_collection_in_a_sentence_and_says_nothing_of_the_family(

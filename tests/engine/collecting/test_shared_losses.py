@@ -11,9 +11,10 @@ from torch import Tensor
 
 from djinn_jupyter.engine.collecting import scoring, shared_losses
 from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
+from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import sections
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.collecting.test_collections import LAYERS
@@ -48,6 +49,25 @@ def test_prompts_of_many_lengths_share_passes(family: str, monkeypatch: pytest.M
     assert again > before
     assert desk.engine.runtime.counters.layers_run - again < len(PROMPTS) * LAYERS  # of passes of their own
     assert desk.engine.budget.held()["losses"] == 0
+    desk.close_all()
+
+
+def test_a_batch_that_finds_no_room_is_halved_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    expected, run, take, ran = to_tensor(scored(desk).values), Batches.run, Reservation.take, list[int]()
+
+    def scarce(room: Reservation, size: int) -> Any:
+        if size > 40 * 2**20:
+            raise SlabFull("no room")
+        return (yield from take(room, size))
+
+    monkeypatch.setattr(Batches, "of", lambda self, prompts: iter([list(range(len(prompts)))]))
+    monkeypatch.setattr(Batches, "held_bytes", lambda self, rows: rows * 2**20)
+    monkeypatch.setattr(Reservation, "take", scarce)
+    monkeypatch.setattr(Batches, "run", lambda self, some, *rest: ran.append(len(some)) or run(self, some, *rest))
+    reply = scored(desk)
+    assert (reply.mode, reply.notes, ran) == ("fast", (), [3, 1, 1, 1])
+    assert torch.allclose(to_tensor(reply.values), expected, rtol=0, atol=1e-4)
     desk.close_all()
 
 
