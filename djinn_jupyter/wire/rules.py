@@ -48,16 +48,23 @@ class AnyRule(Protocol):
 RuleHere = TypeVar("RuleHere", bound=AnyRule)
 
 
+def _not_one(numbers: tuple[int, ...], wanted: int | None) -> str:
+    here = ", ".join(map(str, numbers))
+    if not numbers:
+        return "A dose-response gives a steering rule its coefficients, and there is none here: set one first."
+    if wanted is None:
+        return (
+            f"A dose-response gives one steering rule its coefficients; name one of {here} (--rule, in Python rule=)."
+        )
+    return f"There is no steering rule {wanted} to give coefficients to; there are: {here}."
+
+
 def dosed(rules: Iterable[RuleHere], number: int | None) -> RuleHere:
     """Return the rule that a dose-response gives its coefficients: that of a number, or the only one. Raises UsageError
     where that is none, or has no coefficient."""
     rules = tuple(rules)
     there = [rule for rule in rules if number in (None, rule.number)]
     if len(there) != 1:
-        numbers = ", ".join(str(rule.number) for rule in rules) or "none"
-        wanted = "" if number is None else f", number {number},"
-        raise UsageError(
-            f"A dose-response gives one steering rule{wanted} its coefficients; the rules here are: {numbers}."
-        )
+        raise UsageError(_not_one(tuple(rule.number for rule in rules), number))
     require_coefficient(there[0].edit, f"A dose-response of rule {there[0].number}")
     return there[0]

@@ -79,9 +79,13 @@ def test_the_response_is_the_metric_of_the_rows_that_finished(engine: RemoteEngi
 @pytest.mark.parametrize(
     ("rules", "given", "said"),
     [
-        ([], {"coefs": [1.0]}, "one steering rule its coefficients; the rules here are: none"),
-        ([dj.scale(1.0), dj.scale(2.0)], {"coefs": [1.0]}, "the rules here are: 1, 2"),
-        ([dj.scale(1.0)], {"coefs": [1.0], "rule": 4}, "one steering rule, number 4, its coefficients"),
+        ([], {"coefs": [1.0]}, "a steering rule its coefficients, and there is none here"),
+        ([dj.scale(1.0), dj.scale(2.0)], {"coefs": [1.0]}, "name one of 1, 2 "),
+        (
+            [dj.scale(1.0)],
+            {"coefs": [1.0], "rule": 4},
+            "There is no steering rule 4 to give coefficients to; there are: 1",
+        ),
         ([dj.zero()], {"coefs": [1.0]}, "needs an edit with a coefficient: .*; zero has none"),
         ([dj.scale(1.0)], {"coefs": [0.0, float("nan")]}, "finite in float32, and nan is none"),
         ([dj.scale(1.0)], {"coefs": [1e39]}, "finite in float32"),

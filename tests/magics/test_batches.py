@@ -96,7 +96,7 @@ def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> N
         ("%djinn_run --metric \"logit(' a')\" hi", "add --coefs, as 0,0.5,1"),
         ("%djinn_run --samples 2 --metric \"logit(' a')\" hi", "add --coefs, as 0,0.5,1"),
         ("%djinn_run --coefs 1,x hi", "--coefs is a list of numbers, as 0,0.5,1; '1,x' is none."),
-        ("%djinn_run --coefs 1,2 hi", "A dose-response gives one steering rule its coefficients"),
+        ("%djinn_run --coefs 1,2 hi", "A dose-response gives a steering rule its coefficients"),
         ("%djinn_run --rule 1 hi", "add --coefs, as 0,0.5,1"),
         ("%djinn_run --force hi", "--force replaces rows"),
         ("%djinn_run --coefs 1 --measure a hi", "--effect measures one stop"),
