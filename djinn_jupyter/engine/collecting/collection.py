@@ -36,10 +36,7 @@ Result = TypeVar("Result")
 RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
 NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
-SMALLER: Final = (
-    "A shard's values lie in memory until it is written: have fewer prompts in each (--shard-prompts, in Python "
-    "shard_prompts)."
-)
+SMALLER: Final = "A shard's values lie in memory until it is written: have fewer prompts in each, by shard_prompts."
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 

@@ -270,7 +270,7 @@ def test_a_shard_without_room_names_the_remedy_and_holds_nothing(
 ) -> None:
     """On a GPU a shard lies on the host."""
     monkeypatch.setattr(Shard, "bytes_for", lambda shard, values: 2**50)
-    said = r"Asked for .* have fewer prompts in each \(--shard-prompts"
+    said = r"Asked for .* have fewer prompts in each, by shard_prompts"
     with pytest.raises(SlabFull, match=said) if DEVICE.type == "cpu" else nullcontext():
         collected(desk, tmp_path, positions=None)
     desk.settle()
