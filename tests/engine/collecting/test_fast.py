@@ -132,7 +132,7 @@ def test_a_batch_that_finds_no_room_is_halved_until_it_does(
         return (yield from take(room, size))
 
     monkeypatch.setattr(Reservation, "take", scarce)
-    monkeypatch.setattr(Batches, "run", lambda self, some, *rest: ran.append(len(some)) or run(self, some, *rest))
+    monkeypatch.setattr(Batches, "run", lambda self, some, *a, **b: ran.append(len(some)) or run(self, some, *a, **b))
     reply, fast, exact = both(desk, tmp_path, prompts=prompts)
     assert (reply.mode, reply.notes, ran) == ("fast", (), [2, 3, 3])
     assert (fast["resid_post.1"] - exact["resid_post.1"]).abs().max() < 2e-5

@@ -64,7 +64,7 @@ def test_a_batch_that_finds_no_room_is_halved_until_it_does(monkeypatch: pytest.
     monkeypatch.setattr(Batches, "of", lambda self, prompts: iter([list(range(len(prompts)))]))
     monkeypatch.setattr(Batches, "held_bytes", lambda self, rows: rows * 2**20)
     monkeypatch.setattr(Reservation, "take", scarce)
-    monkeypatch.setattr(Batches, "run", lambda self, some, *rest: ran.append(len(some)) or run(self, some, *rest))
+    monkeypatch.setattr(Batches, "run", lambda self, some, *a, **b: ran.append(len(some)) or run(self, some, *a, **b))
     reply = scored(desk)
     assert (reply.mode, reply.notes, ran) == ("fast", (), [3, 1, 1, 1])
     assert torch.allclose(to_tensor(reply.values), expected, rtol=0, atol=1e-4)
