@@ -51,7 +51,10 @@ def _found(session: Session, storage_table: StorageTable) -> SessionStorages:
 
 
 def _each_once(storage_table: StorageTable, tensors: Iterable[Tensor]) -> dict[int, Storage]:
-    found = (storage_table.of(tensor) for tensor in tensors)
+    """Return the storages of tensors by identity. Each stop of a pass has the overrides of those before it, so most
+    tensors come again and again; the table is asked for each once."""
+    each = {id(tensor): tensor for tensor in tensors}
+    found = (storage_table.of(tensor) for tensor in each.values())
     return {storage.identity: storage for storage in found if storage is not None}
 
 
@@ -129,11 +132,17 @@ def tensors_of_stop(stop: StopRecord) -> Iterator[Tensor]:
 
 
 def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
-    yield from tensors_within((frame.hidden, frame.raw, frame.shared))
+    if frame.hidden is not None:
+        yield frame.hidden
+    if frame.raw is not None:
+        yield frame.raw
+    if frame.shared:
+        yield from tensors_within(frame.shared)
     for override in frame.overrides:
         yield override.raw
     for states in (frame.states, frame.start_states):
-        yield from tensors_of_states(states or {})
+        if states:
+            yield from tensors_of_states(states)
 
 
 def tensors_of_states(states: States) -> Iterator[Tensor]:
