@@ -1,12 +1,16 @@
 """TransformerLens's analysis on our engine, against the same code on its own model: its patching function, a cache of
-all values with its attribution, and a forward with a function at every layer. CPU seconds, in turns."""
+all values with its attribution, and a forward with a function at every layer. CPU seconds, in turns. Of the last two
+also the limit of an engine whose passes are as fast as their own: what bare round trips with the same bytes add."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import zmq
 
 from benchmarks.environments import NotRun
 from benchmarks.measuring import Spread, ratios, take_turns
@@ -23,6 +27,22 @@ POSITIONS, EVERY, ROUNDS = 16, 8, 3
 BAR: Final = 1.0
 TOLERANCE: Final = 1e-3  # between logits: their attention is eager on both sides, their kernels are the same
 PEER: Final = "transformer-lens"
+NAMES: Final = {
+    "patch": "patching of residuals by TransformerLens, of its own speed",
+    "analyse": "a cache of all values and attribution by TransformerLens, of its own speed",
+    "hook": "a forward with a function at every layer, of TransformerLens's own speed",
+}
+TRIPS: Final = 9  # rounds of bare round trips
+REQUEST: Final = 256  # bytes of one that carries no values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesAcross:
+    """The bytes that have to cross between a notebook and an engine, `there` and `back`, so many `times`."""
+
+    times: int
+    there: int
+    back: int
 
 
 def run(setting: Setting) -> Result:
@@ -43,6 +63,14 @@ def run(setting: Setting) -> Result:
             for verb, given in work.items():
                 figures.append(_measured(verb, asked, clock, given, setting, checks))
                 setting.so_far(figures, f"up to {verb}")
+            values = asked.ask("cached_bytes", line=clean)["bytes"]
+            of_layer = POSITIONS * shape.width * 4
+            across = {
+                "analyse": BytesAcross(times=1, there=REQUEST, back=values),
+                "hook": BytesAcross(times=shape.layers, there=of_layer, back=of_layer),
+            }
+            by_verb = dict(zip(work, figures, strict=True))
+            figures += [_limit(verb, by_verb[verb], crossed, setting) for verb, crossed in across.items()]
     except (NotRun, BaselineFailed) as why:
         figures = [_figure(verb, None, {}, str(why)) for verb in work]
     return Result(
@@ -71,14 +99,43 @@ def _measured(
     return _figure(verb, clock, readings, None)
 
 
-def _figure(verb: str, clock: Clock | None, readings: dict[str, list[float]], not_run: str | None) -> Figure:
-    names = {
-        "patch": "patching of residuals by TransformerLens, of its own speed",
-        "analyse": "a cache of all values and attribution by TransformerLens, of its own speed",
-        "hook": "a forward with a function at every layer, of TransformerLens's own speed",
-    }
+def _limit(verb: str, measured: Figure, crossed: BytesAcross, setting: Setting) -> Figure:
+    """Return how fast a piece could be at most on an engine whose passes take as long as their own: what bare sockets
+    take for the bytes that cross comes on top."""
+    own, trips = measured.sides["own"], Spread.of(_bare_seconds(crossed, setting))
+    assert own is not None
+    assert trips is not None
     return Figure(
-        name=names[verb],
+        name=f"limit of {NAMES[verb]}",
+        unit="x",
+        value=Spread.of([own.median / (own.median + trips.median)]),
+        sides={
+            "own": own,
+            f"{crossed.times} bare round trips, {crossed.there} bytes there and {crossed.back} back": trips,
+        },
+        sides_unit=measured.sides_unit,
+    )
+
+
+def _bare_seconds(crossed: BytesAcross, setting: Setting) -> list[float]:
+    endpoint, message = f"ipc://{setting.home}/bare-{crossed.back}", bytes(crossed.there)
+    with worker("echo") as there, zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        there.ask("bind", endpoint=endpoint, replied=crossed.back)
+        dealer.connect(endpoint)
+
+        def cross() -> None:
+            for _ in range(crossed.times):
+                dealer.send(message, copy=False)
+                dealer.recv(copy=False)
+
+        cross()
+        clock = clock_of(os.getpid(), there.pid)
+        return [clock.of(cross) for _ in range(setting.rounds(TRIPS))]
+
+
+def _figure(verb: str, clock: Clock | None, readings: dict[str, list[float]], not_run: str | None) -> Figure:
+    return Figure(
+        name=NAMES[verb],
         unit="x",
         value=Spread.of(ratios(readings["own"], readings["djinn"])) if readings else None,
         bar=at_least(BAR),

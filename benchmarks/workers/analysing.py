@@ -12,6 +12,7 @@ from transformer_lens.patching import generic_activation_patch, layer_pos_patch_
 
 import djinn_jupyter as dj
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.integrations.hooked_lines import place_of
 from djinn_jupyter.integrations.transformer_lens import boot_djinn
 
 SHOWN = 8
@@ -45,6 +46,20 @@ class Analysis:
         return {"values": torch.stack(found).tolist()}
 
     @torch.inference_mode()
+    def cached_bytes(self, line: list[int]) -> dict[str, Any]:
+        """Return how many bytes the values of a cache of every hook point have that an engine serves: each place of a
+        pass once, however many hook points are there."""
+        own, sites = self.bridges["own"], self.bridges["djinn"]._driver.sites
+        cache = own.run_with_cache(torch.tensor([line]), return_cache_object=False)[1]
+        of_place: dict[str, int] = {}
+        for key, value in cache.items():
+            site = sites.get(own.hook_dict[key].name)
+            if site is not None:
+                place = place_of(site.site)
+                of_place[place] = max(of_place.get(place, 0), value.nbytes)
+        return {"bytes": sum(of_place.values())}
+
+    @torch.inference_mode()
     def analyse(self, side: str, line: list[int]) -> dict[str, Any]:
         """Keep every value of a pass, and attribute a logit to the parts of the residual and to the heads."""
         cache = self.bridges[side].run_with_cache(torch.tensor([line]))[1]
@@ -61,4 +76,4 @@ class Analysis:
 
 if __name__ == "__main__":
     analysis = Analysis()
-    serve({name: getattr(analysis, name) for name in ("load", "patch", "analyse", "hook")})
+    serve({name: getattr(analysis, name) for name in ("load", "patch", "cached_bytes", "analyse", "hook")})
