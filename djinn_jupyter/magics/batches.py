@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from djinn_jupyter.errors import BatchEnded, DjinnError, InvalidCondition, NoTokenizer, UsageError
 from djinn_jupyter.magics.lazily import doses, stops, views
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.stops import Stop
     from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.widgets.view import View
+
+DIGITS: Final = 4  # a logit of a model that is sure of its answer changes by little
 
 
 def run_rows(
@@ -63,7 +65,9 @@ def _show_responses(state: KernelState, metrics: Sequence[str], rows: Sequence[A
         raise UsageError("No row finished, so that none ended in logits to read a metric of; their stops are above.")
     for number, metric in enumerate(metrics):
         series = {metric: [values[number] for values in found.values()]}
-        view = views.dose_response_view(list(found), series, dose="coefficient", response=metric, title="Dose-response")
+        view = views.dose_response_view(
+            list(found), series, dose="coefficient", response=metric, title="Dose-response", digits=DIGITS
+        )
         state.screen.show(view)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from djinn_jupyter.widgets.markup import folded, table
 from djinn_jupyter.widgets.spelling import columns, figure
 from djinn_jupyter.widgets.svg import keys, series_chart
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
-
-DIGITS: Final = 4  # a logit of a model that is sure of its answer changes by little
 
 
 def dose_response_view(
@@ -21,10 +18,12 @@ def dose_response_view(
     dose: str,
     response: str,
     title: str,
+    digits: int = 2,
     hover: bool = False,
 ) -> View:
-    """Draw a dose-response. `series` maps the name of a measure to its values; doses rise, and zero is on the axis."""
-    rows = [[f"{x:g}", *(figure(values[i], DIGITS) for values in series.values())] for i, x in enumerate(doses)]
+    """Draw a dose-response. `series` maps the name of a measure to its values, which the table has with so many
+    `digits`; doses rise, and zero is on the axis."""
+    rows = [[f"{x:g}", *(figure(values[i], digits) for values in series.values())] for i, x in enumerate(doses)]
 
     def drawn() -> object:
         from djinn_jupyter.widgets import figures

@@ -94,7 +94,7 @@ def test_a_result_names_ignored_settings_that_would_have_made_another_text() -> 
 
 def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> None:
     shown = CARDS["dose-response"]
-    assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.1000   0.8000"]
+    assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.10     0.80"]
     assert shown.html.count("%3Cpolyline") == 2
     assert 'dj-name"><em>probability<' in shown.html
     assert "sad &lt;b&gt;" in shown.html
@@ -108,7 +108,7 @@ def test_a_dose_response_has_a_gap_where_a_value_is_not_finite() -> None:
     shown = views.dose_response_view([0, 1, 2, 3], series, dose="x", response="y", title="")
     assert shown.html.count("%3Cpolyline") == 2
     assert shown.html.count("%3Ccircle") == 3
-    assert [line.split() for line in shown.plain.splitlines()[2:4]] == [["0", "1.000", "inf"], ["1", "nan", "inf"]]
+    assert [line.split() for line in shown.plain.splitlines()[2:4]] == [["0", "1.0", "inf"], ["1", "nan", "inf"]]
 
 
 @pytest.mark.parametrize(
