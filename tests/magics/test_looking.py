@@ -75,7 +75,7 @@ def test_the_rows_of_a_long_pass_are_read_besides_the_whole(
     matched: int | None, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(pooling, "read_pooled", lambda session, *, alone: asked.append(alone))
+    monkeypatch.setattr(pooling, "read_pooled", lambda session, *, alone, **_: asked.append(alone))
     point = samples.described_breakpoint(when="norm > 15")
     reply = samples.paused(texts=tuple("a" * 300), matched=matched, breakpoint=point)
     pooled_for_card(Paused(SimpleNamespace(label="paris"), reply, 0))  # type: ignore[arg-type]
