@@ -51,6 +51,13 @@ class Seat:
         """True before its prompt."""
         return not self.session.cache.length
 
+    @property
+    def to_come(self) -> int:
+        """The passes that its run has before it, at most: each new token but the last begins one."""
+        generation = self.session.generation
+        assert generation is not None
+        return generation.max_new_tokens - len(generation.new_tokens(self.session.tokens))
+
     def allocate(self) -> bool:
         """Allocate the pages of its pending tokens. False where there are none: its own pass evicts others."""
         cache = self.session.cache

@@ -75,7 +75,7 @@ class SharedPrompts:
             return
         prompts = [seat.session.tokens for seat in seats]
         longest = max(map(len, prompts))
-        size = bytes_of(self._forward.geometry, [0] * len(seats), longest)
+        size = bytes_of(self._forward.geometry, len(seats), longest)
         size += self._sections.kept_bytes(len(seats) * longest)
         try:
             self._budget.take(size, by=self._by)

@@ -24,12 +24,11 @@ from djinn_jupyter.engine.session.shared_prompts import SharedPrompts
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.session.trial import Trial
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
-from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of
+from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of, capacity_for
 from djinn_jupyter.engine.wavefront.next_position import next_logits
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
-QUIET: Final = 16  # rounds, about a millisecond where nothing else runs
-QUIET_S: Final = 0.02  # where the slices of others make rounds longer
+QUIET_S: Final = 0.008  # Python has a thread that reads requests wait up to 5 ms for its lock
 SPLIT: Final = "ranks of a split model compute one session's pass at a time"
 CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of so many a row is computed again alone
 
@@ -56,6 +55,7 @@ class SharedPasses:
         self._seated: list[Seat] = []
         self._asking: dict[int, Seat] = {}  # by the identity of the session
         self._leader: Seat | None = None
+        self._gathering = False
         self._columns: Columns | None = None
         self._members: list[Seat] = []
         budget.join(
@@ -114,14 +114,24 @@ class SharedPasses:
         seat = self._asking.get(id(session))
         return seat is not None and not seat.waits and seat.outcome is not None
 
-    def _gather(self, seat: Seat) -> Pieces:
-        """Wait until no run has taken a seat for some rounds: the rows of a batch arrive one after another."""
-        quiet, seated, since = 0, len(self._seated), time.monotonic()
-        while seat.waits and quiet < QUIET and time.monotonic() < since + QUIET_S:
+    def _gather(self, seat: Seat) -> Generator[Blocked | None, None, None]:
+        """Wait until no run has taken a seat for QUIET_S: the rows of a batch arrive one after another. The first one
+        looks at the clock, and the others wait for it."""
+        if self._gathering:
+            yield lambda: seat.waits and self._gathering
+            return
+        self._gathering = True
+        try:
+            yield from self._until_quiet(seat)
+        finally:
+            self._gathering = False
+
+    def _until_quiet(self, seat: Seat) -> Pieces:
+        seated, since = len(self._seated), time.monotonic()
+        while seat.waits and time.monotonic() < since + QUIET_S:
             yield None
-            quiet += 1
             if len(self._seated) != seated:
-                quiet, seated, since = 0, len(self._seated), time.monotonic()
+                seated, since = len(self._seated), time.monotonic()
 
     def leave(self, seat: Seat) -> None:
         """Free the columns where the seat's run, which ends or runs a pass of its own, was the last of them."""
@@ -225,13 +235,14 @@ class SharedPasses:
         if columns is not None and not columns.full and self._members == seats and columns.lengths == lengths:
             return True
         self._drop()
-        size = bytes_of(self._forward.geometry, lengths)
+        capacity = capacity_for(lengths, max(seat.to_come for seat in seats))
+        size = bytes_of(self._forward.geometry, len(seats), capacity)
         try:
             self._budget.take(size, by=self)
         except SlabFull:
             return False
         self._held = size
-        self._columns = Columns.of(self._forward.geometry, caches, self._forward.device)
+        self._columns = Columns.of(self._forward.geometry, caches, capacity, self._forward.device)
         self._members = list(seats)
         return True
 

@@ -20,7 +20,7 @@ from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.seats import driven
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
-from djinn_jupyter.engine.wavefront.columns import Columns
+from djinn_jupyter.engine.wavefront.columns import Columns, capacity_for
 from djinn_jupyter.engine.wavefront.next_position import next_logits
 from djinn_jupyter.engine.wavefront.prompts import prompt_logits
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
@@ -116,7 +116,8 @@ class Trial:
         return logits_BV
 
     def _next(self, lines: Sequence[tuple[int, ...]], caches: Sequence[PagedCache]) -> Logits:
-        columns = Columns.of(self._forward.geometry, caches, self._forward.device)
+        capacity = capacity_for([cache.length for cache in caches])
+        columns = Columns.of(self._forward.geometry, caches, capacity, self._forward.device)
         for run in (run for group in columns.runs for run in group):
             for rows in run:
                 rows[:, 0].fill_(torch.nan)

@@ -18,21 +18,24 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, LayerRun
+from djinn_jupyter.engine.memory.kv.segments import uninitialised
 from djinn_jupyter.engine.model.hooks.gates import Leave
 
 ROOM: Final = 64  # columns for new positions, or a quarter of those there if that is more
 Pair = tuple[Tensor, Tensor]
 
 
-def bytes_of(geometry: CacheGeometry, lengths: Sequence[int], capacity: int | None = None) -> int:
-    """Return the bytes that the columns of lines of these lengths take, or of so many columns."""
-    columns = _capacity(lengths) if capacity is None else capacity
-    return len(lengths) * columns * sum(group.position_bytes for group in geometry.groups)
+def bytes_of(geometry: CacheGeometry, lines: int, capacity: int) -> int:
+    """Return the bytes that so many columns of so many lines take."""
+    return lines * capacity * sum(group.position_bytes for group in geometry.groups)
 
 
-def _capacity(lengths: Sequence[int]) -> int:
+def capacity_for(lengths: Sequence[int], to_come: int | None = None) -> int:
+    """Return the columns of lines of these lengths, with room for new positions: for those `to_come`, where they are
+    fewer. Rows lie the nearer to each other the fewer columns there are, and attention reads them the faster."""
     longest = max(lengths)
-    return longest + max(ROOM, longest // 4)
+    room = max(ROOM, longest // 4)
+    return longest + (room if to_come is None else max(1, min(room, to_come)))
 
 
 class Columns:
@@ -56,10 +59,9 @@ class Columns:
         }
 
     @classmethod
-    def of(cls, geometry: CacheGeometry, caches: Sequence[PagedCache], device: torch.device) -> Columns:
+    def of(cls, geometry: CacheGeometry, caches: Sequence[PagedCache], capacity: int, device: torch.device) -> Columns:
         """Return the columns of these caches, whose committed rows are copied once."""
-        lengths = [cache.length for cache in caches]
-        made = cls(geometry, lengths, _capacity(lengths), device)
+        made = cls(geometry, [cache.length for cache in caches], capacity, device)
         for line, cache in enumerate(caches):
             made.copy(line, cache)
         return made
@@ -114,9 +116,7 @@ class Columns:
 
 def _unwritten(run: LayerRun, lines: int, capacity: int, device: torch.device) -> Pair:
     shape = (run.layers, lines, run.kv_heads, capacity)
-    keys, values = (
-        torch.empty((*shape, width), dtype=run.dtype, device=device) for width in (run.key_dim, run.value_dim)
-    )
+    keys, values = (uninitialised((*shape, width), run.dtype, device) for width in (run.key_dim, run.value_dim))
     return keys, values
 
 
