@@ -12,10 +12,8 @@ from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quo
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.edits import name_of
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
-from djinn_jupyter.wire.positions import limits_of
 from djinn_jupyter.wire.replies import Finished
 
 PROMPT_SHOWN = 2000
@@ -102,13 +100,11 @@ def _mean_size(size: float) -> str:
 
 def rule_line(rule: RuleDescription) -> str:
     """Spell the changes made by a steering rule so far in one line, also for a rule that changed nothing."""
-    kind = name_of(rule.edit)
     size = "" if rule.mean_relative_size is None else f", {_mean_size(rule.mean_relative_size)}"
     counts = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
     if rule.trouble is not None:
         counts += f"; {plural(rule.passes_refused, 'pass', 'passes')} could not have it: {rule.trouble}"
-    place = ", ".join((rule.site, *limits_of(rule)))
-    return f"rule {rule.number}, {kind} at {place}{'' if rule.enabled else ' (off)'}: {counts}"
+    return f"rule {rule.number}, {rule.what}{'' if rule.enabled else ' (off)'}: {counts}"
 
 
 def _new_tokens(done: Finished) -> str | Html:

@@ -10,6 +10,8 @@ import msgspec
 from djinn_jupyter.errors import UnknownRule
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.access import SharedWith
+from djinn_jupyter.wire.edits import name_of
+from djinn_jupyter.wire.positions import limits_of
 from djinn_jupyter.wire.readings import EditAtStop
 from tests.widgets import samples, trees
 
@@ -35,6 +37,7 @@ class Switched:
     def _steer(self, request: requests.Steer) -> replies.Reply:
         rule = samples.rule(
             site=self._site(request.site),
+            what=", ".join((f"{name_of(request.edit)} at {self._site(request.site)}", *limits_of(request))),
             edit=request.edit,
             positions=request.positions,
             onward=request.onward,

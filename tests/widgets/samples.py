@@ -206,6 +206,7 @@ def rule(**changes: object) -> RuleDescription:
         "site": "resid_post.4",
         "edit": Add(vector=Array.scalar(1.0), coef=4.0),
         "positions": None,
+        "what": "add [256] x 4 at resid_post.4",
         "passes_met": 3,
         "passes_changed": 3,
         "last_relative_size": 0.3123,

@@ -138,11 +138,13 @@ def test_a_result_has_prompt_new_text_reason_and_what_comes_next() -> None:
 
 
 def test_a_rule_says_how_often_and_how_much() -> None:
-    assert CARDS["rules"].plain == "rule 1, add at resid_post.4: changed 3 of 3 passes, mean relative size 0.299"
+    assert (
+        CARDS["rules"].plain == "rule 1, add [256] x 4 at resid_post.4: changed 3 of 3 passes, mean relative size 0.299"
+    )
     idle = views.rules_view([samples.rule(passes_changed=0, mean_relative_size=None)])
-    assert idle.plain == "rule 1, add at resid_post.4: changed 0 of 3 passes"
+    assert idle.plain == "rule 1, add [256] x 4 at resid_post.4: changed 0 of 3 passes"
     from_zero = views.rules_view([samples.rule(mean_relative_size=math.inf)])
-    assert from_zero.plain == "rule 1, add at resid_post.4: changed 3 of 3 passes, of a value that was zero"
+    assert from_zero.plain == "rule 1, add [256] x 4 at resid_post.4: changed 3 of 3 passes, of a value that was zero"
 
 
 def test_an_edit_that_changed_nothing_says_that_first() -> None:

@@ -85,6 +85,11 @@ def kind_of(
     return declare
 
 
+def _shape_or_number(array: Array) -> str:
+    """Return the shape of an array; of a single number, the number."""
+    return str(list(array.shape)) if array.shape else format(to_tensor(array).item(), "g")
+
+
 @kind_of(Scale, lambda edit: f"scale {edit.factor:g}")
 def _scaled(part: Tensor, edit: Scale) -> Tensor:
     return part * edit.factor
@@ -94,12 +99,12 @@ def _times_coef(edit: Add, name: str, vector: Tensor) -> Arrays:
     return {name: edit.coef * vector}
 
 
-@kind_of(Add, lambda edit: f"add {list(edit.vector.shape)} x {edit.coef:g}", measure=_times_coef)
+@kind_of(Add, lambda edit: f"add {_shape_or_number(edit.vector)} x {edit.coef:g}", measure=_times_coef)
 def _sum(part: Tensor, edit: Add, vector: Tensor) -> Tensor:
     return part + vector
 
 
-@kind_of(Set, lambda edit: f"set {list(edit.value.shape)}")
+@kind_of(Set, lambda edit: f"set {_shape_or_number(edit.value)}")
 def _replaced(part: Tensor, edit: Set, value: Tensor) -> Tensor:
     return value.expand_as(part).clone()
 

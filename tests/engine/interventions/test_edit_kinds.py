@@ -11,7 +11,18 @@ from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.edits import Clamp, Edit, EditBase, NormMatch, Orthogonal, PatchFrom, ProjectionCap, ProjectOut
+from djinn_jupyter.wire.edits import (
+    Add,
+    Clamp,
+    Edit,
+    EditBase,
+    NormMatch,
+    Orthogonal,
+    PatchFrom,
+    ProjectionCap,
+    ProjectOut,
+    Set,
+)
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.sweeps import SweptEdit
 
@@ -46,6 +57,12 @@ def test_the_wires_list_the_structs_and_the_table_are_the_same() -> None:
     assert set(EditBase.__subclasses__()) == set(get_args(SweptEdit)), (
         "the others are of sweeps, which put values for them"
     )
+
+
+def test_a_number_is_spelled_as_it_is_and_an_array_by_its_shape() -> None:
+    assert edit_kinds.spell(Set(value=Array.scalar(400.0))) == "set 400"
+    assert edit_kinds.spell(Set(value=to_array(torch.tensor(0.5, dtype=torch.bfloat16)))) == "set 0.5"
+    assert edit_kinds.spell(Add(vector=to_array(torch.ones(2, WIDTH)), coef=3.0)) == "add [2, 4] x 3"
 
 
 @pytest.mark.parametrize("kind", EDITS)
