@@ -116,6 +116,7 @@ class Plain:
         padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         device = self.model.device
+        self.model.requires_grad_()  # as it was loaded; of frozen weights torch computes a head slower
         made = self.model.generate(
             torch.tensor(padded, device=device),
             attention_mask=torch.tensor(mask, device=device),
