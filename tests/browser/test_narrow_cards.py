@@ -9,6 +9,7 @@ from playwright.sync_api import Page
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.nouns import Progress
 from tests.widgets import samples
+from tests.widgets.pooled import pooled
 from tests.widgets.trees import branches
 
 SCROLLED = "() => [...document.querySelectorAll('.dj-scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
@@ -22,6 +23,7 @@ APART = """() => [...document.querySelectorAll('tbody tr')].every(row => {
         .filter(box => box.width > 0);
     return boxes.every((box, i) => i === 0 || box.left >= boxes[i - 1].right - 0.5);
 })"""
+DRAWN = pooled(samples.values(5, samples.WIDTH))
 LONG = ("<|endoftext|>", " Italian", "interpretability")
 
 
@@ -34,7 +36,7 @@ def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities
     guesses = [[replace(top, text=text) for top, text in zip(row.top, LONG, strict=True)] for row in ROWS]
     rows = [replace(row, top=tuple(top)) for row, top in zip(ROWS, guesses, strict=True)]
     texts = ("The", *(" interpretability",) * 4)
-    card = views.stop_view(replace(samples.paused(), texts=texts), value=samples.values(5, samples.WIDTH), lens=rows)
+    card = views.stop_view(replace(samples.paused(), texts=texts), pooled=DRAWN, lens=rows)
     in_column(page, width, card.html)
     assert page.evaluate(SCROLLED) == 0
     assert page.evaluate(SEEN)
@@ -79,7 +81,7 @@ def test_where_the_rows_of_a_batch_ended_is_in_sight(page: Page, width: int) -> 
 def test_the_guesses_and_the_picture_of_a_stop_are_in_sight(page: Page, width: int) -> None:
     stop = samples.paused()
     lens = samples.lens_rows(tuple(range(5)), count=3)
-    card = views.stop_view(stop, value=samples.values(5, samples.WIDTH), lens=lens)
+    card = views.stop_view(stop, pooled=DRAWN, lens=lens)
     page.set_content(f'<div style="width:{width}px">{card.html}</div>')
     assert page.locator(".dj-guess").count() == 15
     assert page.evaluate(SCROLLED) == 0

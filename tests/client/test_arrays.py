@@ -80,7 +80,7 @@ def test_importing_the_package_imports_nothing_large() -> None:
 def test_prompts_of_token_ids() -> None:
     assert token_ids([1, 2]) == token_ids(np.array([1, 2])) == token_ids((1, 2)) == (1, 2)
     for prompt in ([1.5], [[1]], "text"):
-        with pytest.raises(InvalidEdit):
+        with pytest.raises(UsageError):
             token_ids(prompt)
     with pytest.raises(UsageError, match=r"^A token id is 0 or more; -3, at position 1, is none\.$"):
         token_ids([5, -3, 7])

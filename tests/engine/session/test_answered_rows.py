@@ -10,9 +10,16 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import TokenSampled
-from tests.engine.desk import ME, Desk, tokens
+from tests.engine.desk import ME, Desk, build_desk, tokens
+from tests.families import build
 
 NEW = 30
+
+
+@pytest.fixture(scope="module")
+def llama() -> Desk:
+    """An engine of its own: what the tests before left in a shared one decides which rows share a pass."""
+    return build_desk(build("llama", layers=8))
 
 
 def rows_under_way(desk: Desk, rows: int, replies: list[Any]) -> list[Session]:
