@@ -20,7 +20,7 @@ PER_WIDTH = 8  # features for each number of the residual
 LENGTH, NEW = 16, 16
 BREAKPOINTS = 256  # so many that their cost stands out from the layers' own
 CALLS = 2000
-ROUNDS = 31
+ROUNDS = 61
 
 
 def run(setting: Setting) -> Result:
