@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,35 +14,14 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.temporary import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.integrations.hooked_lines import HookedLines, Values
-from tests.client.reached import reached
-from tests.engine.desk import Desk, build_desk, tokens
-from tests.families import build
-from tests.threads import one_thread
+from tests.engine.desk import Desk, tokens
 
-LAYERS = 4
 LINES = [list(tokens(7, seed)) for seed in (1, 2, 3)]
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with one_thread():
-        yield build_desk(build("llama", layers=LAYERS))
-
-
-@pytest.fixture
-def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    with reached(desk) as [engine]:
-        yield engine
 
 
 @pytest.fixture
 def lines(engine: RemoteEngine) -> HookedLines:
     return HookedLines(engine.channel, lambda number: open_temporarily(engine.channel, "hooked"))
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return build("llama", layers=LAYERS)
 
 
 def plain(model: Any, given: list[list[int]], changes: dict[int, Callable[[Values], Values]]) -> tuple[Tensor, Tensor]:

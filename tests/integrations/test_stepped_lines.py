@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,35 +12,14 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.temporary import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.integrations.stepped_lines import Standing, SteppedLines
-from tests.client.reached import reached
-from tests.engine.desk import Desk, build_desk, tokens
-from tests.families import build
-from tests.threads import one_thread
+from tests.engine.desk import tokens
 
-LAYERS = 4
 LINES = [tokens(7, 1), tokens(5, 2)]
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with one_thread():
-        yield build_desk(build("llama", layers=LAYERS))
-
-
-@pytest.fixture
-def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    with reached(desk) as [engine]:
-        yield engine
 
 
 @pytest.fixture
 def lines(engine: RemoteEngine) -> SteppedLines:
     return SteppedLines(engine.channel, lambda number: open_temporarily(engine.channel, "stepped"))
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return build("llama", layers=LAYERS)
 
 
 def standing(found: Standing | None) -> Standing:

@@ -4,53 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import is_alive, running_engines
+from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import ClaimLost, EngineUnavailable
+from tests.process.machines_apart import PROMPT, Start, machines_apart, save_model
 
-PROMPT = [1, 5, 6, 7, 8]
 pytestmark = pytest.mark.processes
-Start = Callable[[str], RemoteEngine]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.families import build
-
-    folder = tmp_path_factory.mktemp("model")
-    build("llama").save_pretrained(folder)
-    return folder
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def start(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start an engine on a machine of that name: with a registry and user data of its own, and the shared journal."""
-    machines: set[str] = set()
-
-    def on(machine: str) -> None:
-        machines.add(machine)
-        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / machine / "runtime"))
-        monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / machine / "data"))
-
-    def start(machine: str) -> RemoteEngine:
-        on(machine)
-        return dj.load(model, dtype="float32", device="cpu", threads=1, shared_journal=str(tmp_path / "shared"))
-
-    yield start
-    for machine in tuple(machines):
-        on(machine)
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-    loading._channels.close()
+    with machines_apart(model, tmp_path, monkeypatch, str(tmp_path / "shared")) as start:
+        yield start
 
 
 def test_sessions_go_on_bit_for_bit_on_another_machine_and_the_older_engine_stops(start: Start) -> None:
