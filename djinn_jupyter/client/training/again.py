@@ -61,19 +61,17 @@ def _trained(
 ) -> TrainedModule:
     asked = before.provenance["training"]
     collection = _collected(engine, before, place) if given is None else collection_of(given)
-    places = {"collection": str(collection.folder.absolute()), "to": str(place / "again"), "head": str(place / "h.npz")}
+    places = {"collection": str(collection.folder.absolute()), "to": str(place / "again")}
+    if "last" in asked:
+        places["head"] = str(place / "h.npz")
     try:
-        job = msgspec.convert({**asked, **places} if "last" in asked else {**asked, **_without(places)}, AnyJob)
+        job = msgspec.convert({**asked, **places}, AnyJob)
     except msgspec.ValidationError as error:
         raise UsageError(f"{before.folder} was trained by another version, whose call is another: {error}.") from None
     if "last" in asked:
         unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
     train(job, on_progress)
     return module_in(Path(job.to), before.site, before.kind)
-
-
-def _without(places: dict[str, str]) -> dict[str, str]:
-    return {name: path for name, path in places.items() if name != "head"}
 
 
 def _collected(engine: RemoteEngine, before: TrainedModule, place: Path) -> Activations:

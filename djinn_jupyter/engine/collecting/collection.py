@@ -17,7 +17,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.collecting import shard_file
 from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
-from djinn_jupyter.engine.collecting.fitting import first_that_fit
+from djinn_jupyter.engine.collecting.fitting import FittingBatches
 from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of, values_alone
 from djinn_jupyter.engine.collecting.shard import Shard, TensorsByName, tokens_of
 from djinn_jupyter.engine.forward.forward import device_memory_for
@@ -147,11 +147,9 @@ class Collecting:
     def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
         """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
         asked, shard, done = self.asked, self._empty(), 0
-        left = self.batches.of(asked.prompts)
-        waiting = next(left, None)
-        while waiting:
-            batch, held = yield from first_that_fit(room, waiting, self._held_bytes)
-            waiting = waiting[len(batch) :] or next(left, None)
+        fitting = FittingBatches(self.batches, asked.prompts, room)
+        while (taken := (yield from fitting.take())) is not None:
+            batch, held = taken
             prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]
             try:
                 for found in self.batches.run(prompts, rows, asked.places, asked.dtype):
@@ -171,9 +169,6 @@ class Collecting:
             self._tell(done)
             yield None
         return shard if (yield from self._recheck(shard)) else None
-
-    def _held_bytes(self, batch: list[int]) -> int:
-        return self.batches.held_bytes(max(len(self.asked.prompts[n]) for n in batch) * len(batch))
 
     def _recheck(self, shard: Shard) -> Generator[Blocked | None, None, bool]:
         """Compute some prompts of the shard again, alone, and note by how much they differ. Return False where that is

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
-from djinn_jupyter.engine.collecting.fitting import first_that_fit
+from djinn_jupyter.engine.collecting.batches import Batches, NotBatched, Prompts
+from djinn_jupyter.engine.collecting.fitting import FittingBatches
 from djinn_jupyter.engine.collecting.places import CollectedSites, values_alone
 from djinn_jupyter.engine.collecting.scoring import LOSS_ROWS, logits_of, loss_of
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -24,7 +24,6 @@ from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.wavefront.rounding import difference, rounding_of
 
 RECHECKED: Final = 4  # prompts that are computed again alone
-Prompts = Sequence[tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -52,15 +51,9 @@ class SharedLosses:
         if self.why_not is not None:
             return
         logits = LOSS_ROWS * self.runtime.description.vocab_size * torch.float32.itemsize
-
-        def bytes_of(batch: list[int]) -> int:
-            return self.batches.held_bytes(len(batch) * max(len(prompts[number]) for number in batch)) + 2 * logits
-
-        left = self.batches.of(prompts)
-        waiting = next(left, None)
-        while waiting:
-            batch, _ = yield from first_that_fit(room, waiting, bytes_of)
-            waiting = waiting[len(batch) :] or next(left, None)
+        fitting = FittingBatches(self.batches, prompts, room, beside=2 * logits)
+        while (taken := (yield from fitting.take())) is not None:
+            batch, _ = taken
             together = [prompts[number] for number in batch]
             try:
                 yield from self._batch(batch, together, last)

@@ -45,15 +45,16 @@ class Persistence:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
         self.identity, self._device = identity, device
         self._store = config.shared_journal if is_store(config.shared_journal) else None
-        shared = folder if self._store or config.shared_journal is None else Path(config.shared_journal)
+        mounted = None if self._store or config.shared_journal is None else Path(config.shared_journal)
+        shared = mounted or folder
         self.checkpoints = _checkpoints(_address_of_checkpoints(config), folder, shared, identity, device)
         self.moves = MoveFolder(shared / MOVES, identity, device)
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
         self._times: RunningTimesFile | None = None
         self.forgets = False
-        self._shared = config.shared_journal is not None
-        self._journals = folder / (OF_STORES if self._store else JOURNALS) if shared is folder else shared
+        self._shared = mounted is not None
+        self._journals = mounted or folder / (OF_STORES if self._store else JOURNALS)
 
     def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
         """Return the journal of this engine, with what earlier processes of its kind left. Raises StorageFailed, and

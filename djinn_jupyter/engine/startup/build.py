@@ -60,7 +60,7 @@ def open_engine(
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
     require_splittable(config)
     require_store(config.checkpoints)
-    if config.shared_journal is not None and is_store(config.shared_journal) and not config.no_journal:
+    if is_store(config.shared_journal) and not config.no_journal:
         require_journal_store(config.shared_journal)
     devices = choose_devices(config)
     make_current(devices[0])

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Final
 
 import msgspec
 import torch
@@ -37,6 +38,7 @@ from djinn_jupyter.engine.persistence.identity import identity_of
 from djinn_jupyter.engine.system.device_limit import make_current
 
 log = logging.getLogger(__name__)
+LEADER_GONE: Final = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         assert isinstance(order, LoadModel)
         with logging_to_standard_error(replace(order.config.log, rank=order.rank)):
             return _ended(order, pipe)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return 0  # rank 0 has gone
+    except LEADER_GONE:
+        return 0
 
 
 def _ended(order: LoadModel, pipe: Connection) -> int:
     """Serve until the end, and return the status of the process."""
     try:
         _serve(order, pipe)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except LEADER_GONE:
         raise
     except LayerFailed:
         return 1  # the log has it, with its request

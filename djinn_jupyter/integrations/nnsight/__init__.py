@@ -5,7 +5,7 @@
     with model.trace("The capital of France is"):
         hidden = model.model.layers[4].output.save()
 
-Needs `pip install nnsight` beside `djinn-jupyter[engine]`: nnsight itself loads torch.
+Needs nnsight 0.8, `pip install 'djinn-jupyter[engine,nnsight]'`: nnsight itself loads torch.
 """
 
 from djinn_jupyter.integrations.nnsight.model import LanguageModel as LanguageModel

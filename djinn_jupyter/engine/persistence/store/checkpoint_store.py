@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 import torch
@@ -37,7 +37,7 @@ HEAD_BYTES: Final = 1 << 16  # more than the description of any checkpoint
 _PREFIX: Final = ".checkpoint-"
 
 
-def is_store(address: str | None) -> bool:
+def is_store(address: str | None) -> TypeGuard[str]:
     return address is not None and address.startswith(SCHEME)
 
 
