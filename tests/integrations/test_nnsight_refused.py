@@ -298,7 +298,8 @@ def halved(model: Any, layer: int) -> Tensor:
 
 
 def interrupted_while_it_runs(model: Any, engine: RemoteEngine) -> None:
-    """Generate at random, which takes seconds, and interrupt it when the engine says that it runs."""
+    """Generate at random, which takes seconds with this seed (with others the text may end), and interrupt it when
+    the engine says that it runs."""
 
     def interrupt() -> None:
         while all(session.state != "running" for session in engine.sessions()):
@@ -308,7 +309,7 @@ def interrupted_while_it_runs(model: Any, engine: RemoteEngine) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        model.generate(TEXT, max_new_tokens=900, do_sample=True, temperature=1e3, top_k=0)
+        model.generate(TEXT, max_new_tokens=900, do_sample=True, temperature=1e3, top_k=0, seed=1)
     finally:
         thread.join(60)
 

@@ -8,4 +8,11 @@
 Needs nnsight 0.8, `pip install 'djinn-jupyter[engine,nnsight]'`: nnsight itself loads torch.
 """
 
-from djinn_jupyter.integrations.nnsight.model import LanguageModel as LanguageModel
+from djinn_jupyter.errors import MissingDependency
+
+try:
+    from djinn_jupyter.integrations.nnsight.model import LanguageModel as LanguageModel
+except ImportError as error:
+    raise MissingDependency(
+        f"nnsight's traces on an engine need nnsight 0.8: pip install 'djinn-jupyter[engine,nnsight]' ({error})."
+    ) from error

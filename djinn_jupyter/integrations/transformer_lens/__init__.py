@@ -4,8 +4,16 @@
     bridge = boot_djinn(dj.load("demo"))
     logits, cache = bridge.run_with_cache("The capital of France is")
 
-Needs `pip install transformer-lens` beside `djinn-jupyter[engine]`: TransformerLens itself loads torch.
+Needs TransformerLens 4, `pip install 'djinn-jupyter[engine,transformer-lens]'`: it loads torch itself.
 """
 
-from djinn_jupyter.integrations.transformer_lens.boot import boot_djinn as boot_djinn
-from djinn_jupyter.integrations.transformer_lens.driver import DjinnDriver as DjinnDriver
+from djinn_jupyter.errors import MissingDependency
+
+try:
+    from djinn_jupyter.integrations.transformer_lens.boot import boot_djinn as boot_djinn
+    from djinn_jupyter.integrations.transformer_lens.driver import DjinnDriver as DjinnDriver
+except ImportError as error:
+    raise MissingDependency(
+        "TransformerLens on an engine needs TransformerLens 4: pip install 'djinn-jupyter[engine,transformer-lens]' "
+        f"({error})."
+    ) from error
