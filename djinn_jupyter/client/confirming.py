@@ -86,7 +86,7 @@ def _beside(scores: Grid, exact: Sequence[Swept], cells: tuple[int, ...], *, int
 
 
 def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
-    """Return scores with the changes that an exact sweep found in these cells."""
+    """Return scores with the changes that an exact sweep found in these cells, and with what it noted."""
     import numpy as np
 
     if exact is None:
@@ -95,4 +95,5 @@ def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
     changes: np.ndarray[Any, Any] = np.stack(each, axis=-1)
     there = [(cell, tuple(row)) for cell, row in zip(cells, changes.tolist(), strict=True) if not np.isnan(row).any()]
     kept = Confirmed(cells=tuple(cell for cell, _ in there), changes=tuple(row for _, row in there))
-    return msgspec.structs.replace(scores, confirmed=kept)
+    notes = tuple(dict.fromkeys((*scores.notes, *exact.notes)))
+    return msgspec.structs.replace(scores, confirmed=kept, notes=notes)

@@ -12,6 +12,8 @@ from msgspec import structs
 import djinn_jupyter as dj
 from djinn_jupyter.client import confirming, sweeping
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.sweeping import swept_again
+from djinn_jupyter.client.swept_replies import noted
 from djinn_jupyter.errors import DjinnError, SlabFull, SweepEnded, UsageError
 from djinn_jupyter.widgets.grid import grid_view
 from djinn_jupyter.widgets.spelling import figure
@@ -149,6 +151,15 @@ def test_an_attribution_that_was_confirmed_is_reproduced_with_it(engine: RemoteE
     differs = dj.reproduce(engine, dj.Grid([changed]))
     assert not differs.same
     assert "the 12 values are the same, and the cells that were computed exactly are not" in repr(differs)
+
+
+def test_what_the_exact_sweep_notes_is_told(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_engines_that_were_lost(*args: Any) -> dj.Grid:
+        whole = swept_again(*args)
+        return dj.Grid([*whole.replies[:-1], noted(whole.replies[-1], "An engine was lost.")], paired=whole.paired)
+
+    monkeypatch.setattr(confirming, "swept_again", of_engines_that_were_lost)
+    assert attributed(engine, top=3).notes == ("An engine was lost.",)
 
 
 def test_a_sweep_that_fails_leaves_the_scores(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
