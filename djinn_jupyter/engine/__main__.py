@@ -92,6 +92,8 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # torch reads it once, on import
+    if not sys.stderr.isatty():  # a bar that is under way would stand at the head of a line of the log
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers and the hub read it on import
     if options.parent_pipe is not None:
         end_with_parent(options.parent_pipe)
     restarts = Restarts(options.restarted_at)

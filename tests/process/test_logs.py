@@ -83,6 +83,11 @@ def written(engine: RemoteEngine, mark: str = "") -> str:
     return behind
 
 
+def whole_lines(engine: RemoteEngine, mark: str) -> list[str]:
+    """Return the lines behind a mark, without one that is only just being written."""
+    return [line for line in written(engine, mark).splitlines(keepends=True) if line.endswith("\n")]
+
+
 def mark_of(engine: RemoteEngine) -> str:
     """Return the last line of a request of its own, behind those of all before it."""
     name = f"%mark {secrets.token_hex(8)}"
@@ -97,7 +102,7 @@ def mark_of(engine: RemoteEngine) -> str:
 
 
 def lines(engine: RemoteEngine, mark: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in written(engine, mark).splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in whole_lines(engine, mark) if line.startswith("{")]
 
 
 def until_closed(engine: RemoteEngine, mark: str) -> list[dict[str, Any]]:
@@ -153,9 +158,8 @@ def _is_read(case: Case) -> bool:
 def _pairs(engine: RemoteEngine, mark: str, spans: set[str]) -> dict[str, list[dict[str, Any]]] | bool:
     """Return the lines of the requests' beginnings and ends; False until all have ended."""
     found = defaultdict[str, list[dict[str, Any]]](list)
-    for written_line in written(engine, mark).splitlines():
-        if '"event": "request.' in written_line:
-            line = json.loads(written_line)
+    for line in lines(engine, mark):
+        if line["event"].startswith("request."):
             found[line["span_id"]].append(line)
     return found if all(len(found[span]) >= 2 for span in spans) else False
 
@@ -183,6 +187,12 @@ def test_a_magic_is_followed_to_the_layer_where_it_stopped(engine: RemoteEngine)
     assert [one["layer"] for one in of_run if one["event"] == "pass.layer"] == [0, 1, 2]
     (edited,) = [one for one in told if one.get("asked_by") == "%djinn_edit" and one["event"] == "request.ended"]
     assert (edited["outcome"], edited["site"]) == ("Edited", "resid_post.2")
+
+
+def test_no_bar_of_a_library_stands_in_the_log(engine: RemoteEngine) -> None:
+    """One that is under way would stand at the head of the line that comes next."""
+    assert "it/s" not in written(engine)
+    assert not [line for line in written(engine).splitlines() if "{" in line and not line.startswith("{")]
 
 
 def test_an_error_names_its_request_and_the_log_has_it(engine: RemoteEngine) -> None:
