@@ -16,13 +16,16 @@ from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, 
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.nouns import Snapshot
 from djinn_jupyter.wire.sites import Site, parse_site
 
 Values = np.ndarray[Any, Any]
 Asked = Callable[[str, tuple[int, ...]], ask.Request]  # what to ask of a line, by its session and tokens
 Change = Callable[[Values], Values]
 """Is given the values at a site of all lines, [lines, positions, ...], and returns those to go on with."""
+Put = tuple[Array, tuple[int, ...] | None]  # values in the place of a line's own, and their positions, None for all
+Puts = Sequence[Put | None]
 FIRST: Final = "resid_pre.0"  # a pass of which nothing is changed stops here, and is read from here on
 LOGITS: Final = "logits"
 
@@ -61,7 +64,6 @@ class HookedLines:
         self._names: list[str] = []
         self._armed: tuple[int, tuple[str, ...]] = (0, ())
         self._first: tuple[Order, str, Values] | None = None  # the stop at which all lines stand, and what is there
-        self._edited = False
 
     def run(
         self,
@@ -83,8 +85,8 @@ class HookedLines:
         order = Order.of(lines, calls, None if until is None else place_of(until))
         whole = until is None and (logits or bool(of_logits) or LOGITS in wanted.values())
         try:
-            values = self._pass(order, calls)
-            values |= self._read(order, set(wanted.values()) - {*values, LOGITS}, whole)
+            values, puts = self._pass(order, calls)
+            values |= self._read(order, puts, set(wanted.values()) - {*values, LOGITS}, whole)
         except BaseException:
             self._first = None  # where the lines stand is not known: the next pass begins anew
             raise
@@ -102,31 +104,28 @@ class HookedLines:
 
     # --- the pass ---------------------------------------------------------------------------------------------------
 
-    def _pass(self, order: Order, calls: Mapping[str, Sequence[Change]]) -> dict[str, Values]:
-        """Bring all lines to their last stop. Return the values at all stops as they were left."""
+    def _pass(self, order: Order, calls: Mapping[str, Sequence[Change]]) -> tuple[dict[str, Values], Puts]:
+        """Bring all lines to their last stop. Return the values at all stops as they were left, and what was put in the
+        place of each line's last one, with which the pass is still to go on."""
         values: dict[str, Values] = {}
         place, here = self._begin(order)
         while True:
-            values[place] = self._change(order, here, calls.get(place, ()))
+            values[place] = changed = _changed(here, calls.get(place, ()))
+            puts = [put_of(*pair) for pair in zip(here, changed, strict=True)]
             if place == order.until or len(values) == len(order.halts):
-                return values
+                return values, puts
             self._first = None
-            place, here = self._stopped(order, lambda name, line: ask.Resume(session=name))
+            place, here = self._reached(order, self._resumed(order, puts))
 
     def _begin(self, order: Order) -> tuple[str, Values]:
         """Bring all lines to the first stop of their pass. Where they stand there since the last one, no layer below is
         computed again."""
-        if self._first is not None and self._first[0] == order:
-            if self._edited:
-                self._each(order, lambda name, line: ask.RevertEdits(session=name), replies.Paused)
-                self._edited = False
-            return self._first[1], self._first[2]
-        self._first, self._edited = None, False
-        self._arm(order)
-        self._first = (
-            order,
-            *self._stopped(order, lambda name, line: ask.Run(session=name, tokens=line, max_new_tokens=0)),
-        )
+        if self._first is None or self._first[0] != order:
+            self._first = None
+            self._arm(order)
+            self._each(order, lambda name, line: ask.Run(session=name, tokens=line, max_new_tokens=0), replies.Paused)
+            here = self._each(order, lambda name, line: ask.Inspect(session=name), replies.Inspected)
+            self._first = (order, *self._reached(order, here))
         return self._first[1], self._first[2]
 
     def _arm(self, order: Order) -> None:
@@ -140,41 +139,32 @@ class HookedLines:
             self._each(order, partial(_breakpoint, place), replies.BreakpointSet)
         self._armed = (len(order.lines), order.halts)
 
-    def _stopped(self, order: Order, request: Asked) -> tuple[str, Values]:
-        """Move all lines on to their next stop. Return its place and the values there."""
-        stops = [_halted(reply, order) for reply in self._each(order, request, replies.ReplyBase)]
-        here = self._each(order, lambda name, line: ask.Inspect(session=name), replies.Inspected)
-        values = _stacked([reply.snapshot.value for reply in here])
+    def _resumed(self, order: Order, puts: Puts) -> list[replies.Inspected]:
+        """Resume all lines with what was put in the place of their values. Return those at the next stop."""
+        return self._answers(
+            [ask.ResumeWith(session=name, **_given(put)) for name, put in zip(self._of(order), puts, strict=True)],
+            replies.Inspected,
+        )
+
+    def _reached(self, order: Order, here: Sequence[replies.Inspected]) -> tuple[str, Values]:
+        """Return the place of a stop and the values there of all lines."""
+        for one in here:
+            _require_whole(one.snapshot, order)
+        values = _stacked([one.snapshot.value for one in here])
         values.setflags(write=False)  # the next pass may begin with them
-        return place_of(stops[0].site), values
+        return place_of(here[0].snapshot.site), values
 
-    def _change(self, order: Order, here: Values, calls: Sequence[Change]) -> Values:
-        """Call the functions of a stop, and edit the positions that they changed."""
-        changed = here
-        for call in calls:
-            changed = call(changed.copy())
-        if changed.shape != here.shape:
-            raise UsageError(f"A value of shape {here.shape} was replaced by one of shape {changed.shape}.")
-        changed = changed.astype(here.dtype, copy=False)
-        edits = [edit_of(*pair) for pair in zip(here, changed, strict=True)]
-        asked = [
-            self._channel.ask(ask.ApplyEdit(session=name, edit=edit[0], positions=edit[1]))
-            for name, edit in zip(self._of(order), edits, strict=True)
-            if edit is not None
-        ]
-        self._edited = self._edited or bool(asked)
-        for reply in asked:
-            expect(reply.result(), replies.Edited)
-        return changed
-
-    def _read(self, order: Order, places: set[str], whole: bool) -> dict[str, Values]:
-        """Read the pass in which all lines stand: what it had and, unless it ends here, what it would have."""
+    def _read(self, order: Order, puts: Puts, places: set[str], whole: bool) -> dict[str, Values]:
+        """Read the pass in which all lines stand: what it had and, unless it ends here, what it would have with what is
+        put there."""
         if not places and not whole:
             return {}
         sites, ahead = tuple(sorted(places)), order.until is None
-        read = self._each(
-            order,
-            lambda name, line: ask.ReadPass(session=name, sites=sites, ahead=ahead, logits=whole),
+        read = self._answers(
+            [
+                ask.ReadPass(session=name, sites=sites, ahead=ahead, logits=whole, **_given(put))
+                for name, put in zip(self._of(order), puts, strict=True)
+            ],
             replies.PassRead,
         )
         found = {site: _stacked([one.values[n] for one in read]) for n, site in enumerate(read[0].sites)}
@@ -186,7 +176,10 @@ class HookedLines:
     def _each(self, order: Order, request: Asked, kind: type[Expected]) -> list[Expected]:
         """Send a request for every line at once, and return the replies."""
         pairs = zip(self._of(order), order.lines, strict=True)
-        asked = [self._channel.ask(request(name, line)) for name, line in pairs]
+        return self._answers([request(name, line) for name, line in pairs], kind)
+
+    def _answers(self, requests: Iterable[ask.Request], kind: type[Expected]) -> list[Expected]:
+        asked = [self._channel.ask(request) for request in requests]
         return [expect(reply.result(), kind) for reply in asked]
 
 
@@ -202,23 +195,36 @@ def place_of(site: str) -> str:
     return str(parsed.whole())
 
 
-def _halted(reply: object, order: Order) -> replies.Paused:
-    stop = expect(reply, replies.Paused)
-    if len(stop.positions) != len(order.lines[0]):
+def _require_whole(here: Snapshot, order: Order) -> None:
+    if len(here.positions) != len(order.lines[0]):
         raise UsageError(
-            f"A pass at {stop.site} has {len(stop.positions)} of {len(order.lines[0])} positions; run shorter lines."
+            f"A pass at {here.site} has {len(here.positions)} of {len(order.lines[0])} positions; run shorter lines."
         )
-    return stop
 
 
-def edit_of(here: Values, changed: Values) -> tuple[Set, tuple[int, ...] | None] | None:
-    """Return the edit of the positions whose bits differ; None where none do."""
+def _changed(here: Values, calls: Sequence[Change]) -> Values:
+    """Call the functions of a stop. Return what they make of the values."""
+    changed = here
+    for call in calls:
+        changed = call(changed.copy())
+    if changed.shape != here.shape:
+        raise UsageError(f"A value of shape {here.shape} was replaced by one of shape {changed.shape}.")
+    return changed.astype(here.dtype, copy=False)
+
+
+def put_of(here: Values, changed: Values) -> Put | None:
+    """Return the values of the positions whose bits differ; None where none do."""
     bits = [np.ascontiguousarray(value).view(np.uint8).reshape(len(value), -1) for value in (here, changed)]
     rows = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
     if not rows.size:
         return None
-    value = Set(value=from_numpy(np.ascontiguousarray(changed[rows])))
+    value = from_numpy(np.ascontiguousarray(changed[rows]))
     return value, None if rows.size == len(here) else tuple(rows.tolist())
+
+
+def _given(put: Put | None) -> dict[str, Any]:
+    """Return the fields of a request with what is put in the place of a stopped value."""
+    return {} if put is None else {"value": put[0], "positions": put[1]}
 
 
 def _stacked(arrays: Sequence[Any]) -> Values:

@@ -14,9 +14,10 @@ import numpy as np
 from djinn_jupyter.client.arrays import shared_numpy
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.errors import DjinnError, EngineError, UnknownSite, UsageError
-from djinn_jupyter.integrations.hooked_lines import LOGITS, edit_of
+from djinn_jupyter.integrations.hooked_lines import LOGITS, put_of
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
 
 Values = np.ndarray[Any, Any]
@@ -168,10 +169,11 @@ def _require_whole(stop: replies.Paused, line: tuple[int, ...]) -> None:
         )
 
 
-def _edit(old: Values, new: Values, stop: replies.Paused) -> Any:
+def _edit(old: Values, new: Values, stop: replies.Paused) -> tuple[Set, tuple[int, ...] | None] | None:
     if new.shape != old.shape:
         raise UsageError(f"A value of shape {old.shape} at {stop.site} was replaced by one of shape {new.shape}.")
-    edit = edit_of(old, new.astype(old.dtype, copy=False))
-    if edit is None or edit[1] is None:
-        return edit
-    return edit[0], tuple(stop.positions[row] for row in edit[1])
+    put = put_of(old, new.astype(old.dtype, copy=False))
+    if put is None:
+        return None
+    value, rows = put
+    return Set(value=value), None if rows is None else tuple(stop.positions[row] for row in rows)

@@ -10,7 +10,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.limits import Chosen, Positions, Spelling
 from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
 from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
 
 MOST_SITES: Final = 65536
 
@@ -39,11 +39,15 @@ class Lens(SessionRequest, frozen=True, tag="Lens"):
 
 class ReadPass(SessionRequest, frozen=True, tag="ReadPass"):
     """Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
-    from there with the edits made so far, and with `logits` those of all its positions."""
+    from there with the edits made so far, and with `logits` those of all its positions. It would go on with `value` in
+    the place of the stopped one at `positions` (as in ResumeWith) where that is given: the stop
+    itself stays as it is."""
 
     sites: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] = ()
     ahead: bool = False
     logits: bool = False
+    value: Array | None = None
+    positions: Positions | None = None
 
 
 class PassRead(ReplyBase, frozen=True, tag="PassRead"):
@@ -54,3 +58,12 @@ class PassRead(ReplyBase, frozen=True, tag="PassRead"):
     sites: tuple[str, ...]
     values: tuple[Array, ...]
     logits: Array | None = None
+
+
+class ResumeWith(StopRequest, frozen=True, tag="ResumeWith"):
+    """Resume with `value` in the place of the stopped one, and read the value at the next stop: an edit, a Resume and
+    an Inspect in one. `positions` are absolute, negative from the end of the pass, None for all of the pass; `value`
+    None leaves all of it."""
+
+    value: Array | None = None
+    positions: Positions | None = None

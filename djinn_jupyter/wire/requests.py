@@ -17,6 +17,7 @@
     Open / Fork                 Opened
     Detach / Close              Detached / Closed
     Run / Resume / Step         Paused or Finished, when the run stops
+    ResumeWith                  Inspected at the next stop, or Finished
     Pause                       Pausing, at once; the run itself is answered by Paused
     Back                        Paused
     SetBreakpoint               BreakpointSet
@@ -135,6 +136,7 @@ DropPieces = pieces.DropPieces
 Inspect = passes.Inspect
 Lens = passes.Lens
 ReadPass = passes.ReadPass
+ResumeWith = passes.ResumeWith
 ReadPooled = pooling.ReadPooled
 Score = scoring.Score
 Share = sharing.Share
@@ -331,6 +333,7 @@ Request = (
     | Fork
     | Run
     | Resume
+    | ResumeWith
     | Step
     | Pause
     | Back

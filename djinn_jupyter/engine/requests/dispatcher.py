@@ -138,7 +138,7 @@ class Dispatcher:
         if session not in self._waiting or not session.residence.waits_for_room:
             return False
         queued = self._waiting.first(session)
-        if not isinstance(queued.request, ask.Run | ask.Resume | ask.Step):
+        if not isinstance(queued.request, ask.Run | ask.Resume | ask.ResumeWith | ask.Step):
             return False
         session.residence.note_room()
         begins = isinstance(queued.request, ask.Run)

@@ -25,6 +25,7 @@ from djinn_jupyter.engine.requests.moving import MoveRequests, SessionMoves
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.passes import PassRequests
 from djinn_jupyter.engine.requests.people import PeopleRequests
+from djinn_jupyter.engine.requests.resuming import ResumingRequests
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.swap import SwapRequests
 from djinn_jupyter.engine.requests.sweeping import SweepRequests
@@ -41,6 +42,7 @@ from djinn_jupyter.engine.sweeps.workspace import Workspace
 HANDLED_BY: Final = (
     SessionRequests,
     ExecutionRequests,
+    ResumingRequests,
     BreakpointRequests,
     EditRequests,
     RuleRequests,
@@ -81,15 +83,18 @@ def request_handlers(
     until: UntilDone,
 ) -> RequestHandlers:
     """Return one handler for each kind of request."""
+    execution = ExecutionRequests(sessions, runtime, residency)
+    inspection = InspectionRequests(sessions, runtime, persistence)
     images = WholeImages(runtime, residency, storage_table, options)
     return RequestHandlers(
         SessionRequests(sessions, lifecycle, runtime, residency, options),
-        ExecutionRequests(sessions, runtime, residency),
+        execution,
+        ResumingRequests(sessions, residency, execution, inspection),
         BreakpointRequests(sessions, runtime),
         EditRequests(sessions, runtime, residency),
         RuleRequests(sessions, runtime),
         SwitchingRequests(sessions, runtime, residency),
-        InspectionRequests(sessions, runtime, persistence),
+        inspection,
         PassRequests(sessions, runtime),
         AttributionRequests(sessions, runtime, persistence),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),

@@ -101,9 +101,8 @@ class EditRequests:
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
         assert frame.tap is not None and frame.raw is not None
-        site = _edited_site(session, request.site)
-        if not frame.tap.editable:
-            raise InvalidEdit(f"{frame.tap.site.whole()} can be looked at, not changed: {frame.tap.reason}.")
+        site = edited_site(session, request.site)
+        stop_edits.require_editable(frame.tap)
         patched: Tensor | None = None
         if isinstance(request.edit, PatchFrom):
             patched = yield from self._patch(request.edit, site, _touched(frame, request.positions))
@@ -281,7 +280,7 @@ def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
     return stop
 
 
-def _edited_site(session: Session, spelling: str | None) -> Site:
+def edited_site(session: Session, spelling: str | None) -> Site:
     """Return the site to edit: that of the stop, with the selector given or the breakpoint's."""
     stop, frame = session.history.here, session.frame
     assert stop is not None and frame is not None and frame.tap is not None

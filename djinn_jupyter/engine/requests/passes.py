@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.answer_sizes import Room, require_answerable
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.interventions import edited_site
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session import queries, reports
+from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.arrays import handed_over
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.replies import PassRead
 from djinn_jupyter.wire.sites import Site, parse_site
 
@@ -50,13 +54,14 @@ class PassRequests:
     @handles(ask.ReadPass, changes=False)
     def read_pass(self, request: ask.ReadPass, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
-        frame, runtime, room = queries.stopped_frame(session), self._runtime.of(session), Room()
+        frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
         places = {text: parse_site(text) for text in dict.fromkeys(request.sites)}
         seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
         if request.logits:
             require_answerable(len(frame.positions), runtime.description.vocab_size)
-        if seen:
-            yield from queries.as_it_went(runtime, session, frame, seen.values())
+        below = [one for one in seen.values() if queries.may_be_reached(one.tap, frame)]
+        if below:
+            yield from queries.as_it_went(runtime, session, frame, below)
         logits_TV = None
         if request.ahead or request.logits:
             ahead = [one for one in seen.values() if one.value is None]
@@ -68,3 +73,15 @@ class PassRequests:
             values=tuple(handed_over(value) for value in met.values()),
             logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
         )
+
+
+def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
+    """Return the frame of the stop with the value that the request puts there, which stays out of the session. Raises
+    InvalidEdit."""
+    frame = queries.stopped_frame(session)
+    if request.value is None:
+        return frame
+    assert frame.tap is not None
+    stop_edits.require_editable(frame.tap)
+    site, number = edited_site(session, None), len(session.edits) + 1
+    return stop_edits.make(frame, Set(value=request.value), site, request.positions, number=number).frame

@@ -37,6 +37,7 @@ WRITING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
     {
         ask.Run,
         ask.Resume,
+        ask.ResumeWith,
         ask.Step,
         ask.Pause,
         ask.Back,

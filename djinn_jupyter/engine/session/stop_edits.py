@@ -12,6 +12,7 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.edits import Edit, PatchFrom, Set
@@ -85,6 +86,12 @@ def make(
     raw = frame.tap.write(frame.raw, edits.put(value, after, rows, site.selector))
     changed = frame.with_value(raw, Change(what=noted.what, size=noted.size))
     return Made(frame=changed, before=before, after=after, positions=touched, noted=noted)
+
+
+def require_editable(tap: Tap) -> None:
+    """Raise InvalidEdit for a value that is only looked at."""
+    if not tap.editable:
+        raise InvalidEdit(f"{tap.site.whole()} can be looked at, not changed: {tap.reason}.")
 
 
 def available_in(frame: Frame, value: Tensor) -> range:

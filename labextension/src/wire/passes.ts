@@ -39,7 +39,9 @@ export interface Lens {
 
 /**
  * Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
- * from there with the edits made so far, and with `logits` those of all its positions.
+ * from there with the edits made so far, and with `logits` those of all its positions. It would go on with `value` in
+ * the place of the stopped one at `positions` (as in ResumeWith) where that is given: the stop
+ * itself stays as it is.
  */
 export interface ReadPass {
   readonly request: 'ReadPass';
@@ -47,6 +49,8 @@ export interface ReadPass {
   readonly sites?: readonly string[];
   readonly ahead?: boolean;
   readonly logits?: boolean;
+  readonly value?: ArrayJson | null;
+  readonly positions?: readonly number[] | null;
 }
 
 /**

@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '8782f3e196bb4b46';
+export const PROTOCOL = 'b8f50b8e3b3618a5';

@@ -1,0 +1,56 @@
+"""Resume with a value and read the next stop: what an edit, a resume and a look do, answered once."""
+
+from __future__ import annotations
+
+from djinn_jupyter.engine.requests.execution import ExecutionRequests
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.inspection import InspectionRequests
+from djinn_jupyter.engine.requests.interventions import edited_site
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import queries, stop_edits
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.replies import Paused
+
+
+class ResumingRequests:
+    def __init__(
+        self,
+        sessions: SessionTable,
+        residency: Residency,
+        execution: ExecutionRequests,
+        inspection: InspectionRequests,
+    ) -> None:
+        self._sessions, self._residency = sessions, residency
+        self._execution, self._inspection = execution, inspection
+
+    @handles(ask.ResumeWith, wakes_weights=True)
+    def resume_with(self, request: ask.ResumeWith, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        session.check_move("go_on")
+        if request.value is not None:
+            self._put(session, Set(value=request.value), request.positions)
+        steps = self._execution.resume(ask.Resume(session=session.name), holder)
+        return self._looked(session, steps, holder)
+
+    def _put(self, session: Session, edit: Set, positions: tuple[int, ...] | None) -> None:
+        """Make an edit of the present stop. Raises InvalidEdit, and SlabFull where there is no room for it now."""
+        frame = queries.stopped_frame(session)
+        assert frame.tap is not None and frame.raw is not None
+        stop_edits.require_editable(frame.tap)
+        self._residency.set_aside_now(frame.raw.nbytes)
+        site = edited_site(session, None)
+        made = stop_edits.make(frame, edit, site, positions, number=len(session.edits) + 1)
+        session.set_edits(made.frame, [*session.edits, made.noted])
+        self._residency.accounted(session)
+
+    def _looked(self, session: Session, steps: Steps, holder: Holder) -> Steps:
+        """Run the steps to the next stop. Return the value there; the end where there is none."""
+        reply = yield from steps
+        if not isinstance(reply, Paused):
+            return reply
+        return (yield from self._inspection.inspect(ask.Inspect(session=session.name), holder))
