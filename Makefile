@@ -156,7 +156,7 @@ store-test: setup
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(STORE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(STORE)/bin/python -m pip install --quiet --constraint constraints.txt s3fs 'moto[server]'
-	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py -m slow
+	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own. One that cannot be installed is said, and
 # its tests are not run.

@@ -80,6 +80,13 @@ class GivenOptions(TypedDict, total=False):
         str | None,
         Description("where checkpoints lie: a folder, or s3://BUCKET/PATH (docs/keeping.md)", metavar="ADDRESS"),
     ]
+    moves: Annotated[
+        str | None,
+        Description(
+            "s3://BUCKET/PATH, where sessions wait that move to or from an engine with that place (docs/keeping.md)",
+            metavar="ADDRESS",
+        ),
+    ]
     trust_remote_code: Annotated[bool, Description("run model code that comes with the model")]
     cuda_graphs: Annotated[bool, Description("run decode steps by CUDA graphs where all weights are on the GPU")]
     threads: Annotated[int | None, Description("threads for computing; by default torch's choice", least=1)]
@@ -177,6 +184,7 @@ class Options:
     no_journal: bool = False
     shared_journal: str | None = None
     checkpoints: str | None = None
+    moves: str | None = None
     cuda_graphs: bool = False
     evict_by_last_use: bool = False
     no_prefetch: bool = False

@@ -27,6 +27,7 @@ from djinn_jupyter.wire.registry import Entry
 _ALIKE: Final = (
     "shared_journal",
     "checkpoints",
+    "moves",
     "threads",
     "trust_remote_code",
 )  # options between whose engines a session can move

@@ -33,10 +33,10 @@ class MovingSession:
     def move(self, to: Attached, name: str | None = None, *, force: bool = False) -> Self:
         """Move the session to another engine of the same model, and return its handle there: with its stop, keys and
         values, rules, watches and history, to the last bit. `name` is the one that it has there. The engines keep their
-        sessions below one folder (the same user's on one machine, or the same `shared_journal`), and have equal
-        fingerprints: FingerprintsDiffer says what differs. Where anything fails, or an engine dies on the way, the
-        session is in one of the two. IllegalMove while it runs; UsageError where a session there has that name;
-        SessionsWouldSuffer, unless `force`, where this one belongs to another notebook.
+        sessions in one place (the same user's on one machine, or the same `shared_journal`, or were given a store by
+        `moves`), and have equal fingerprints: FingerprintsDiffer says what differs. Where anything fails, or an engine
+        dies on the way, the session is in one of the two. IllegalMove while it runs; UsageError where a session there
+        has that name; SessionsWouldSuffer, unless `force`, where this one belongs to another notebook.
 
         >>> there = session.move(dj.load("demo", copy=2))  # doctest: +SKIP
         >>> there.resume().text  # doctest: +SKIP
@@ -63,16 +63,27 @@ class MovingSession:
 def _move(here: Channel, session: str, there: Channel, name: str, *, force: bool) -> None:
     """Return when the session is there. On an error or an interrupt it is settled that it stays, unless it has arrived
     and only the reply was lost."""
-    to, move = ask_for(there, ask.ReadProvenance(), replies.ProvenanceRead).provenance, uuid4().hex
+    to, move = ask_for(there, ask.ReadProvenance(), replies.ProvenanceRead), uuid4().hex
+    store = _store_between(ask_for(here, ask.ReadProvenance(), replies.ProvenanceRead), to)
     try:
-        ask_for(here, ask.SendAway(session=session, to=to, move=move, force=force), replies.SentAway)
-        ask_for(there, ask.TakeIn(session=name, move=move), replies.Opened)
+        sent = ask.SendAway(session=session, to=to.provenance, move=move, store=store, force=force)
+        ask_for(here, sent, replies.SentAway)
+        ask_for(there, ask.TakeIn(session=name, move=move, store=store), replies.Opened)
     except BaseException as error:
         stayed = ask_for(here, ask.SettleMove(session=session, move=move), replies.MoveSettled).stayed
         if stayed or not isinstance(error, DjinnError):
             raise
     else:
         _close_here(here, session, move)
+
+
+def _store_between(here: replies.ProvenanceRead, there: replies.ProvenanceRead) -> str | None:
+    """Return the store where the session waits: one that both engines look in. None: their folder. Where they have
+    neither in common it is the store of one, which the other refuses with what to do."""
+    common = [store for store in here.stores if store in there.stores]
+    if common or (here.folder and there.folder):
+        return next(iter(common), None)
+    return next(iter((*here.stores, *there.stores)), None)
 
 
 def _close_here(here: Channel, session: str, move: str) -> None:

@@ -31,7 +31,7 @@ class Upkeep:
     ) -> None:
         self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
         self._sessions, self._persistence, self._residency = sessions, persistence, residency
-        self._moves = moves
+        self.moves = moves
         self._scheduler, self._faults = scheduler, faults
         self._checked = True  # the accounting, since the last work
 
@@ -54,7 +54,7 @@ class Upkeep:
             self._residency.rest()
 
         with self._faults.during("it settled moves of sessions"):
-            self._moves.settle_old()
+            self.moves.settle_old()
 
     def fetch_returning(self) -> None:
         with self._faults.during("it brought back sessions that are expected"):

@@ -1,8 +1,8 @@
 """A session moves between two engines of one model: the requests of its three steps, and the replies.
 
-SendAway writes all of it to a file that both engines find, and the session does nothing more where it is. TakeIn reads
-the file in the other engine and decides that it is there now. SettleMove tells the first engine to look at that
-decision, or to make the other one: where nothing was decided, the session stays.
+SendAway writes all of it to a file that both engines find, in a folder or in a store, and the session does nothing more
+where it is. TakeIn reads the file in the other engine and decides that it is there now. SettleMove tells the first
+engine to look at that decision, or to make the other one: where nothing was decided, the session stays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import OwnerRequest, RequestBase, SessionRequest
 
 MoveId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+MovePlace = Annotated[str, Meta(max_length=1024)] | None
+"""The address of a store that both engines were given, or None for the folder that both have."""
 
 
 class ReadProvenance(RequestBase, frozen=True, tag="ReadProvenance"):
@@ -28,12 +30,14 @@ class SendAway(OwnerRequest, frozen=True, tag="SendAway"):
 
     to: Provenance
     move: MoveId
+    store: MovePlace = None
 
 
 class TakeIn(SessionRequest, frozen=True, tag="TakeIn"):
     """Open `session` as another engine has written it for this move. From the reply on it is here, and not there."""
 
     move: MoveId
+    store: MovePlace = None
 
 
 class SettleMove(SessionRequest, frozen=True, tag="SettleMove"):
@@ -43,7 +47,12 @@ class SettleMove(SessionRequest, frozen=True, tag="SettleMove"):
 
 
 class ProvenanceRead(ReplyBase, frozen=True, tag="ProvenanceRead"):
+    """`stores` are those where the engine looks for sessions on their way: of its journal, and of `--moves`.
+    `folder`: it looks in a folder too, which need not be the other engine's."""
+
     provenance: Provenance
+    stores: tuple[str, ...] = ()
+    folder: bool = True
 
 
 class SentAway(ReplyBase, frozen=True, tag="SentAway"):

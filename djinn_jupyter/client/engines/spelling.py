@@ -104,6 +104,16 @@ def spell_checkpoints(asked: object) -> str:
     )
 
 
+def spell_moves(asked: object) -> str:
+    """Return the store where sessions wait between two engines. UsageError likewise, and for a folder."""
+    if "://" not in str(asked):
+        raise UsageError(
+            "Sessions wait in the folder of the shared journal without an option; --moves is for engines without a "
+            "folder in common, and takes a store that speaks S3, as s3://BUCKET/PATH."
+        )
+    return spell_checkpoints(asked)
+
+
 def _spell_place(text: str, otherwise: str) -> str:
     """Return a folder as its absolute path, or the address of a store that speaks S3."""
     if "://" not in text:
@@ -118,6 +128,7 @@ _SPELLED: Final[dict[str, Callable[[Any], Any]]] = {
     "device": spell_device,
     "shared_journal": spell_shared,
     "checkpoints": spell_checkpoints,
+    "moves": spell_moves,
     **dict.fromkeys(AMOUNTS, parse_bytes),
 }
 

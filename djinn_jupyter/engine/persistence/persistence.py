@@ -20,14 +20,16 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.engine.persistence.move_folder import MoveFolder
+from djinn_jupyter.engine.persistence.move_places import MovePlaces
 from djinn_jupyter.engine.persistence.running_times import RunningTimesFile
 from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointStore, is_store
 from djinn_jupyter.engine.persistence.store.folder import take_stored_folder
+from djinn_jupyter.engine.persistence.store.move_store import MoveStore
 from djinn_jupyter.engine.persistence.store.objects import Objects
 from djinn_jupyter.engine.persistence.store.s3 import S3Store
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.wire.host import host_name
 
 FOLDER: Final = "djinn"
@@ -48,7 +50,11 @@ class Persistence:
         mounted = None if self._store or config.shared_journal is None else Path(config.shared_journal)
         shared = mounted or folder
         self.checkpoints = _checkpoints(_address_of_checkpoints(config), folder, shared, identity, device)
-        self.moves = MoveFolder(shared / MOVES, identity, device)
+        self.moves = MovePlaces(
+            None if self._store else MoveFolder(shared / MOVES, identity, device),
+            tuple(filter(None, (f"{self._store}/{MOVES}" if self._store else None, config.moves))),
+            lambda address: MoveStore.at(address, folder / MOVES, identity, device),
+        )
         self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
         self._times: RunningTimesFile | None = None
@@ -80,15 +86,6 @@ class Persistence:
         """Raise ClaimLost where a shared journal is another engine's by now: this one may answer nothing more."""
         if self.journal is not None:
             self.journal.require_claim()
-
-    def require_moves(self) -> None:
-        """Raise UsageError where sessions cannot move to other engines: where they are on the way is noted in a folder
-        that the next engine with this journal has too."""
-        if self._store is not None:
-            raise UsageError(
-                f"No session moves to or from an engine with a journal in {self._store}: save a checkpoint and restore "
-                "it there, or give both engines a shared folder (--shared-journal FOLDER)."
-            )
 
     def write_to(self, journal: Journal, running_time: RunningTime) -> None:
         """Write every session to this journal from now on, and the running time of persons beside it, which goes on

@@ -26,13 +26,14 @@ from djinn_jupyter.engine.session.ownership import named_notebook
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.errors import TierFull
+from djinn_jupyter.errors import MissingDependency, StorageFailed, TierFull
 
 log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """`wake` is called when the journal has forced something to the disk."""
+    """`undecided` is told of each session that may be another engine's, `wake` is called when the journal has forced
+    something to the disk."""
 
     def __init__(
         self,
@@ -44,11 +45,12 @@ class Recovery:
         tiers: Tiers,
         storage_table: StorageTable,
         running_time: RunningTime,
+        undecided: Callable[[Session], None],
         wake: Callable[[], None],
     ) -> None:
         self._config, self._runtime, self._persistence, self._sessions = config, runtime, persistence, sessions
         self._tiers, self._storage_table, self._wake = tiers, storage_table, wake
-        self._running_time = running_time
+        self._running_time, self._undecided = running_time, undecided
 
     @torch.inference_mode()
     def open_journal(self) -> tuple[str, ...]:
@@ -83,21 +85,28 @@ class Recovery:
             journal.set_aside(found.path, error)
             return None
         journal.adopt(name, found)
-        if image.moving is not None and not self._is_here(journal, name, image.moving):
+        if image.moving is not None and not self._may_be_here(journal, session, image.moving):
             return None
-        session.moving.end()
         self._sessions.take_over(session)
         return session, image
 
-    def _is_here(self, journal: Journal, name: str, moving: Moving) -> bool:
-        """Return whether a session that was between two engines is with this one; forget it where it is not."""
-        moves = self._persistence.moves
-        if moves.decide(moving):
-            journal.touch(name)
+    def _may_be_here(self, journal: Journal, session: Session, moving: Moving) -> bool:
+        """Return whether a session that was between two engines is with this one; forget it where it is not. Where the
+        decision cannot be read it may be, and answers nothing until it was (`undecided`)."""
+        try:
+            place = self._persistence.moves.at(moving.store)
+            here = place.decide(moving)
+        except (StorageFailed, MissingDependency) as error:
+            log.warning("Session %r was between two engines, and it is not known which has it: %s", session.name, error)
+            self._undecided(session)
             return True
-        journal.forget(name)
+        if here:
+            session.moving.end()
+            journal.touch(session.name)
+            return True
+        journal.forget(session.name)
         journal.force_now()
-        moves.forget(moving.move)
+        place.forget(moving.move)
         return False
 
     def _adopt(self, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:

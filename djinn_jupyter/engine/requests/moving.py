@@ -1,8 +1,9 @@
 """A session moves to another engine of the model, or comes from one. Which of the two has it is decided by the name of
-a file (`persistence/move_folder`)."""
+a file (`persistence/move_folder`), or by a word in a store (`persistence/store/move_store`)."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -27,7 +28,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.errors import IllegalMove, UsageError
+from djinn_jupyter.errors import IllegalMove, MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.fingerprints import require_equal
 from djinn_jupyter.wire.names import NOTEBOOK, require_showable
@@ -38,6 +39,10 @@ from djinn_jupyter.wire.texts import in_quotes
 
 UNSETTLED_SECONDS: Final = 120.0
 """After which a move that its client has left is settled by the engine itself."""
+AGAIN_SECONDS: Final = 30.0
+"""After which that is tried again, where the place of the decision did not answer: each time the engine waits."""
+
+log = logging.getLogger(__name__)
 
 
 class SessionMoves:
@@ -68,19 +73,24 @@ class SessionMoves:
         self._leaving.pop(session.name, None)
         self._sessions.changed(session.name)
 
-    def left(self, session: Session) -> None:
-        """Note that the session waits for a decision."""
-        self._leaving[session.name] = self._clock() + UNSETTLED_SECONDS
+    def left(self, session: Session, seconds: float = UNSETTLED_SECONDS) -> None:
+        """Note that the session waits for a decision, and for how long."""
+        self._leaving[session.name] = self._clock() + seconds
+
+    def undecided(self, session: Session) -> None:
+        """Note a session of which it could not be read whether it is here."""
+        self.left(session, AGAIN_SECONDS)
 
     def settle(self, session: Session, moving: Moving) -> bool:
         """Return whether the session is here; close it where it is with the other engine."""
-        if self._persistence.moves.decide(moving):
+        place = self._persistence.moves.at(moving.store)
+        if place.decide(moving):
             self.end(session)
             return True
         self._leaving.pop(session.name, None)
         self._life.close(session)
         self._persistence.force(self._sessions, session.name)
-        self._persistence.moves.forget(moving.move)
+        place.forget(moving.move)
         return False
 
     def settle_old(self) -> None:
@@ -90,7 +100,15 @@ class SessionMoves:
             if session is None or session.moving.present is None:
                 del self._leaving[name]
             else:
-                self.settle(session, session.moving.present)
+                self._settle_or_wait(session, session.moving.present)
+
+    def _settle_or_wait(self, session: Session, moving: Moving) -> None:
+        try:
+            self.settle(session, moving)
+        except (StorageFailed, MissingDependency) as error:
+            log.warning("It is not decided yet whether session %r is here: %s", session.name, error)
+            if session.name in self._sessions:
+                self.left(session, AGAIN_SECONDS)
 
 
 class MoveRequests:
@@ -115,17 +133,18 @@ class MoveRequests:
 
     @handles(ask.ReadProvenance)
     def read_provenance(self, request: ask.ReadProvenance, holder: Holder) -> ProvenanceRead:
-        return ProvenanceRead(provenance=self._here)
+        places = self._persistence.moves
+        return ProvenanceRead(provenance=self._here, stores=places.stores, folder=places.folder is not None)
 
     @handles(ask.SendAway, owner_only=lambda request: "move it away")
     def send_away(self, request: ask.SendAway, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
-        self._persistence.require_moves()
+        self._persistence.moves.require(request.store)
         require_equal(self._here, request.to)
         if session.temporary:
             raise UsageError(f"Session {in_quotes(session.name)} is a sweep's own, and ends with it.")
         rows = yield from self._images.rows(session)
-        moving = Moving(move=request.move, end="leaves", origin=self._here)
+        moving = Moving(move=request.move, end="leaves", origin=self._here, store=request.store)
         self._moves.begin(session, moving)
         try:
             with self._images.image(session, rows) as image:
@@ -137,9 +156,9 @@ class MoveRequests:
         return SentAway(bytes_written=written)
 
     def _written(self, moving: Moving, image: SessionImage) -> Generator[Blocked | None, None, int]:
-        folder, abandoned = self._persistence.moves, threading.Event()
+        place, abandoned = self._persistence.moves.at(moving.store), threading.Event()
         described = self._images.describe(image.name, image)
-        write = self._persistence.file_worker.start(lambda: folder.write(moving.move, image, described, abandoned))
+        write = self._persistence.file_worker.start(lambda: place.write(moving.move, image, described, abandoned))
         try:
             written: int = yield from self._until_done(write)
             return written
@@ -149,14 +168,14 @@ class MoveRequests:
     @handles(ask.TakeIn, opens=True, while_away=True, without_rows=True)
     def take_in(self, request: ask.TakeIn, holder: Holder) -> Underway:
         """Take in a session, which joins the engine's when all of it is there; until then nothing is changed."""
-        self._persistence.require_moves()
+        self._persistence.moves.require(request.store)
         self._check_place(request.session)
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._take_in(request, holder, empty))
 
     def _take_in(self, request: ask.TakeIn, holder: Holder, waits: Session) -> Steps:
-        folder = self._persistence.moves
-        image = yield from self._until_done(self._persistence.file_worker.start(lambda: folder.read(request.move)))
+        place = self._persistence.moves.at(request.store)
+        image = yield from self._until_done(self._persistence.file_worker.start(lambda: place.read(request.move)))
         moving = _arriving(image, request, holder, self._here)
         session = yield from self._images.placed(image, f"The move of {image.name}", request.session, holder, waits)
         try:
@@ -175,7 +194,7 @@ class MoveRequests:
     def _arrive(self, session: Session, moving: Moving) -> None:
         """Decide that the session is here. Raises IllegalMove where it has stayed meanwhile, StorageFailed."""
         try:
-            self._persistence.moves.begin_arrival(moving.move)
+            self._persistence.moves.at(moving.store).begin_arrival(moving.move)
             self._persistence.force(self._sessions, session.name)
         except BaseException:
             self._life.close(session)
@@ -217,7 +236,8 @@ def _arriving(image: SessionImage, request: ask.TakeIn, holder: Holder, here: Pr
     """Return the move as the engine that takes the session in notes it. Raises UsageError where the session is
     another's, or no move; FingerprintsDiffer."""
     left: Any = image.moving
-    if left is None or left.move != request.move or person_of(image.name) != person_of(request.session):
+    asked = request.move, request.store
+    if left is None or (left.move, left.store) != asked or person_of(image.name) != person_of(request.session):
         raise UsageError(f"This is no move of a session that could be {in_quotes(request.session)}.")
     require_equal(here, left.origin)
-    return Moving(move=left.move, end="arrives", origin=left.origin)
+    return Moving(move=left.move, end="arrives", origin=left.origin, store=left.store)

@@ -62,6 +62,8 @@ def open_engine(
     require_store(config.checkpoints)
     if is_store(config.shared_journal) and not config.no_journal:
         require_journal_store(config.shared_journal)
+    if config.moves is not None:
+        require_journal_store(config.moves)
     devices = choose_devices(config)
     make_current(devices[0])
     if config.cuda_graphs:
@@ -114,6 +116,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         tiers=engine.tiers,
         storage_table=engine.storage_table,
         running_time=engine.parts.running_time,
+        undecided=engine.parts.upkeep.moves.undecided,
         wake=engine.mailbox.wake,
     )
     brought_back = recovery.open_journal()

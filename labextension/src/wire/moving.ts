@@ -4,9 +4,15 @@ import {
   Provenance,
 } from './provenance';
 
+/**
+ * `stores` are those where the engine looks for sessions on their way: of its journal, and of `--moves`.
+ * `folder`: it looks in a folder too, which need not be the other engine's.
+ */
 export interface ProvenanceRead {
   readonly reply: 'ProvenanceRead';
   readonly provenance: Provenance;
+  readonly stores: readonly string[];
+  readonly folder: boolean;
   readonly not_kept: string | null;
 }
 

@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = 'b8f50b8e3b3618a5';
+export const PROTOCOL = '9935914e1c2b9a17';

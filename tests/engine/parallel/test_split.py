@@ -244,7 +244,7 @@ class TestSessions:
             stopped(one, f"v.{MIDDLE}")
             with pytest.raises(FingerprintsDiffer, match=re.escape(f"differ in tensor parallel {said}")):
                 sent(one, other)
-            folder = one.engine.persistence.moves.folder
+            folder = one.engine.persistence.moves.folder.folder
             assert not folder.exists() or not list(folder.iterdir())
         assert desk.outcome(desk.resume()) == plain
         whole.close_all()

@@ -19,7 +19,7 @@ MOVE: Final = "0123456789abcdef" * 2
 def moves_below(desk: Desk, root: Path) -> None:
     """Have the engine find moves there."""
     persistence = desk.engine.persistence
-    persistence.moves = MoveFolder(root / "moves", persistence.identity, desk.engine.forward.device)
+    persistence.moves.folder = MoveFolder(root / "moves", persistence.identity, desk.engine.forward.device)
 
 
 def begun(desk: Desk, root: Path, name: str) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def test_a_session_goes_on_bit_for_bit_in_the_other_engine(pair: tuple[Desk, Des
     assert same(before, reading(other))
     assert same(rows, rows_of(other.session().cache))
     assert same(unmoved, future(other))
-    assert list(other.engine.persistence.moves.folder.iterdir()) == []
+    assert list(other.engine.persistence.moves.folder.folder.iterdir()) == []
 
 
 def test_shares_and_answered_requests_go_along(pair: tuple[Desk, Desk]) -> None:
@@ -89,7 +89,7 @@ def test_engines_that_differ_are_refused_with_the_difference(pair: tuple[Desk, D
     )
     assert said in str(refused.value)
     assert same(before, reading(one))
-    assert not (one.engine.persistence.moves.folder / f"{MOVE}.djinn").exists()
+    assert not (one.engine.persistence.moves.folder.folder / f"{MOVE}.djinn").exists()
     require_equal(there, msgspec.structs.replace(there, model="another name", revision="of it"))
 
 
@@ -122,7 +122,7 @@ def test_until_it_is_settled_it_answers_nothing(pair: tuple[Desk, Desk]) -> None
     with pytest.raises(UsageError, match="has ended already"):
         sent(one, other)
     assert answers(one)
-    assert list(one.engine.persistence.moves.folder.iterdir()) == []
+    assert list(one.engine.persistence.moves.folder.folder.iterdir()) == []
 
 
 def test_a_move_that_is_given_up_while_the_session_is_taken_in_leaves_no_file(
@@ -130,7 +130,7 @@ def test_a_move_that_is_given_up_while_the_session_is_taken_in_leaves_no_file(
 ) -> None:
     """Before the other engine's journal says that it arrives, and after."""
     one, other = pair
-    moves, persistence = other.engine.persistence.moves, other.engine.persistence
+    moves, persistence = other.engine.persistence.moves.folder, other.engine.persistence
     begin, force = moves.begin_arrival, persistence.force
 
     def given_up_before(move: str) -> None:
@@ -162,14 +162,14 @@ def test_of_two_engines_that_take_a_session_in_one_has_it(
     pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = pair
-    moves = other.engine.persistence.moves
+    moves = other.engine.persistence.moves.folder
     begin = moves.begin_arrival
     one.open()
     in_prefill(one)
     sent(one, other)
 
     def another_first(move: str) -> None:
-        one.engine.persistence.moves.begin_arrival(move)
+        one.engine.persistence.moves.folder.begin_arrival(move)
         begin(move)
 
     monkeypatch.setattr(moves, "begin_arrival", another_first)
@@ -189,7 +189,7 @@ def test_a_move_that_its_client_left_is_settled_by_the_engine(
         sent(one, other, move=move)
         if arrives:
             taken(other, move=move)
-        moves = one.engine.parts.upkeep._moves
+        moves = one.engine.parts.upkeep.moves
         one.engine.tick()
         assert not answers(one)
         monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)
@@ -217,7 +217,7 @@ def test_what_cannot_be_moved_is_refused_and_stays(pair: tuple[Desk, Desk]) -> N
     one.ask(ask.Open(session="sweep", temporary=True))
     with pytest.raises(UsageError, match="a sweep's own"):
         sent(one, other, "sweep")
-    moves_below(other, other.engine.persistence.moves.folder / "elsewhere")
+    moves_below(other, other.engine.persistence.moves.folder.folder / "elsewhere")
     sent(one, other, move=MOVE[::-1])
     with pytest.raises(UsageError, match="keep their sessions in different folders"):
         taken(other, move=MOVE[::-1])

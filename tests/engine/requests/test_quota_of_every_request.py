@@ -51,7 +51,7 @@ class Quoted:
         self.house.greet("anna", "hers")  # again after a Goodbye
         for name, move in (("b", MOVE), ("c", OTHER_MOVE)):
             self.ask(ask.SettleMove(session=name, move=move))
-            self.desk.engine.persistence.moves.forget(move)
+            self.desk.engine.persistence.moves.folder.forget(move)
         self.desk.settle()
         self.desk.close_all()
 

@@ -1,0 +1,253 @@
+"""A session moves to or from an engine whose journal is in a store: whichever process dies at whichever deed, and
+whatever the lines to the store do, the session is at exactly one of the two afterwards, as it stood."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as some
+
+from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.persistence import lease as leases
+from djinn_jupyter.engine.persistence import persistence as persistences
+from djinn_jupyter.engine.persistence.store import files as stored_files
+from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk, build_desk
+from tests.engine.persistence.carrying import MOVE, answers, provenance
+from tests.engine.persistence.dying_lines import STORE, Place, Side, gone
+from tests.engine.persistence.faulty_store import Fault, Line, Objects
+from tests.engine.persistence.roundtrip import future, reading, same
+from tests.engine.persistence.works import in_decode
+from tests.families import build
+
+Kind = Literal["store", "folder"]
+WAYS: tuple[tuple[Kind, Kind], ...] = (("store", "store"), ("store", "folder"), ("folder", "store"))
+FAULTS = some.lists(some.sampled_from([None, None, None, "before", "after", "late"]), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def lines() -> Iterator[dict[str, Line]]:
+    """The lines to the stores of journals, by their names."""
+    lines: dict[str, Line] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journals, "RETRY_SECONDS", 0.0)
+        patch.setattr(stored_files, "RETRY_SECONDS", 0.0)
+        patch.setattr(leases, "WAIT_SECONDS", 0.0)
+        patch.setattr(persistences, "S3Store", lambda address: lines[address.split("/")[3]])
+        yield lines
+
+
+@pytest.fixture(scope="module")
+def desks() -> tuple[Desk, Desk]:
+    return build_desk(build("llama", layers=6)), build_desk(build("llama", layers=6))
+
+
+class Road:
+    """A session that is about to move from the first place to the second, and the client that takes it there."""
+
+    def __init__(self, way: tuple[Kind, Kind], root: Path, desks: tuple[Desk, Desk], lines: dict[str, Line]) -> None:
+        self.desks, self.moves, self.told = desks, Objects(), list[str]()
+        self.places = tuple(
+            Place(name, kind, root, self.moves, lines) for name, kind in zip(("one", "other"), way, strict=True)
+        )
+        self.lines = [place.begin(desk) for place, desk in zip(self.places, desks, strict=True)]
+        self.there = provenance(desks[1])
+        desks[0].open()
+        in_decode(desks[0])
+        self.seen = reading(desks[0])
+
+    def send(self) -> bool:
+        return self._asked(0, ask.SendAway(session="a", to=self.there, move=MOVE, store=STORE))
+
+    def take(self) -> bool:
+        return self._asked(1, ask.TakeIn(session="a", move=MOVE, store=STORE))
+
+    def settle(self) -> bool:
+        return self._asked(0, ask.SettleMove(session="a", move=MOVE))
+
+    def _asked(self, at: int, request: Any) -> bool:
+        """Return whether the client had the answer that the request was done."""
+        done = False
+        with suppress(DjinnError):
+            self.desks[at].ask(request)
+            done = not self.places[at].life.dead
+        if done:
+            self.told.append(type(request).__name__)
+        return done
+
+    def client(self) -> None:
+        """Do what `client.moving` does, as long as the engines live."""
+        if self.send():
+            self.take()
+        self.settle()
+
+    def die_too(self, at: int) -> None:
+        if not self.places[at].life.dead:
+            self.places[at].life.die()
+
+    def begin_anew(self, at: int) -> None:
+        if self.places[at].life.dead:
+            gone(self.desks[at])
+            self.lines[at] = self.places[at].begin(self.desks[at])
+
+    def settle_what_is_left(self) -> None:
+        """Do what engines do of themselves when a client has left a move."""
+        for desk in self.desks:
+            session = desk.engine.sessions.get("a")
+            if session is not None and session.moving.present is not None:
+                desk.engine.parts.upkeep.moves.settle(session, session.moving.present)
+
+    def found(self) -> list[bool]:
+        has = [answers(desk) for desk in self.desks]
+        for desk, here in zip(self.desks, has, strict=True):
+            assert not here or same(reading(desk), self.seen)
+        if "TakeIn" in self.told:
+            assert has == [False, True]
+        return has
+
+    def end(self) -> None:
+        for desk in self.desks:
+            if desk.engine.persistence.journal is not None:
+                gone(desk)
+
+
+@given(
+    way=some.sampled_from(WAYS),
+    dies=some.integers(0, 1),
+    deeds=some.integers(1, 12),
+    side=some.sampled_from(["before", "after"]),
+    both=some.booleans(),
+    first=some.integers(0, 1),
+    settled_between=some.booleans(),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_process_dies_at_any_deed(
+    lines: dict[str, Line],
+    desks: tuple[Desk, Desk],
+    way: tuple[Kind, Kind],
+    dies: int,
+    deeds: int,
+    side: Side,
+    both: bool,
+    first: int,
+    settled_between: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        road = Road(way, Path(folder), desks, lines)
+        road.places[dies].life.deeds, road.places[dies].life.side = deeds, side
+        road.client()
+        if both:
+            road.die_too(dies)
+            road.die_too(1 - dies)
+        for at in (first, 1 - first):
+            road.begin_anew(at)
+            if settled_between:
+                road.settle()
+        road.settle()
+        has = road.found()
+        assert sum(has) == 1, road.told
+        road.end()
+
+
+@given(way=some.sampled_from(WAYS), faults=some.tuples(FAULTS, FAULTS), late=some.integers(0, 3), again=some.booleans())
+@example(way=("store", "folder"), faults=([], [None, None, None, "late"]), late=2, again=False)
+@example(way=("folder", "store"), faults=([None, "late"], []), late=3, again=True)
+@settings(max_examples=40, deadline=None)
+def test_lines_that_break_and_puts_that_arrive_late_leave_it_at_one(
+    lines: dict[str, Line],
+    desks: tuple[Desk, Desk],
+    way: tuple[Kind, Kind],
+    faults: tuple[list[Fault | None], list[Fault | None]],
+    late: int,
+    again: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        road = Road(way, Path(folder), desks, lines)
+        for line, some_faults in zip(road.lines, faults, strict=True):
+            line.faults = list(some_faults)
+        for number, step in enumerate((road.send, road.take, road.settle)):
+            if number == late:
+                road.moves.let_late_ones_arrive()
+            if not step() and number == 0:
+                break
+        for line in road.lines:
+            line.faults = []
+        road.settle()
+        road.settle_what_is_left()
+        road.moves.let_late_ones_arrive()
+        if again:
+            for at in (0, 1):
+                road.die_too(at)
+                road.begin_anew(at)
+        road.settle_what_is_left()
+        assert sum(road.found()) == 1, road.told
+        road.end()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: " to ".join(way))
+def test_it_goes_on_bit_for_bit_and_leaves_no_object(
+    lines: dict[str, Line], desks: tuple[Desk, Desk], way: tuple[Kind, Kind], tmp_path: Path
+) -> None:
+    road = Road(way, tmp_path, desks, lines)
+    other = desks[1]
+    other.open()
+    in_decode(other)
+    unmoved = future(other)
+    other.close("a")
+    road.client()
+    assert road.told == ["SendAway", "TakeIn", "SettleMove"]
+    assert road.found() == [False, True]
+    assert other.describe().exactness == "exact"
+    assert same(future(other), unmoved)
+    assert road.moves.now == {}
+    road.end()
+
+
+def test_of_two_engines_that_take_a_session_in_one_has_it(
+    lines: dict[str, Line], desks: tuple[Desk, Desk], tmp_path: Path
+) -> None:
+    road = Road(("store", "store"), tmp_path, desks, lines)
+    assert road.send()
+    moves = desks[1].engine.persistence.moves.at(STORE)
+    moves.begin_arrival(MOVE)
+    with pytest.raises(IllegalMove, match="given up meanwhile"):
+        moves.begin_arrival(MOVE)
+    with pytest.raises(UsageError, match=f"No session waits in {STORE} for this move"):
+        moves.read(MOVE)
+    assert road.settle()
+    assert road.found() == [True, False]
+    road.end()
+
+
+def test_a_session_whose_decision_cannot_be_read_answers_nothing_until_it_can(
+    lines: dict[str, Line], desks: tuple[Desk, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a session that was being sent when its process died, and of others nothing."""
+    road = Road(("folder", "store"), tmp_path, desks, lines)
+    one = desks[0]
+    one.open("b")
+    assert road.send()
+    road.die_too(0)
+    gone(one)
+    road.lines[0] = road.places[0].begin(one, cut=True)
+    assert answers(one, "b")
+    with pytest.raises(IllegalMove, match="on its way between two engines"):
+        one.ask(ask.Resume(session="a"))
+    assert road.take()
+    moves = one.engine.parts.upkeep.moves
+    monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)
+    one.engine.tick()
+    assert not road.found()[0], "the store still does not answer"
+    road.lines[0].cut = False
+    monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 2000)
+    one.engine.tick()
+    assert "a" not in one.engine.sessions
+    assert road.found() == [False, True]
+    road.end()
