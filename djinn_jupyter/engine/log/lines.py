@@ -21,6 +21,7 @@ from djinn_jupyter.engine.log.logged import LoggedRequest, present
 from djinn_jupyter.wire.traces import SHOWN_CHARACTERS
 
 _SPELL: Final = json.JSONEncoder(default=str).encode
+_WARNING: Final = {"levelno": logging.WARNING, "levelname": "WARNING"}
 WITHHELD: Final = "(its text is the asker's alone)"
 
 
@@ -37,8 +38,14 @@ class Stamp(logging.Filter):
         return True
 
 
+def spell_lost(count: int) -> str:
+    return f"{count} lines of the log were lost here"
+
+
 class PlainLines(logging.Formatter):
     """`2026-11-26 04:27:30,123 INFO Run began [3f2a9c01 9b1c7d42 Run of %djinn_run, session main]`."""
+
+    spell_lost = staticmethod(spell_lost)
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{_in_brackets(_logged(record))}"
@@ -51,6 +58,11 @@ class JsonLines(logging.Formatter):
         self._process: dict[str, object] = {"engine": engine, "pid": os.getpid()}
         if rank is not None:
             self._process["rank"] = rank
+
+    def spell_lost(self, count: int) -> str:
+        """Return the line in place of so many that could not be written."""
+        extra = told("lines.lost", lost=count)
+        return self.format(logging.makeLogRecord({"name": __name__, "msg": spell_lost(count), **_WARNING, **extra}))
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

@@ -13,14 +13,15 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
 from djinn_jupyter.engine.log.form import LogForm
-from djinn_jupyter.engine.log.lines import JsonLines, PlainLines, Stamp
+from djinn_jupyter.engine.log.lines import JsonLines, PlainLines, Stamp, spell_lost
+from djinn_jupyter.engine.log.printed import libraries_logged
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.log_files import LOG_BYTES, rotate, with_older
 from djinn_jupyter.wire.own import open_own
@@ -35,22 +36,40 @@ _OUT, _ERR = 1, 2
 
 class StandardError:
     """Writes lines to standard error, and begins the file at `path` anew where that is what it is; without `rotates`
-    it goes on in the file that another process has begun. It is no handler of the standard library: those are locked at
-    the end of a process, for which one that hangs would wait."""
+    it goes on in the file that another process has begun. `spell_lost` makes the line that tells how many were lost. It
+    is no handler of the standard library: those are locked at the end of a process, for which one that hangs would
+    wait."""
 
-    def __init__(self, path: Path | None = None, most_bytes: int = LOG_BYTES, *, rotates: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        most_bytes: int = LOG_BYTES,
+        *,
+        rotates: bool = True,
+        spell_lost: Callable[[int], str] = spell_lost,
+    ) -> None:
         self._path, self._most_bytes, self._rotates = path, most_bytes, rotates
+        self._spell_lost = spell_lost
+        self._end = 0  # of the file, behind what was written here last
         self.lost = 0
 
     def write(self, lines: Sequence[str]) -> None:
-        told = [f"{self.lost} lines of the log were lost here"] if self.lost else []
+        told = [self._spell_lost(self.lost)] if self.lost else []
         try:
-            _write("".join(f"{line}\n" for line in (*told, *lines)).encode(errors="backslashreplace"))
+            self._append("".join(f"{line}\n" for line in (*told, *lines)).encode(errors="backslashreplace"))
             self.lost = 0
         except OSError:  # a full disk, a closed pipe
             self.lost += len(lines)
         if self._path is not None:
             self._look_at(self._path)
+
+    def _append(self, text: bytes) -> None:
+        """Write whole lines, on a line of their own also behind half a line of code in C."""
+        end = os.fstat(_ERR).st_size
+        if end != self._end and self._path is not None and _ends_in_half_a_line(self._path, end):
+            text = b"\n" + text
+        _write(text)
+        self._end = end + len(text)
 
     def _look_at(self, path: Path) -> None:
         try:
@@ -142,14 +161,16 @@ class QueuedLines(logging.Handler):
 @contextmanager
 def logging_to_standard_error(form: LogForm) -> Iterator[None]:
     """Have this process log to standard error. Libraries log from info on."""
-    formatter = JsonLines(form.engine, form.rank) if form.form == "json" else PlainLines()
+    of_json = form.form == "json"
+    formatter = JsonLines(form.engine, form.rank) if of_json else PlainLines()
     path = None if form.path is None else Path(form.path)
-    queued = QueuedLines(formatter, StandardError(path, rotates=form.rank is None))
+    queued = QueuedLines(formatter, StandardError(path, rotates=form.rank is None, spell_lost=formatter.spell_lost))
     logging.basicConfig(level=logging.INFO, handlers=[queued], force=True)
     _look_up_nothing()
     logging.getLogger(OURS).setLevel(logging.getLevelNamesMapping().get((form.level or "info").upper(), logging.INFO))
     try:
-        yield
+        with libraries_logged() if of_json else nullcontext():
+            yield
     finally:
         logging.getLogger().removeHandler(queued)
         queued.close()
@@ -165,6 +186,14 @@ def _look_up_nothing() -> None:
 def _write(line: bytes) -> None:
     while line:
         line = line[os.write(_ERR, line) :]
+
+
+def _ends_in_half_a_line(path: Path, end: int) -> bool:
+    """Return whether the file that standard error goes to has half a line before `end`; not where it is another."""
+    with suppress(OSError), path.open("rb") as file:
+        if end and os.path.samestat(os.fstat(file.fileno()), os.fstat(_ERR)):
+            return os.pread(file.fileno(), 1, end - 1) != b"\n"
+    return False
 
 
 def _is_older(path: Path) -> bool:
