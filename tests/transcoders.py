@@ -10,7 +10,8 @@ from torch import Tensor
 
 FEATURES = 24
 Tensors = dict[str, Tensor]
-CONFIG = 'model_kind: {kind}\nfeature_input_hook: "mlp.hook_in"  # read\nfeature_output_hook: mlp.hook_out\n'
+CONFIG = 'model_kind: {kind}\nfeature_input_hook: "{read}"  # read\nfeature_output_hook: {written}\n'
+HOOKS = {"mlp_in": "mlp.hook_in", "resid_mid": "hook_resid_mid"}
 
 
 def drawn(width: int, *, features: int = FEATURES, later: int = 0, skip: bool = False, seed: int = 0) -> Tensors:
@@ -30,17 +31,25 @@ def drawn(width: int, *, features: int = FEATURES, later: int = 0, skip: bool = 
     return tensors | ({"W_skip": random(width, width, scale=0.3 * width**-0.5)} if skip else {})
 
 
-def set_saved(folder: Path, layers: dict[int, Tensors], *, config: bool = True) -> Path:
+def set_saved(folder: Path, layers: dict[int, Tensors], *, config: bool = True, point: str = "mlp_in") -> Path:
     """Write a transcoder of each layer, as circuit-tracer's `TranscoderSet` does, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for layer, tensors in layers.items():
         save_file(tensors, folder / f"layer_{layer}.safetensors")
     if config:
-        (folder / "config.yaml").write_text(CONFIG.format(kind="transcoder_set"))
+        declared = CONFIG.format(kind="transcoder_set", read=HOOKS[point], written="mlp.hook_out")
+        (folder / "config.yaml").write_text(declared)
     return folder
 
 
-def across_saved(folder: Path, layers: dict[int, Tensors], *, config: bool = True) -> Path:
+def across_saved(
+    folder: Path,
+    layers: dict[int, Tensors],
+    *,
+    config: bool = True,
+    point: str = "mlp_in",
+    written: str = "mlp.hook_out",
+) -> Path:
     """Write a cross-layer transcoder, as circuit-tracer's does, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for layer, tensors in layers.items():
@@ -48,13 +57,14 @@ def across_saved(folder: Path, layers: dict[int, Tensors], *, config: bool = Tru
         save_file({f"W_dec_{layer}": named.pop(f"W_dec_{layer}")}, folder / f"W_dec_{layer}.safetensors")
         save_file(named, folder / f"W_enc_{layer}.safetensors")
     if config:
-        (folder / "config.yaml").write_text(CONFIG.format(kind="cross_layer_transcoder"))
+        declared = CONFIG.format(kind="cross_layer_transcoder", read=HOOKS[point], written=written)
+        (folder / "config.yaml").write_text(declared)
     return folder
 
 
-def drawn_across(width: int, layers: int) -> dict[int, Tensors]:
+def drawn_across(width: int, layers: int, *, skip: bool = False) -> dict[int, Tensors]:
     """Return random tensors of every layer of a cross-layer transcoder."""
-    return {layer: drawn(width, later=layers - layer, seed=layer) for layer in range(layers)}
+    return {layer: drawn(width, later=layers - layer, skip=skip, seed=layer) for layer in range(layers)}
 
 
 def encode(x_TD: Tensor, tensors: Tensors) -> Tensor:

@@ -76,7 +76,7 @@ def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path])
         dtype=_dtype(tensors, next(iter(paths.values()))),
         activation=activation,
         encoder_rows=True,
-        skip=kind == "transcoder" and "W_skip" in tensors,
+        skip="W_skip" in tensors,
         trained_at=_place(hooks.get("input"), layer),
         written_at=_place(hooks.get("output"), layer),
     )

@@ -29,23 +29,29 @@ def removed(engine: RemoteEngine) -> Iterator[None]:
         engine.remove_module(name)
 
 
-def plain_losses(layers: Layers) -> np.ndarray[Any, Any]:
-    """Return the losses of the plain model whose MLPs make what all transcoders at or below their layers write."""
+def plain_losses(layers: Layers, *, of_residual: bool = False) -> np.ndarray[Any, Any]:
+    """Return the losses of the plain model whose MLPs make what all transcoders at or below their layers write of what
+    an MLP is given, or of the residual before it."""
     with one_thread(), torch.inference_mode():
-        model, features = build("llama", layers=LAYERS), {}
+        model, features, read = build("llama", layers=LAYERS), {}, {}
+
+        def reading(layer: int) -> Any:
+            return lambda module, given: read.update({layer: given[0][0]})
 
         def hook(layer: int) -> Any:
             def made(module: Any, given: tuple[Tensor], output: Tensor) -> Tensor:
-                features[layer] = transcoders.encode(given[0][0], layers[layer])
+                features[layer] = transcoders.encode(read[layer], layers[layer])
                 own = layers[layer]["W_dec"]
+                skipped = read[layer] @ layers[layer]["W_skip"] if "W_skip" in layers[layer] else 0.0
                 if own.ndim == 2:
                     return (features[layer] @ own + layers[layer]["b_dec"])[None]
                 parts = [features[below] @ layers[below]["W_dec"][:, layer - below] for below in range(layer + 1)]
-                return (torch.stack(parts).sum(0) + layers[layer]["b_dec"])[None]
+                return (torch.stack(parts).sum(0) + layers[layer]["b_dec"] + skipped)[None]
 
             return made
 
         for number, block in enumerate(model.model.layers):
+            (block.post_attention_layernorm if of_residual else block.mlp).register_forward_pre_hook(reading(number))
             block.mlp.register_forward_hook(hook(number))
         found = []
         for prompt in PROMPTS:
@@ -71,6 +77,19 @@ def test_a_cross_layer_transcoder_is_spliced_whole(engine: RemoteEngine, tmp_pat
         dj.splice(engine, "clt.1", PROMPTS)
 
 
+def test_one_that_reads_the_residual_and_has_a_skip_is_spliced_by_its_files(
+    engine: RemoteEngine, tmp_path: Path
+) -> None:
+    layers = transcoders.drawn_across(engine.description.hidden_size, LAYERS, skip=True)
+    folder = transcoders.across_saved(tmp_path, layers, point="resid_mid", written="hook_mlp_out")
+    added = engine.add_transcoders("clt", folder)
+    assert [(one.at, one.writes, one.note) for one in added] == [
+        (f"resid_mid.{layer}", f"mlp_out.{layer}", None) for layer in range(LAYERS)
+    ]
+    found = dj.splice(engine, "clt", PROMPTS)
+    assert np.allclose(found.spliced.values, plain_losses(layers, of_residual=True), atol=1e-4)
+
+
 def test_transcoders_of_several_layers_are_spliced_together_or_alone(engine: RemoteEngine, tmp_path: Path) -> None:
     width = engine.description.hidden_size
     layers = {layer: transcoders.drawn(width, seed=layer) for layer in range(LAYERS)}
@@ -87,7 +106,7 @@ def test_one_layer_of_a_folder_is_added_by_its_point(engine: RemoteEngine, tmp_p
         engine.add_module("clt", folder)
     with pytest.raises(UsageError, match="does not say where its module was trained"):
         engine.add_transcoders("clt", folder)
-    read = engine.add_module("clt", folder, at="resid_mid.1")
-    assert read.why_not_edited == "a transcoder is put back where it reads mlp_in.1 and writes mlp_out.1"
+    read = engine.add_module("clt", folder, at="resid_pre.1")
+    assert read.why_not_edited == "a transcoder is put back where it reads mlp_in.1 or resid_mid.1"
     with pytest.raises(UsageError, match=r"clt\.1 cannot be spliced: a transcoder is put back where"):
         dj.splice(engine, "clt", PROMPTS)

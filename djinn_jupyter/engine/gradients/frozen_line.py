@@ -35,14 +35,15 @@ class LayerTaps:
     skip_OD: Tensor | None
 
     @classmethod
-    def of(cls, forward: Forward, layer: int, read: Tap | None, skip_OD: Tensor | None) -> LayerTaps:
-        """Find them. Raises UnknownSite where the model's layers have others."""
+    def of(cls, forward: Forward, made: Site, read: Tap | None, skip_OD: Tensor | None) -> LayerTaps:
+        """Find those of a layer in which transcoders write at `made`. Raises UnknownSite where the model's layers have
+        others."""
         with recording(False):
             own = None if skip_OD is None else skip_OD.clone()  # that of the module is no tensor for a graph
         return cls(
-            queries=_found(forward, "q", layer),
-            keys=_found(forward, "k", layer),
-            made=_found(forward, "mlp_out", layer),
+            queries=_found(forward, "q", made.layer),
+            keys=_found(forward, "k", made.layer),
+            made=_found(forward, made.point, made.layer),
             read=read,
             skip_OD=own,
         )
@@ -175,7 +176,7 @@ class FrozenLine:
         return linear(read.to(taps.skip_OD.dtype), taps.skip_OD).to(like.dtype)
 
 
-def _found(forward: Forward, point: str, layer: int) -> Tap:
+def _found(forward: Forward, point: str, layer: int | None) -> Tap:
     tap = forward.anatomy.taps[point, layer]
     if isinstance(tap, str):
         raise UnknownSite(f"This model has no attribution graph: {point}.{layer} is not there to be held ({tap}).")

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.gradients.graph_effects import GraphEffects, GraphTarg
 from djinn_jupyter.engine.gradients.line import LayerArguments, recording
 from djinn_jupyter.engine.gradients.slopes import metric_gradient
 from djinn_jupyter.engine.gradients.trial import Trials
-from djinn_jupyter.engine.session.added_modules import AddedModule
+from djinn_jupyter.engine.session.added_modules import AddedModule, write_site
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
@@ -99,7 +99,8 @@ class GraphMaking:
             module = by_layer.get(layer)
             read = None if module is None else self.runtime.resolve(module.at)
             skip = None if module is None else dictionary_of(module).skip_OD
-            found.append(LayerTaps.of(forward, layer, read, skip))
+            made = write_site((module or self.modules[0]).identity, forward.anatomy, layer)
+            found.append(LayerTaps.of(forward, made, read, skip))
         return found
 
     def _outputs(self, logits_V: Tensor) -> list[Output]:

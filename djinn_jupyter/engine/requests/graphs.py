@@ -8,7 +8,6 @@ from djinn_jupyter.engine.gradients.active_features import dictionary_of
 from djinn_jupyter.engine.gradients.graphing import GraphMaking
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
-from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.completed import completed
 from djinn_jupyter.engine.requests.handles import handles
@@ -79,7 +78,7 @@ class GraphRequests:
             )
         for one in found:
             dictionary_of(one)
-            point = self._runtime.resolve(one.at)
-            if point.boundary is not None or not isinstance(point.layout, PositionLayout) or point.heads is not None:
-                raise UsageError(f"{one.site} reads {one.at}; a graph goes through transcoders that read mlp_in.")
+            written = one.written(self._runtime.forward.anatomy)
+            if isinstance(written, str):
+                raise UsageError(f"{one.site} reads {one.at} and has no graph: {written}.")
         return found

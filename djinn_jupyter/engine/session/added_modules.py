@@ -27,6 +27,7 @@ MOST: Final = 256  # of one person
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 AXES: Final = "T F"  # positions, features: a lens reads none of these
 AXES_OF_POINT: Final = "T D"
+READ_BY_TRANSCODERS: Final = ("mlp_in", "resid_mid")
 Key = tuple[str | None, str, int]
 FilesKey = tuple[str, str, str, bool]
 
@@ -68,17 +69,13 @@ class AddedModule:
         point, written = anatomy.resolve(self.at), self.written(anatomy)
         assert isinstance(point.layout, PositionLayout)  # refused otherwise when it was added
         through = self.identity.form.kind in TRANSCODERS and isinstance(written, Tap)
-        layout = FeatureLayout(point=point.layout, module=self.held)
-        later: tuple[Tap, ...] = ()
-        if through:
-            later = tuple(self._handed_on(anatomy))
-            own = {"inputs": self.identity.inputs, "outputs": written_width(self.identity, anatomy) or 0}
+        tap, layout = point, FeatureLayout(point=point.layout, module=self.held)
+        if through and isinstance(written, Tap):
+            own = {"inputs": self.identity.inputs, "outputs": written.width or 0}
             layout = ThroughLayout(point=point.layout, module=self.held, **own)
+            tap = replace(through_layer(anatomy, self.at, written.site), later=tuple(self._handed_on(anatomy)))
         return replace(
-            point,
-            kind="module_through" if through else point.kind,
-            key_out=written.key if isinstance(written, Tap) and through else None,
-            later=later,
+            tap,
             site=self.site,
             layout=layout,
             axes=AXES_OF_POINT if self.identity.form.kind == "tuned_lens" else AXES,
@@ -89,15 +86,13 @@ class AddedModule:
         )
 
     def _handed_on(self, anatomy: Anatomy) -> Iterator[Tap]:
-        """Yield the taps through the MLPs of later layers, to whose outputs an edit of the features adds its rest."""
+        """Yield the taps of later layers to which an edit of the features adds its rest."""
         if self.identity.form.kind != "cross_layer_transcoder":
             return
         for layer in range(self.layer + 1, len(anatomy.layers)):
-            given, made = through_mlp(anatomy, layer)
-            site = Site(point=f"{self.site} in mlp_out", layer=layer)
-            yield replace(
-                given, kind="module_through", site=site, layout=made.layout, key_out=made.key, handed_by=self.site
-            )
+            to = write_site(self.identity, anatomy, layer)
+            there = through_layer(anatomy, Site(point=self.at.point, layer=layer), to)
+            yield replace(there, site=Site(point=f"{self.site} in {to.point}", layer=layer), handed_by=self.site)
 
     def is_that(self, other: ModuleIdentity) -> bool:
         """True where both are the same files at the same point, edited in the same way."""
@@ -224,32 +219,48 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
 def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
     """Return the tap of what a transcoder computes in place of an MLP, or the reason why it is not put back."""
     at = parse_site(own.at)
-    if at.point != "mlp_in":
-        return f"a transcoder is put back where it reads mlp_in.{at.layer} and writes mlp_out.{at.layer}"
-    site = Site(point="mlp_out", layer=at.layer)
-    if own.form.written_at is not None and _place(own.form.written_at) not in (None, site):
-        return f"its files say that it writes to {own.form.written_at}, and {own.at} is read for {site}"
+    if at.point not in READ_BY_TRANSCODERS:
+        return (
+            f"a transcoder is put back where it reads {' or '.join(f'{one}.{at.layer}' for one in READ_BY_TRANSCODERS)}"
+        )
+    first = at.layer or 0
+    site, named = write_site(own, anatomy, first), own.form.written_at
+    if named is not None and _place(named) not in (None, site, Site(point="mlp_out", layer=first)):
+        return f"its files say that it writes to {named}, and {own.at} is read for {site}"
+    last = len(anatomy.layers) if own.form.kind == "cross_layer_transcoder" else first + 1
     try:
-        _, written = through_mlp(anatomy, site.layer or 0)
-        if own.form.kind == "cross_layer_transcoder":
-            for layer in range(written.stage + 1, len(anatomy.layers)):
-                through_mlp(anatomy, layer)
+        for layer in range(first, last):
+            through_layer(anatomy, Site(point=at.point, layer=layer), write_site(own, anatomy, layer))
     except UnknownSite as error:
         return str(error)
-    return written
+    return anatomy.resolve(site)
 
 
-def through_mlp(anatomy: Anatomy, layer: int) -> tuple[Tap, Tap]:
-    """Return the taps of what the MLP of a layer is given and makes. Raises UnknownSite where these are not of one
-    module, or of unlike shapes."""
-    at, site = Site(point="mlp_in", layer=layer), Site(point="mlp_out", layer=layer)
-    point, written = anatomy.resolve(at), anatomy.resolve(site)
+def write_site(own: ModuleIdentity, anatomy: Anatomy, layer: int) -> Site:
+    """Return where a transcoder writes in a layer: what its MLP makes. Where a norm stands between that and the
+    residual, `hook_mlp_out` of TransformerLens is what the norm makes."""
+    post = anatomy.taps.get(("mlp_out_post", layer))
+    behind = (own.form.written_at or "").endswith(".hook_mlp_out") and isinstance(post, Tap)
+    return Site(point="mlp_out_post" if behind else "mlp_out", layer=layer)
+
+
+def through_layer(anatomy: Anatomy, at: Site, to: Site) -> Tap:
+    """Return the tap of what a layer has at a point beside what its MLP makes later. Raises UnknownSite where these are
+    not what modules of one layer are given and make, or of unlike shapes."""
+    point, written = anatomy.resolve(at), anatomy.resolve(to)
     kinds = (point.kind, written.kind) == ("module_input", "module_output")
-    if not kinds or point.module is not written.module or point.within is not written.within:
-        raise UnknownSite(f"{at} and {site} are not what one module is given and makes")
+    if not kinds or point.within is not written.within:
+        raise UnknownSite(f"{at} and {to} are not what modules of one layer are given and make")
     if not _alike(point, written) or written.in_place or not written.editable:
-        raise UnknownSite(written.reason or f"{at} and {site} have different shapes")
-    return point, written
+        raise UnknownSite(written.reason or f"{at} and {to} have different shapes")
+    same = point.module is written.module
+    return replace(
+        written,
+        kind="module_through",
+        key=point.key if same else None,
+        key_out=written.key,
+        given=None if same else point,
+    )
 
 
 def written_width(own: ModuleIdentity, anatomy: Anatomy) -> int | None:

@@ -140,7 +140,7 @@ def test_edits_go_back_and_are_made_again_to_the_same_bits(desk: Desk, tensors: 
 
 def test_what_cannot_be_put_back_is_said(desk: Desk, tensors: saes.Tensors, tmp_path: Path) -> None:
     transcoder = saes.drawn(desk.engine.anatomy.hidden_size)
-    add(desk, saes.saved(tmp_path / "t", transcoder, "transcoder"), "resid_mid.2", "trans")
+    add(desk, saes.saved(tmp_path / "t", transcoder, "transcoder"), "resid_pre.2", "trans")
     with pytest.raises(InvalidEdit, match=r"trans.2 can be looked at, not changed: a transcoder is put back where it"):
         desk.steer("trans.2[1]")
     desk.stop_at("trans.2[1]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,12 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale, Zero
 from tests import saes
 from tests.engine.added.adding import add
-from tests.engine.desk import Desk, array, desk_of, tokens
+from tests.engine.added.plain_mlps import PROMPT, hooked
+from tests.engine.desk import Desk, array
 from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
-from tests.families import build
 
-PROMPT, LAYER, LAYERS = tokens(12), 2, 4
-UNIT = 7
+LAYER, UNIT = 2, 7
 SITE = f"trans.{LAYER}"
-FAMILIES = {"llama": "model.layers.2.mlp", "gpt2": "transformer.h.2.mlp"}
-Change = Callable[[Tensor, Tensor], Tensor]
-
-
-@pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def desk(family: str) -> Iterator[Desk]:
-    desk = desk_of(family, layers=LAYERS)
-    desk.open()
-    yield desk
-    desk.close_all()
-    for module in desk.ask(ask.ListAddedModules()).modules:
-        desk.ask(ask.RemoveModule(name=module.name))
 
 
 def saved(desk: Desk, folder: Path, **cfg: Any) -> saes.Tensors:
@@ -54,20 +35,6 @@ def encoded(x: Tensor, tensors: saes.Tensors) -> Tensor:
     return (x @ tensors["W_enc"] + tensors["b_enc"]).relu()
 
 
-def hooked(family: str, change: Change | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the plain model's MLP is given and makes [T, D], and the logits [V], with its output changed."""
-    model, seen = build(family, layers=LAYERS), []
-
-    def hook(module: Any, args: Any, output: Tensor) -> Tensor | None:
-        seen.extend((args[0][0].clone(), output[0].clone()))
-        return None if change is None else change(args[0][0], output[0])[None]
-
-    model.get_submodule(FAMILIES[family]).register_forward_hook(hook)
-    with torch.inference_mode():
-        logits = model(torch.tensor([PROMPT]), use_cache=True, logits_to_keep=1).logits[0, -1]
-    return seen[0], seen[1], logits
-
-
 def test_features_are_read_and_an_edit_of_them_is_written_to_what_the_mlp_makes(
     desk: Desk, family: str, tmp_path: Path
 ) -> None:
@@ -76,14 +43,13 @@ def test_features_are_read_and_an_edit_of_them_is_written_to_what_the_mlp_makes(
     assert (module.at, module.writes, module.why_not_edited) == (f"mlp_in.{LAYER}", f"mlp_out.{LAYER}", None)
     desk.stop_at(f"{SITE}[{UNIT}]", "value > -1")
     assert desk.run(PROMPT, 1).site == f"{SITE}[{UNIT}]"
-    x, y, _ = hooked(family)
-    torch.testing.assert_close(desk.value(SITE), encoded(x, tensors), rtol=1e-4, atol=1e-5)
+    untouched = hooked(family)
+    torch.testing.assert_close(desk.value(SITE), encoded(untouched.read[LAYER], tensors), rtol=1e-4, atol=1e-5)
     desk.edit(Add(vector=array(2.0)))
     finished = desk.outcome(desk.resume(free=True))
-    _, _, plain = hooked(family, lambda given, made: made + 2.0 * tensors["W_dec"][UNIT])
-    torch.testing.assert_close(finished.logits, plain, rtol=1e-4, atol=1e-4)
-    assert float((plain - hooked(family)[2]).abs().max()) > 1e-2
-    assert y.shape == x.shape
+    plain = hooked(family, {LAYER: lambda given, made: made + 2.0 * tensors["W_dec"][UNIT]})
+    torch.testing.assert_close(finished.logits, plain.logits, rtol=1e-4, atol=1e-4)
+    assert float((plain.logits - untouched.logits).abs().max()) > 1e-2
 
 
 def test_a_stop_that_goes_on_unedited_changes_no_bit(desk: Desk, tmp_path: Path) -> None:
@@ -111,7 +77,7 @@ def test_without_the_error_term_the_mlp_makes_what_the_features_make(desk: Desk,
     def spliced(given: Tensor, made: Tensor) -> Tensor:
         return encoded(given, tensors) @ tensors["W_dec"] + tensors["b_dec"]
 
-    torch.testing.assert_close(finished.logits, hooked(family, spliced)[2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(finished.logits, hooked(family, {LAYER: spliced}).logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
@@ -127,12 +93,11 @@ def test_a_sweep_over_features_is_that_of_plain_hooks(desk: Desk, family: str, t
         mode=mode,
     )
     found = to_tensor(desk.ask(swept).measured[0].values)
-    x, _, _ = hooked(family)
-    features = encoded(x, tensors)
+    features = encoded(hooked(family).read[LAYER], tensors)
     for unit in (0, UNIT, 31):
         written = features[:, unit, None] * tensors["W_dec"][unit]
-        plain = hooked(family, lambda given, made, written=written: made - written)[2]
-        assert abs(float(found[unit]) - float(plain[17])) < 1e-3
+        plain = hooked(family, {LAYER: lambda given, made, written=written: made - written})
+        assert abs(float(found[unit]) - float(plain.logits[17])) < 1e-3
     assert found.unique().numel() > 10
 
 
@@ -140,7 +105,7 @@ def test_the_lens_reads_what_features_write(desk: Desk, family: str, tmp_path: P
     tensors = saved(desk, tmp_path)
     desk.stop_at(SITE)
     desk.run(PROMPT, 1)
-    features = encoded(hooked(family)[0], tensors)
+    features = encoded(hooked(family).read[LAYER], tensors)
     written = features @ tensors["W_dec"] + tensors["b_dec"]
     read = desk.ask(ask.Lens(session="a", site=SITE, top=1))
     assert [row.top[0].token for row in read.rows] == desk.engine.forward.lens(written).argmax(-1).tolist()

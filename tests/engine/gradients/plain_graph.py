@@ -28,10 +28,11 @@ class Leaves:
 
 
 class ReplacedLlama:
-    """`leaves` are those of the line; `values` makes features before their activation, and logits, of any leaves."""
+    """`leaves` are those of the line; `values` makes features before their activation, and logits, of any leaves.
+    Transcoders read what an MLP is given, or with `of_residual` the residual before its norm."""
 
-    def __init__(self, model: Any, layers: Layers, tokens: tuple[int, ...]) -> None:
-        self.model, self.layers = model, layers
+    def __init__(self, model: Any, layers: Layers, tokens: tuple[int, ...], *, of_residual: bool = False) -> None:
+        self.model, self.layers, self.of_residual = model, layers, of_residual
         model.set_attn_implementation("eager")
         seen: dict[str, Any] = {}
         handles = [module.register_forward_hook(self._keep(seen, name)) for name, module in model.named_modules()]
@@ -44,9 +45,10 @@ class ReplacedLlama:
         self.leaves = Leaves(seen["model.embed_tokens"][1][0].clone())
         for number in range(len(model.model.layers)):
             given, made = (one[0] for one in seen[f"model.layers.{number}.mlp"])
+            read = seen[f"model.layers.{number}.post_attention_layernorm"][0][0] if of_residual else given
             if number in layers:
-                self.leaves.features[number] = transcoders.encode(given, layers[number])
-            rest = made - self._written(self.leaves, number, given, errors=False)
+                self.leaves.features[number] = transcoders.encode(read, layers[number])
+            rest = made - self._written(self.leaves, number, read, errors=False)
             self.leaves.errors[number] = rest
 
     def _keep(self, seen: dict[str, Any], name: str) -> Any:
@@ -73,7 +75,8 @@ class ReplacedLlama:
         if layer in self.layers:
             found = found + self.layers[layer]["b_dec"]
             if "W_skip" in self.layers[layer]:
-                found = found + given @ self.layers[layer]["W_skip"].T
+                skip = self.layers[layer]["W_skip"]
+                found = found + given @ (skip if self.layers[layer]["W_dec"].ndim == 3 else skip.T)
         return found + leaves.errors[layer] if errors else found
 
     def values(self, leaves: Leaves) -> tuple[dict[int, Tensor], Tensor]:
@@ -86,7 +89,7 @@ class ReplacedLlama:
             grouped = value.reshape(len(value), -1, width).repeat_interleave(attention.num_key_value_groups, 1)
             mixed = torch.einsum("hts,shd->thd", self.maps[number][0], grouped).reshape(len(value), heads * width)
             x_SD = x_SD + mixed @ attention.o_proj.weight.T
-            given = self._normed(x_SD, f"{name}.post_attention_layernorm")
+            given = x_SD if self.of_residual else self._normed(x_SD, f"{name}.post_attention_layernorm")
             if number in self.layers:
                 tensors = self.layers[number]
                 before[number] = given @ tensors["W_enc"].T + tensors["b_enc"]

@@ -22,7 +22,7 @@ from tests.engine.gradients.plain_graph import Leaves, ReplacedLlama
 from tests.families import build
 
 LINE, LAYERS, METRIC = tokens(8), 4, "logit(17) - logit(42)"
-KINDS = ("by layer", "with a skip", "across layers", "some layers")
+KINDS = ("by layer", "with a skip", "across layers", "some layers", "across layers with a skip", "of the residual")
 
 
 @pytest.fixture
@@ -38,16 +38,20 @@ def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
 def added(desk: Desk, folder: Path, kind: str) -> dict[int, transcoders.Tensors]:
     """Add transcoders of a kind, and return their tensors."""
     width = desk.engine.anatomy.hidden_size
-    if kind == "across layers":
-        layers = transcoders.drawn_across(width, LAYERS)
+    if kind.startswith("across layers"):
+        layers = transcoders.drawn_across(width, LAYERS, skip=kind.endswith("skip"))
         transcoders.across_saved(folder, layers)
     else:
         numbers = (1, 2) if kind == "some layers" else range(LAYERS)
         layers = {layer: transcoders.drawn(width, skip=kind == "with a skip", seed=layer) for layer in numbers}
         transcoders.set_saved(folder, layers)
     for layer in layers:
-        add(desk, folder, f"mlp_in.{layer}", "tc", layer=layer)
+        add(desk, folder, f"{'resid_mid' if kind == 'of the residual' else 'mlp_in'}.{layer}", "tc", layer=layer)
     return layers
+
+
+def replaced(layers: dict[int, transcoders.Tensors], kind: str) -> ReplacedLlama:
+    return ReplacedLlama(build("llama", layers=LAYERS), layers, LINE, of_residual=kind == "of the residual")
 
 
 def made(desk: Desk, **fields: Any) -> GraphMade:
@@ -74,7 +78,7 @@ def row(found: GraphMade, effects: Leaves) -> Tensor:
 def test_every_effect_is_that_of_autograd_by_hand(desk: Desk, tmp_path: Path, kind: str) -> None:
     layers = added(desk, tmp_path, kind)
     found = made(desk, features=8192)
-    plain = ReplacedLlama(build("llama", layers=LAYERS), layers, LINE)
+    plain = replaced(layers, kind)
     assert len(found.sites) == found.active == sum(int((one > 0).sum()) for one in plain.leaves.features.values())
     edges = to_tensor(found.edges)
     output = plain.effects(lambda before, logits: logits[17] - logits[42])
@@ -89,7 +93,7 @@ def test_every_effect_is_that_of_autograd_by_hand(desk: Desk, tmp_path: Path, ki
 def test_bias_and_effects_sum_to_what_a_node_has(desk: Desk, tmp_path: Path, kind: str) -> None:
     layers = added(desk, tmp_path, kind)
     found = made(desk, features=8192)
-    plain = ReplacedLlama(build("llama", layers=LAYERS), layers, LINE)
+    plain = replaced(layers, kind)
     reached, bias, summed, edges = map(to_tensor, (found.reached, found.bias, found.summed, found.edges))
     torch.testing.assert_close(summed, reached, rtol=0, atol=1e-4)
     torch.testing.assert_close(bias + edges.double().sum(1), summed, rtol=0, atol=1e-5)
@@ -171,7 +175,7 @@ def test_what_has_no_graph_is_said(desk: Desk, tmp_path: Path) -> None:
         made(desk, module="normed")
     before = saes.saved(tmp_path / "b", saes.drawn(width), "transcoder")
     add(desk, before, "resid_pre.1", "before")
-    with pytest.raises(UsageError, match=r"before\.1 reads resid_pre\.1; a graph goes through transcoders that read"):
+    with pytest.raises(UsageError, match=r"before\.1 reads resid_pre\.1 and has no graph: a transcoder is put back"):
         made(desk, module="before")
 
 

@@ -66,7 +66,7 @@ def _shapes(form: ModuleForm, arrays: Mapping[str, Array], inputs: int, features
         "W_enc": (features, inputs) if form.encoder_rows else (inputs, features),
         "W_dec": (features, *layers, written),
         "b_dec": (written,),
-        "W_skip": (written, inputs),
+        "W_skip": (inputs, written) if form.kind == "cross_layer_transcoder" else (written, inputs),
     }
     return {name: matrices.get(name, (features,)) for name in names}
 
@@ -138,9 +138,9 @@ def arithmetic_of(form: ModuleForm, tensors: Mapping[str, Tensor]) -> Arithmetic
     threshold = tensors.get("threshold")
     if "log_threshold" in tensors:
         threshold = tensors["log_threshold"].exp()
-    decoder, later = tensors["W_dec"], None
+    decoder, later, skip = tensors["W_dec"], None, tensors.get("W_skip")
     if form.kind == "cross_layer_transcoder":
-        decoder, later = decoder[0], decoder[1:]
+        decoder, later, skip = decoder[0], decoder[1:], None if skip is None else skip.T
     return Dictionary(
         form=form,
         encoder_FD=tensors["W_enc"],
@@ -150,7 +150,7 @@ def arithmetic_of(form: ModuleForm, tensors: Mapping[str, Tensor]) -> Arithmetic
         threshold_F=threshold,
         gate=(tensors["r_mag"], tensors["b_mag"]) if form.activation == "gated" else None,
         length_F=decoder.norm(dim=-1) if form.by_decoder_norm else None,
-        skip_OD=tensors.get("W_skip"),
+        skip_OD=skip,
         later_LFO=later,
     )
 

@@ -43,11 +43,11 @@ class LayerForm:
         return hidden if self.length is None else (hidden, *output[1:])
 
 
-def replace_argument(args: tuple[Any, ...], kwargs: dict[str, Any], argument: int | str, value: Any) -> Arguments:
+def replace_argument(args: tuple[Any, ...], kwargs: dict[str, Any], argument: TensorKey, value: Any) -> Arguments:
     """Return the same arguments with another value at a position or keyword."""
     if isinstance(argument, int):
         return (*args[:argument], value, *args[argument + 1 :]), kwargs
-    return args, {**kwargs, argument: value}
+    return args, {**kwargs, str(argument): value}
 
 
 def tensors_in(container: Any) -> Iterator[tuple[TensorKey, Tensor]]:
@@ -64,6 +64,12 @@ def arguments_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tupl
     """Yield the tensors among a module's arguments with their keys."""
     yield from ((index, value) for index, value in enumerate(args) if isinstance(value, Tensor))
     yield from ((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
+
+
+def given_at(key: TensorKey, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """Return the tensor at a place of a call's arguments."""
+    given: Tensor = args[key] if isinstance(key, int) else kwargs[str(key)]
+    return given
 
 
 def pick(container: Any, key: TensorKey) -> Tensor:

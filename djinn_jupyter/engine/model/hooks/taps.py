@@ -24,7 +24,7 @@ from djinn_jupyter.engine.model.hooks.attention import (
     SdpaCall,
     query_slot,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, pick, swap
+from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, given_at, pick, replace_argument, swap
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.layout import Layout, written
 from djinn_jupyter.wire.module_form import ModuleIdentity
@@ -54,8 +54,9 @@ class Tap:
     is set where several layers share that module: only calls inside that layer count. `key` is the tensor's place in
     the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
     tensor is also the residual that is added later, so an edit has to change the tensor itself. Of "module_through" the
-    value is what the module was given (at `key`) and beside it, along the last axis, what it made (at `key_out`), which
-    alone is replaced; behind these, what is added at each of the taps `later`, which are `handed_by` this site.
+    value is what the module was given (at `key`), or its layer had at the tap `given` before, and beside it, along the
+    last axis, what it made (at `key_out`), which alone is replaced; behind these, what is added at each of the taps
+    `later`, which are `handed_by` this site.
     """
 
     site: Site
@@ -68,6 +69,7 @@ class Tap:
     within: nn.Module | None = None
     key: TensorKey = None
     key_out: TensorKey = None
+    given: Tap | None = None
     later: tuple[Tap, ...] = ()
     handed_by: Site | None = None
     ordinal: int = 0
@@ -144,10 +146,12 @@ def catch(taps: Iterable[Tap], on_value: OnValue) -> Iterator[None]:
     tensor replaces the one met; where the tap is `in_place` it is copied into it. The caller handles boundaries and
     results.
     """
-    listener = _Listener(on_value)
+    listener, met = _Listener(on_value), list(taps)
     with ExitStack() as stack:
-        for module, group in _by_module(taps):
+        for module, group in _by_module(met):
             listener.listen(module, group, stack)
+        for given in {tap.given.site: tap.given for tap in met if tap.given is not None}.values():
+            listener.note(given, stack)  # behind the others: edits there are in what is noted
         yield
 
 
@@ -170,6 +174,20 @@ class _Listener:
         self.inside: nn.Module | None = None
         self.busy = False
         self._watched: set[nn.Module] = set()
+        self._noted: dict[Site, Tensor] = {}
+
+    def note(self, given: Tap, stack: ExitStack) -> None:
+        """Note what a module is given, for a tap later in its layer."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._hears(given):
+                self._noted[given.site] = given_at(given.key, args, kwargs)
+
+        assert given.module is not None
+        stack.callback(given.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+    def _hears(self, tap: Tap) -> bool:
+        return not self.busy and tap.within in (None, self.inside)
 
     def listen(self, module: nn.Module, taps: Sequence[Tap], stack: ExitStack) -> None:
         for layer in {tap.within for tap in taps if tap.within is not None} - self._watched:
@@ -191,7 +209,7 @@ class _Listener:
             stack.callback(module.register_forward_hook(self._passing(through), with_kwargs=True).remove)
 
     def meet(self, tap: Tap, raw: Tensor) -> Tensor:
-        if self.busy or (tap.within is not None and tap.within is not self.inside):
+        if not self._hears(tap):
             return raw
         self.busy = True
         try:
@@ -220,14 +238,10 @@ class _Listener:
     def _entering(self, taps: Sequence[Tap]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             for tap in taps:
-                raw = args[tap.key] if isinstance(tap.key, int) else kwargs[str(tap.key)]
+                raw = given_at(tap.key, args, kwargs)
                 changed = self.meet(tap, raw)
-                if changed is raw:
-                    continue
-                if isinstance(tap.key, int):
-                    args = (*args[: tap.key], changed, *args[tap.key + 1 :])
-                else:
-                    kwargs = {**kwargs, str(tap.key): changed}
+                if changed is not raw:
+                    args, kwargs = replace_argument(args, kwargs, tap.key, changed)
             return args, kwargs
 
         return hook
@@ -245,8 +259,8 @@ class _Listener:
 
     def _passing(self, taps: Sequence[Tap]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            for tap in taps:
-                given = args[tap.key] if isinstance(tap.key, int) else kwargs[str(tap.key)]
+            for tap in filter(self._hears, taps):
+                given = given_at(tap.key, args, kwargs) if tap.given is None else self._noted[tap.given.site]
                 made = pick(output, tap.key_out)
                 raw = torch.cat([given, made, *(torch.zeros_like(made) for _ in tap.later)], -1)
                 changed = self.meet(tap, raw)
@@ -370,12 +384,8 @@ class _InterceptedFunctions(TorchFunctionMode):
         for tap in self._at("query", number):
             if (tap.key == "sdpa") != (family is SDPA):
                 continue
-            raw = args[key] if isinstance(key, int) else kwargs[key]
-            changed = self.listener.meet(tap, raw)
-            if isinstance(key, int):
-                args = (*args[:key], changed, *args[key + 1 :])
-            else:
-                kwargs = {**kwargs, key: changed}
+            changed = self.listener.meet(tap, given_at(key, args, kwargs))
+            args, kwargs = replace_argument(args, kwargs, key, changed)
         return args, kwargs
 
     def _at(self, kind: TapKind, number: int) -> list[Tap]:
