@@ -69,7 +69,11 @@ def drawn_across(width: int, layers: int, *, skip: bool = False) -> dict[int, Te
 
 def encode(x_TD: Tensor, tensors: Tensors) -> Tensor:
     """Return the features by the formula of the papers."""
-    before = x_TD @ tensors["W_enc"].T + tensors["b_enc"]
+    return active(x_TD @ tensors["W_enc"].T + tensors["b_enc"], tensors)
+
+
+def active(before_TF: Tensor, tensors: Tensors) -> Tensor:
+    """Return features by their values before the activation."""
     if "threshold" in tensors:
-        return torch.where(before > tensors["threshold"], before.relu(), torch.zeros(()))
-    return before.relu()
+        return torch.where(before_TF > tensors["threshold"], before_TF.relu(), torch.zeros(()))
+    return before_TF.relu()

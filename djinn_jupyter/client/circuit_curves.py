@@ -110,6 +110,7 @@ def circuit_curve(
     shares = tuple(float(size) for size in sizes)
     if not shares or shares != tuple(sorted(set(shares))) or not 0 <= shares[0] <= shares[-1] <= 1:
         raise UsageError("The sizes of circuits are rising shares of all edges, from 0 to 1, such as (0.01, 0.1, 1).")
-    runs = CircuitRuns(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
     order = ordered(found, absolute=absolute)
-    return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares], LARGEST), shares)
+    with CircuitRuns(engine, found, drawn) as runs:
+        return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares], LARGEST), shares)

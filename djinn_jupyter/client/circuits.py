@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -163,19 +164,28 @@ def circuit(
     given = [one for one in (edges, threshold, faithfulness) if one is not None]
     if len(given) != 1:
         raise UsageError("Tell a circuit once: by its edges (a number, or their names), a threshold, or faithfulness.")
-    runs = CircuitRuns(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
     order = ordered(found, absolute=absolute)
-    if faithfulness is not None:
-        return _fewest(runs, order, faithfulness)
+    with CircuitRuns(engine, found, drawn) as runs:
+        if faithfulness is not None:
+            return _fewest(runs, order, faithfulness)
+        chosen, how = _chosen(found, order, edges, threshold, absolute=absolute)
+        return runs.of([chosen], how)[0]
+
+
+def _chosen(
+    found: Edges, order: Numbers, edges: int | Sequence[object] | None, threshold: float | None, *, absolute: bool
+) -> tuple[Numbers, str]:
+    """Return the edges of a circuit, and how they were chosen."""
     if threshold is not None:
         sizes = [abs(float(found.values[edge])) if absolute else float(found.values[edge]) for edge in order]
         large = tuple(edge for edge, size in zip(order, sizes, strict=True) if size >= threshold)
-        return runs.of([large], f"scores from {threshold:g} on")[0]
+        return large, f"scores from {threshold:g} on"
     if isinstance(edges, int):
         require_count(found, edges)
-        return runs.of([order[:edges]], LARGEST)[0]
+        return order[:edges], LARGEST
     assert edges is not None
-    return runs.of([tuple(dict.fromkeys(found.numbers(_named(edges))))], "edges by name")[0]
+    return tuple(dict.fromkeys(found.numbers(_named(edges)))), "edges by name"
 
 
 def ordered(found: Edges, *, absolute: bool = True) -> Numbers:
@@ -221,10 +231,19 @@ def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
 
 
 class CircuitRuns:
-    """CircuitRuns circuits on every pair of lines that edges were scored on."""
+    """Runs circuits on every pair of lines that edges were scored on. Inside its block the lines are recorded once, in
+    sessions that close with it."""
 
     def __init__(self, engine: RemoteEngine, found: Edges, interval: Interval) -> None:
         self.engine, self.found, self.interval = engine, found, interval
+        self._open = ExitStack()
+        self._sessions: dict[object, str] = {}
+
+    def __enter__(self) -> CircuitRuns:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._open.close()
 
     def of(self, circuits: Sequence[Numbers], how: str) -> list[Circuit]:
         """Return each circuit, run on all pairs; `how` says how its edges were chosen."""
@@ -244,18 +263,30 @@ class CircuitRuns:
 
     def made(self, circuits: Sequence[Numbers]) -> list[CircuitsRun]:
         """Return the runs of all circuits on each pair."""
-        return [_run(self.engine.channel, *asked) for asked in self._requests(circuits)]
+        return [ask_for(self.engine.channel, one, CircuitsRun) for one in self._requests(circuits)]
 
-    def _requests(self, circuits: Sequence[Numbers]) -> Iterator[tuple[ask.RunCircuits, EdgeRecipe]]:
+    def _requests(self, circuits: Sequence[Numbers]) -> Iterator[ask.RunCircuits]:
         for reply in self.found.replies:
             if reply.made is None:
                 raise UsageError("These edges do not say of which lines they are; score them anew with dj.edges.")
             asked = reply.made.asked
-            lines = {"corrupted": asked.corrupted, "clean": asked.clean}
-            yield ask.RunCircuits(session="edges", metric=asked.metric, circuits=tuple(circuits), **lines), reply.made
+            yield ask.RunCircuits(
+                session=self._session(reply.made),
+                corrupted=asked.corrupted,
+                clean=asked.clean,
+                metric=asked.metric,
+                circuits=tuple(circuits),
+            )
+
+    def _session(self, made: EdgeRecipe) -> str:
+        """Return the session that computes as these edges were scored, opened where there is none."""
+        how = made.attention, made.adapter
+        if how not in self._sessions:
+            self._sessions[how] = self._open.enter_context(session_like(self.engine.channel, "circuit", made))
+        return self._sessions[how]
 
 
-def _run(channel: Channel, request: ask.RunCircuits, made: EdgeRecipe | CircuitRecipe) -> CircuitsRun:
+def _run(channel: Channel, request: ask.RunCircuits, made: CircuitRecipe) -> CircuitsRun:
     with session_like(channel, "circuit", made) as name:
         return ask_for(channel, msgspec.structs.replace(request, session=name), CircuitsRun)
 

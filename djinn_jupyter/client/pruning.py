@@ -61,11 +61,12 @@ def acdc(
         )
     if first is not None:
         require_count(found, first)
-    runs = CircuitRuns(engine, found, Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed)))
+    drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
     order = ordered(found)
-    kept = _Pruning(runs, order if first is None else order[:first], threshold).left(on_progress)
     how = f"ACDC, threshold {threshold:g}" + ("" if first is None else f", of the first {first:,}")
-    return runs.of([tuple(edge for edge in order if edge in kept)], how)[0]
+    with CircuitRuns(engine, found, drawn) as runs:
+        kept = _Pruning(runs, order if first is None else order[:first], threshold).left(on_progress)
+        return runs.of([tuple(edge for edge in order if edge in kept)], how)[0]
 
 
 class _Pruning:

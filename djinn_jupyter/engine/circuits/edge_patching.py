@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.circuits.line_record import LineRecord
 from djinn_jupyter.engine.circuits.patched_line import Patched, PatchedLine
+from djinn_jupyter.engine.circuits.recordings import Recordings
 from djinn_jupyter.engine.forward.forward import Forward, device_memory_for
 from djinn_jupyter.engine.gradients.edges import LayerEnds, names_of, require_sum, writers_before
 from djinn_jupyter.engine.gradients.line import recording
@@ -118,15 +119,16 @@ class EdgePatching:
         )
 
     def circuits(
-        self, workspace: Workspace, circuits: Sequence[Sequence[Edge]]
+        self, recordings: Recordings, circuits: Sequence[Sequence[Edge]]
     ) -> Generator[Blocked | None, None, CircuitsRun]:
-        """Compute the metric of each circuit. Raises as `effects`."""
+        """Compute the metric of each circuit. The lines are recorded once in a session. Raises as `effects`."""
         sets = [self.names.all_but(self.names.checked(circuit)) for circuit in circuits]
-        with self._memory(), workspace.opened(self.runtime.space, self.session) as room:
-            corrupted, clean = yield from self._recorded(room)
-            values = self._values(corrupted, clean)
-            line = PatchedLine(self.runtime.forward, self.layers, clean, corrupted)
-            found = yield from self._passes(line, sets)
+        with self._memory():
+            recording = yield from recordings.of(self.runtime.space, self.session, self._computed_from, self._recorded)
+            with recording.in_use() as (corrupted, clean):
+                values = self._values(corrupted, clean)
+                line = PatchedLine(self.runtime.forward, self.layers, clean, corrupted)
+                found = yield from self._passes(line, sets)
         return CircuitsRun(
             metric=self.metric.condition.text,
             writers=self.names.writers,
@@ -135,6 +137,12 @@ class EdgePatching:
             corrupted=values[0],
             clean=values[1],
         )
+
+    @property
+    def _computed_from(self) -> Hashable:
+        """All that the recorded lines follow from."""
+        adapter = self.session.adapter
+        return self.corrupted, self.clean, self.session.attention, None if adapter is None else adapter.identity
 
     def _memory(self) -> AbstractContextManager[None]:
         return device_memory_for("the passes with patched edges", ADVICE)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.engine.circuits.edge_patching import EdgePatching
+from djinn_jupyter.engine.circuits.recordings import Recordings
 from djinn_jupyter.engine.gradients.edge_attributing import EdgeAttributing
 from djinn_jupyter.engine.gradients.slopes import require_slopes
 from djinn_jupyter.engine.gradients.trial import Trials
@@ -24,7 +25,6 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.metric import Metric
-from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe, EdgesAttributed
@@ -35,11 +35,12 @@ from djinn_jupyter.wire.sweeps import LineSource
 
 class EdgeRequests:
     def __init__(
-        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+        self, sessions: SessionTable, runtime: Runtime, recordings: Recordings, persistence: Persistence
     ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._sessions, self._runtime, self._recordings = sessions, runtime, recordings
         self._persistence, self._lines = persistence, LineSources(sessions, runtime)
         self._trials = Trials()
+        sessions.on_removal(recordings.let_go)
 
     @handles(ask.AttributeEdges, whole_layers=True, wakes_weights=True, changes=False)
     def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
@@ -54,12 +55,12 @@ class EdgeRequests:
             if request.steps > 1:
                 raise UsageError("Steps are of gradients: leave them out where edges are patched exactly.")
             patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
-            return patching.effects(self._workspace, request.chosen)
+            return patching.effects(self._recordings.workspace, request.chosen)
         if request.chosen:
             raise UsageError("Gradients tell all edges at once: choose edges to be patched exactly.")
         require_slopes(given.metric)
         under_way = EdgeAttributing(given.runtime, given.session, given.lines, given.metric, request.steps)
-        return under_way.steps(self._workspace, self._trials)
+        return under_way.steps(self._recordings.workspace, self._trials)
 
     @handles(ask.RunCircuits, wakes_weights=True, changes=False)
     def run_circuits(self, request: ask.RunCircuits, holder: Holder) -> Steps:
@@ -67,7 +68,7 @@ class EdgeRequests:
         meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         made = CircuitRecipe(asked=meant, by=self._origin(), **given.computed)
         patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
-        return completed(patching.circuits(self._workspace, request.circuits), notes=given.notes, made=made)
+        return completed(patching.circuits(self._recordings, request.circuits), notes=given.notes, made=made)
 
     def _given(self, request: ask.AttributeEdges | ask.RunCircuits, verb: str, opener: str) -> _Given:
         """Return what the request is about, checked."""

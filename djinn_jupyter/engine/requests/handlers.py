@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from djinn_jupyter.engine.circuits.recordings import Recordings
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
@@ -98,7 +99,7 @@ def request_handlers(
         PassRequests(sessions, runtime),
         AttributionRequests(sessions, runtime, persistence),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
-        EdgeRequests(sessions, runtime, Workspace(budget, "edges"), persistence),
+        EdgeRequests(sessions, runtime, Recordings(budget), persistence),
         GraphRequests(sessions, runtime, Workspace(budget, "graphs"), persistence),
         CollectionRequests(sessions, runtime, Workspace(budget, "collections"), persistence, until),
         ScoreRequests(sessions, runtime, Workspace(budget, "losses"), persistence),

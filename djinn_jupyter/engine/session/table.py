@@ -22,6 +22,7 @@ class SessionTable(Mapping[str, Session]):
         self._sessions: dict[str, Session] = {}
         self._last_edition = 0  # of the removed sessions
         self._touched: set[str] = set()
+        self._on_removal: list[Callable[[Session], None]] = []
 
     def __getitem__(self, name: str) -> Session:
         return self._sessions[name]
@@ -57,6 +58,12 @@ class SessionTable(Mapping[str, Session]):
         del self._sessions[session.name]
         self._last_edition = max(self._last_edition, session.last_edition)
         self._forgotten(session.name)
+        for let_go in self._on_removal:
+            let_go(session)
+
+    def on_removal(self, let_go: Callable[[Session], None]) -> None:
+        """Have this called with each session that is removed, by a part that keeps something for it."""
+        self._on_removal.append(let_go)
 
     def touch(self, session: str) -> None:
         """Note that the session's description may have changed."""

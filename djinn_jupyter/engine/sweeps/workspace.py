@@ -3,7 +3,7 @@ way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from djinn_jupyter.engine.memory.budget import Budget, Part
@@ -13,11 +13,19 @@ from djinn_jupyter.engine.session.steps import Pieces
 
 
 class Workspace:
-    """The part of the budget that sweeps hold together, or others of one `name`."""
+    """The part of the budget that sweeps hold together, or others of one `name`. `idle` are those of its bytes that no
+    request uses now, which `release` gives back."""
 
-    def __init__(self, budget: Budget, name: str) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        name: str,
+        *,
+        idle: Callable[[], int] = lambda: 0,
+        release: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.budget, self.held = budget, 0
-        budget.join(self, Part(name=name, held=lambda: self.held, idle=lambda: 0, release=lambda: 0))
+        budget.join(self, Part(name=name, held=lambda: self.held, idle=idle, release=release))
 
     @contextmanager
     def opened(self, space: Space, session: Session) -> Iterator[Reservation]:

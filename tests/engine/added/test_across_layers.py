@@ -146,25 +146,23 @@ def test_behind_a_norm_it_writes_what_the_norm_makes_where_its_files_say_so(
     tmp_path: Path, hook: str, writes: str
 ) -> None:
     desk = desk_of("gemma2", layers=LAYERS)
-    desk.open()
     drawn = transcoders.drawn_across(desk.engine.anatomy.hidden_size, LAYERS)
     transcoders.across_saved(tmp_path, drawn, point="resid_mid", written=hook)
-    add_layer(desk, tmp_path, LAYER, "resid_mid")
-    (module,) = desk.ask(ask.ListAddedModules()).modules
-    assert (module.writes, module.note) == (f"{writes}.{LAYER}", None)
-    desk.steer(f"{SITE}[{UNIT}]", Add(vector=array(2.0)))
-    finished = desk.outcome(desk.run(PROMPT, 1))
+    desk.open()
+    try:
+        add_layer(desk, tmp_path, LAYER, "resid_mid")
+        (module,) = desk.ask(ask.ListAddedModules()).modules
+        assert (module.writes, module.note) == (f"{writes}.{LAYER}", None)
+        desk.steer(f"{SITE}[{UNIT}]", Add(vector=array(2.0)))
+        finished = desk.outcome(desk.run(PROMPT, 1))
+    finally:
+        desk.close_all()
+        desk.ask(ask.RemoveModule(name="clt"))
     layer = "model.layers.{}."
     changed = layer + ("post_feedforward_layernorm" if writes == "mlp_out_post" else "mlp")
-    plain = hooked_at(
-        build("gemma2", layers=LAYERS),
-        layer + "pre_feedforward_layernorm",
-        changed,
-        added(drawn[LAYER], ones(2.0)),
-    )
+    model, given = build("gemma2", layers=LAYERS), layer + "pre_feedforward_layernorm"
+    plain = hooked_at(model, given, changed, added(drawn[LAYER], ones(2.0)))
     torch.testing.assert_close(finished.logits, plain.logits, rtol=1e-4, atol=1e-4)
-    desk.close_all()
-    desk.ask(ask.RemoveModule(name="clt"))
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
