@@ -80,9 +80,10 @@ class FoundCheckpoint:
 
 
 class KeptCheckpoints(Protocol):
-    """The checkpoints of an engine, in a folder or in a store. Only `save`, `list`, `drop` and the reading of a found
-    one may wait."""
+    """The checkpoints of an engine, in a folder or in a store. Only `count`, `save`, `list`, `drop` and the reading of
+    a found one may wait."""
 
+    def count(self) -> None: ...
     def file_of(self, name: str) -> Path: ...
     def require_free(self, name: str) -> None: ...
     def size_of(self, name: str) -> int: ...
@@ -100,6 +101,9 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self.folder, self.identity, self.device = folder, identity, device
+
+    def count(self) -> None:
+        """Do nothing: the sizes of files are read when they are asked for."""
 
     # --------------------------------------------------------------------------------------------- names
 

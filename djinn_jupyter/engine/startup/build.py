@@ -82,6 +82,7 @@ def open_engine(
     else:
         settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
         engine = build_engine(config, loaded, publish, progress, settled, runtime)
+    engine.persistence.checkpoints.count()
     if not config.no_journal:
         brought_back = open_journal(engine)
         if brought_back:

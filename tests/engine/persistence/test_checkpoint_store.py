@@ -12,6 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from djinn_jupyter.engine.persistence.store import objects
 from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointStore, require_store
 from djinn_jupyter.engine.persistence.store.objects import Objects
+from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import CheckpointRefused, MissingDependency, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
@@ -65,6 +66,20 @@ def test_a_session_goes_on_bit_for_bit_from_a_store_in_another_engine(pair: tupl
     other.ask(ask.RestoreCheckpoint(session="a", name="noon"))
     assert same(before, reading(other))
     assert same(future(one), future(other))
+
+
+def test_an_engine_that_starts_knows_how_much_each_person_has_there(
+    pair: tuple[Desk, Desk], files: Store, tmp_path: Path
+) -> None:
+    """So that no quota begins anew with an engine."""
+    one, other = pair
+    anna = Holder(name="kernel", user="anna", person="anna")
+    one.engine.ask(ask.Open(session="anna@main"), anna)
+    saved = one.engine.ask(ask.SaveCheckpoint(session="anna@main", name="anna@noon"), anna)
+    later = kept_by(other, files, tmp_path)
+    later.count()
+    assert later.bytes_by_person() == {"anna": saved.checkpoint.bytes_stored}
+    assert later.size_of("anna@noon") == saved.checkpoint.bytes_stored
 
 
 def test_of_two_engines_that_save_one_name_the_second_is_refused_and_the_first_is_there(

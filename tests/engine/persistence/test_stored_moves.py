@@ -158,6 +158,7 @@ def test_a_process_dies_at_any_deed(
 
 @given(way=some.sampled_from(WAYS), faults=some.tuples(FAULTS, FAULTS), late=some.integers(0, 3), again=some.booleans())
 @example(way=("store", "folder"), faults=([], [None, None, None, "late"]), late=2, again=False)
+@example(way=("store", "store"), faults=([], [None] * 5 + ["late"]), late=3, again=True)
 @example(way=("folder", "store"), faults=([None, "late"], []), late=3, again=True)
 @settings(max_examples=40, deadline=None)
 def test_lines_that_break_and_puts_that_arrive_late_leave_it_at_one(
@@ -180,8 +181,8 @@ def test_lines_that_break_and_puts_that_arrive_late_leave_it_at_one(
         for line in road.lines:
             line.faults = []
         road.settle()
-        road.settle_what_is_left()
         road.moves.let_late_ones_arrive()
+        road.settle_what_is_left()
         if again:
             for at in (0, 1):
                 road.die_too(at)

@@ -43,13 +43,18 @@ def is_store(address: str | None) -> TypeGuard[str]:
 
 class CheckpointStore:
     """`folder` is on this machine; files are there while they are on their way. Sizes are those that this engine knows:
-    of the last list, and of what it saved and dropped since, so that no request of another kind waits for the store."""
+    of its start or the last list, and of what it saved and dropped since, so that no request of another kind waits for
+    the store."""
 
     def __init__(self, objects: Objects, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self._objects, self._folder = objects, folder
         self._identity, self._device = identity, device
         self._names = CheckpointFolder(folder, identity, device)
         self._sizes: dict[str, int] = {}
+
+    def count(self) -> None:
+        """Look how large the store's checkpoints are. Raises StorageFailed."""
+        self._sizes = {name: size for name, size in self._objects.sizes().items() if name.endswith(SUFFIX)}
 
     def file_of(self, name: str) -> Path:
         """Return the name of an object, as a path. Raises UsageError for an invalid name."""
@@ -95,7 +100,7 @@ class CheckpointStore:
     def list(self) -> tuple[CheckpointDescription, ...]:
         """Return the store's checkpoints, newest first; leaves out other objects and those damaged at their
         beginning."""
-        self._sizes = {name: size for name, size in self._objects.sizes().items() if name.endswith(SUFFIX)}
+        self.count()
         with self._on_the_way() as folder:
             found = [self._described(folder.folder / name, size) for name, size in self._sizes.items()]
         return tuple(sorted(filter(None, found), key=lambda entry: -entry.saved))
