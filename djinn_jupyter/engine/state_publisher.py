@@ -7,6 +7,7 @@ anew, so that fifty idle ones cost nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -36,6 +37,7 @@ from djinn_jupyter.wire.texts import in_quotes
 
 PERIOD: Final = 0.2
 LONGEST_PERIOD: Final = 1.0
+QUICK: Final = 0.001  # seconds of counting people's memory, that an idle engine does not put off
 SHARE: Final = 0.005  # of the thread that computes: a batch of many rows takes milliseconds to describe
 PATIENCE: Final = 10.0  # seconds; of a reader, should the engine break off between a reply and its publication
 
@@ -80,6 +82,7 @@ class StatePublisher:
         self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
         self._budget, self._counters, self._footprint = budget, counters, footprint
         self._measure_people, self._people = people, people()
+        self._miscounted, self._counting_seconds = False, 0.0  # people's memory since sessions were touched
         self._described: dict[str, SessionDescription] = {}
         self._published, self._period = 0.0, PERIOD
         self._outside = device.Usage.read(*where)
@@ -139,9 +142,25 @@ class StatePublisher:
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
                 self._outside = device.Usage.read(*self._where)
-            with self._faults.during("it counted the memory of each person"):
-                self._people = self._measure_people()
+        self._miscounted |= bool(touched) or before.keys() != self._described.keys()
+        if measures:
+            self._count_people()
         self._reading = self._read()
+
+    def recount_people(self) -> None:
+        """Publish the memory of each person anew, where sessions were touched since it was counted: what an idle engine
+        does at once, unless counting takes long."""
+        if self._miscounted and self._counting_seconds < QUICK:
+            self._count_people()
+            self._reading = dataclasses.replace(
+                self._reading, statistics=replace(self._reading.statistics, people=self._people)
+            )
+
+    def _count_people(self) -> None:
+        begun = time.thread_time()
+        with self._faults.during("it counted the memory of each person"):
+            self._people, self._miscounted = self._measure_people(), False
+        self._counting_seconds = time.thread_time() - begun
 
     def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
         """Publish a change of the journal's trouble at once: an idle engine may not publish for seconds."""

@@ -52,9 +52,9 @@ class Upkeep:
             self._accounting.check_in_turn()
         with self._faults.during("it rested"):
             self._residency.rest()
-
         with self._faults.during("it settled moves of sessions"):
             self.moves.settle_old()
+        self._state_publisher.recount_people()
 
     def fetch_returning(self) -> None:
         with self._faults.during("it brought back sessions that are expected"):

@@ -52,6 +52,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str = ""
     metrics: str | None = None  # host:port of its page for Prometheus
     listens: str | None = None
+    quota: str | None = None  # of each person with a key, as it was given
     key: str | None = None
     in_cluster: bool = False
     machines: tuple[str, ...] = ()

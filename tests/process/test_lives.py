@@ -313,6 +313,18 @@ def test_over_tcp_with_keys(capsys: pytest.CaptureFixture[str]) -> None:
         dj.load("fake", listen="tcp://127.0.0.1:1")
 
 
+def test_a_quota_that_the_running_engine_does_not_hold_persons_to_is_refused() -> None:
+    engine = dj.load("fake", listen="tcp://127.0.0.1:*", quota="device=1GiB,sessions=20")
+    for same in ("sessions=20,device=1024MiB", None):
+        assert dj.load("fake", listen="tcp://127.0.0.1:*", quota=same).entry == engine.entry
+    with pytest.raises(
+        UsageError, match=r"runs with the common quota device=1GiB,sessions=20, not with sessions=5: leave --quota out"
+    ):
+        dj.load("fake", quota="sessions=5")
+    with pytest.raises(UsageError, match="'sessions' is no quota"):
+        dj.load("fake", quota="sessions")
+
+
 def test_an_address_that_the_running_engine_does_not_listen_on_is_refused() -> None:
     dj.load("fake")
     with pytest.raises(UsageError, match=r"listens in a private folder of this machine, not on tcp://127.0.0.1:\*"):

@@ -25,6 +25,7 @@ from djinn_jupyter.options import AMOUNTS, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.log_files import LOG_BYTES, LOG_SUFFIX, rotate
 from djinn_jupyter.wire.own import open_own
+from djinn_jupyter.wire.quotas import read_quota
 from djinn_jupyter.wire.registry import LOCK_SUFFIX, Entry
 
 LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait with a time limit
@@ -53,7 +54,7 @@ def adopt_or_start(
 
 def adopt(identity: Identity, options: Options, serving: ProcessOptions | None = None) -> Entry | None:
     """Return the running engine of that identity, or None. VersionMismatch for another version, UsageError where its
-    options or its addresses differ from those asked for."""
+    options, its addresses or its quota differ from those asked for."""
     for entry in running_engines():
         if not entry.serves(identity):
             continue
@@ -62,6 +63,7 @@ def adopt(identity: Identity, options: Options, serving: ProcessOptions | None =
         if serving is not None:
             _require_listening(entry, serving.listen)
             _require_metrics(entry, serving.metrics)
+            _require_quota(entry, serving.quota)
         return entry
     return None
 
@@ -162,6 +164,17 @@ def _require_metrics(entry: Entry, address: str | None) -> None:
     raise UsageError(
         f"The engine of {entry.identity} already runs {where}: leave --metrics out, or stop the engine first "
         "(%djinn_stop, engine.stop(), `djinn stop`)."
+    )
+
+
+def _require_quota(entry: Entry, quota: str | None) -> None:
+    """Raise UsageError where a common quota was given that the running engine does not hold persons to."""
+    if quota is None or read_quota(quota) == (entry.quota and read_quota(entry.quota)):
+        return
+    has = f"with the common quota {entry.quota}" if entry.quota else "without a common quota"
+    raise UsageError(
+        f"The engine of {entry.identity} already runs {has}, not with {quota}: leave --quota out (`djinn quota` tells "
+        "a person's own at any time), or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
-from djinn_jupyter.engine.process.persons import Person, named_by, require_unowned
+from djinn_jupyter.engine.process.persons import Person, as_own_user, named_by
 from djinn_jupyter.engine.process.presence import Presence, no_persons
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
@@ -259,7 +259,7 @@ class ClientTable:
                 self._shut_down()
             case _:
                 if person is None:
-                    require_unowned(request)
+                    request, answer = as_own_user(request, answer)
                 if isinstance(request, Share) and request.access is not None:
                     self._require_known(request.person)
                 self._engine.accept(request, client.holder, answer, known_as)

@@ -142,6 +142,7 @@ class Daemon:
                 commands=service.commands,
                 log=self._daemon.log,
                 listens=service.listens,
+                quota=self._daemon.quota,
                 metrics=metrics.address if metrics else None,
             )
             registration = Registration(entry)

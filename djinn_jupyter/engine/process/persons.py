@@ -48,15 +48,30 @@ NOT_KEPT: Final = (
 """In place of the engine's own sentence, which names sessions of others."""
 
 
-def require_unowned(request: Request) -> None:
-    """Raise UsageError where the engine's own user would make a session or a checkpoint under a name that may be a
-    person's, here or in an engine that listens later."""
+def as_own_user(request: Request, answer: Callable[[Reply], None]) -> tuple[Request, Callable[[Reply], None]]:
+    """Return a request of the engine's own user, and the callback of its answer. That user enters a person's session as
+    a guest does: it goes on being held by its person's kernel. Raises UsageError where a session or a checkpoint would
+    be made under a name that may be a person's, here or in an engine that listens later."""
     made = _made_by(request)
-    if made is not None and person_of(made) is not None:
-        raise UsageError(
-            f"{in_quotes(made)} would be the name of a person's in an engine that listens, which others reach by their "
-            "keys: choose a name without @."
-        )
+    if made is None or person_of(made) is None:
+        return request, answer
+    refusal = UsageError(
+        f"{in_quotes(made)} would be the name of a person's in an engine that listens, which others reach by their "
+        "keys: choose a name without @."
+    )
+    if not isinstance(request, ask.Open) or request.fresh:
+        raise refusal
+    return ask.Describe(session=made), lambda reply: answer(_as_opened(reply, refusal))
+
+
+def _as_opened(reply: Reply, none_there: UsageError) -> Reply:
+    """Return the answer to an Open that was asked as a Describe."""
+    match reply:
+        case Described(session=session):
+            return Opened(session=session, created=False)
+        case Failed(code="UnknownSession"):
+            return Failed.of(none_there)
+    return reply
 
 
 def _made_by(request: Request) -> str | None:

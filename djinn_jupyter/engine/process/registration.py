@@ -50,6 +50,7 @@ def make_entry(
     commands: str,
     log: str | None,
     listens: str | None,
+    quota: str | None,
     metrics: str | None,
 ) -> Entry:
     """Return the registry entry of this process."""
@@ -74,6 +75,7 @@ def make_entry(
         commands=commands,
         log=log,
         listens=listens,
+        quota=quota,
         metrics=metrics,
     )
 

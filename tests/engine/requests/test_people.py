@@ -71,3 +71,17 @@ def test_statistics_have_the_memory_of_each(house: House) -> None:
     for person in (None, "anna"):
         told = house.ask(person, ask.ReadStatistics()).statistics.people
         assert told == tuple(one.memory for one in people(house, None).values())
+
+
+def test_an_idle_engine_has_the_memory_of_each_as_their_last_requests_left_it(house: House) -> None:
+    def held() -> dict[str | None, int]:
+        house.desk.settle()
+        told = house.ask(None, ask.ReadStatistics()).statistics.people
+        return {one.person: one.device_bytes for one in told}
+
+    assert isinstance(house.ask("anna", ask.Open(session="more")), Opened)
+    before = held()["anna"]
+    house.ask("anna", ask.Run(session="more", tokens=PROMPT, max_new_tokens=2, ignore_eos=True))
+    assert held()["anna"] > before
+    house.ask("anna", ask.Close(session="more"))
+    assert held()["anna"] == before

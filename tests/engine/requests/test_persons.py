@@ -199,6 +199,19 @@ def test_the_engines_own_user_takes_no_name_of_a_person(house: House) -> None:
     assert house.ask("anna", ask.Describe(session="new")).code == "UnknownSession"
 
 
+def test_the_engines_own_user_enters_a_persons_session_which_stays_its_persons(house: House) -> None:
+    house.ask(None, protocol.hello(holder="k", user="root"))
+    before = house.ask("bert", ask.Describe(session=UNSAID)).session
+    opened = house.ask(None, ask.Open(session=f"bert@{UNSAID}"))
+    assert isinstance(opened, Opened)
+    assert (opened.created, opened.session.name, opened.session.owner) == (False, f"bert@{UNSAID}", "bert")
+    after = house.ask("bert", ask.Describe(session=UNSAID)).session
+    assert (after.holder, after.in_use, after.tokens) == (before.holder, before.in_use, before.tokens)
+    emptied = house.ask(None, ask.Open(session=f"bert@{UNSAID}", fresh=True, force=True))
+    assert isinstance(emptied, Failed)
+    assert house.ask("bert", ask.Describe(session=UNSAID)).session.tokens == before.tokens
+
+
 def test_a_holder_of_the_same_name_is_another_persons(house: House) -> None:
     house.greet("anna", UNSAID)
     house.ask("anna", ask.Goodbye())
