@@ -51,7 +51,9 @@ class LabPage:
         self.page.wait_for_function(f"() => {_PANEL}.sessionContext.session?.kernel?.status === 'idle'")
 
     def run_cell(self, source: str) -> None:
-        """Run the cell with this source, and wait until it has ended and the next command may come."""
+        """Run the cell with this source, and wait until it has ended and the next command may come. JupyterLab drops
+        the command where the page has not reached the kernel yet."""
+        self.page.wait_for_function(f"() => {_PANEL}.sessionContext.session?.kernel?.connectionStatus === 'connected'")
         index = next(i for i, cell in enumerate(self.cells()) if cell["source"] == source)
         self.page.evaluate(_RUN_CELL, index)
 
