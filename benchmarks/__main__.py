@@ -14,7 +14,8 @@ from djinn_jupyter.experiments.devices import computed_on
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
     "patching", "attribution", "adapters", "collection", "batches", "rules", "streaming", "replay", "paint",
-    "cold_start", "first_card", "journal", "beside", "people", "logs", "features", "agreement", "analysis",
+    "cold_start", "first_card", "journal", "beside", "people", "shared_passes",
+    "logs", "features", "agreement", "analysis",
 )  # fmt: skip
 
 

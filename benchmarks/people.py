@@ -35,6 +35,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.experiments.serving import random_tokens
+from djinn_jupyter.wire.nouns import Mode
 
 SHAPE = Shape(layers=12, width=384, heads=6, vocabulary=8192)
 NOTEBOOKS, ENGINES = (1, 4, 16, 64), (1, 2, 4)
@@ -62,11 +63,13 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """The readings of notebooks on some engines. `engine_seconds` are CPU seconds of the engines' processes."""
+    """The readings of notebooks on some engines. `engine_seconds` are CPU seconds of the engines' processes,
+    `thread_seconds` those of the threads that compute."""
 
     notebooks: int
     engines: int
     seconds: float
+    thread_seconds: float
     engine_seconds: float
     client_seconds: float
     turns: Sequence[Turns]
@@ -87,13 +90,13 @@ def run(setting: Setting) -> Result:
         with ExitStack() as stack:
             running = [stack.enter_context(_engine(folder, number, setting)) for number in range(engines)]
             if engines == 1:
-                costs, alone = _alone(running[0], prompts)
+                costs, alone = alone_at_work(running[0], prompts)
                 figures += [
                     Figure(name=f"a turn alone, of {resource}", unit="ms", value=_one(1000 * seconds))
                     for resource, seconds in costs.items()
                 ]
             for notebooks in NOTEBOOKS[:3] if setting.quick else NOTEBOOKS:
-                crowd = _crowd(running, notebooks, prompts, alone, setting, checks)
+                crowd = crowd_at_work(running, notebooks, prompts, alone, setting, checks)
                 figures += _figures(crowd, costs)
                 setting.so_far(figures, f"up to {notebooks} notebooks on {engines} engines")
             if engines == 1:
@@ -131,15 +134,15 @@ def notebook(engine: RemoteEngine, name: str) -> Iterator[RemoteEngine]:
         thread.stop()
 
 
-def _alone(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[Costs, list[list[int]]]:
+def alone_at_work(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[Costs, list[list[int]]]:
     """Return the seconds of each resource for a turn of one notebook, and the tokens that follow each prompt."""
     pid = pid_of(engine)
     with notebook(engine, "alone") as own:
         tokens = [_turn(own.session("alone", fresh=True), prompt, Turns()) for prompt in prompts]
-        begun, thread_begun, sent = _computing([pid]), _of_its_thread(pid), own.wire_bytes
+        begun, thread_begun, sent = _computing([pid]), thread_seconds(pid), own.wire_bytes
         for number in range(ALONE):
             _turn(own.session("alone", fresh=True), prompts[number % len(prompts)], Turns())
-        thread = _of_its_thread(pid) - thread_begun
+        thread = thread_seconds(pid) - thread_begun
         others, there = _computing([pid]) - begun - thread, own.wire_bytes
         own.session("alone").close()
     carried = there.sent + there.received - sent.sent - sent.received
@@ -147,16 +150,16 @@ def _alone(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[Costs, l
     return {resource: seconds / ALONE for resource, seconds in costs.items()}, tokens
 
 
-def _of_its_thread(pid: int) -> float:
+def thread_seconds(pid: int) -> float:
     """Return the CPU seconds of an engine's thread, which is the first of its process."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _turn(session: RemoteSession, prompt: list[int], turns: Turns) -> list[int]:
-    """Run to a stop, look, resume; return the tokens."""
+def _turn(session: RemoteSession, prompt: list[int], turns: Turns, mode: Mode = "exact") -> list[int]:
+    """Run to a stop, look, resume; return the tokens. Those behind the stop share passes where the mode is `fast`."""
     begun = perf_counter()
     session.breakpoint("resid_post.6", when="step == 0", once=True)
-    stopped = expect(session.run(prompt, max_new_tokens=NEW, ignore_eos=True), Paused)
+    stopped = expect(session.run(prompt, max_new_tokens=NEW, ignore_eos=True, mode=mode), Paused)
     turns.stops.append(perf_counter() - begun)
     assert stopped.hidden.shape[0] == len(prompt)
     watch, resumed = Stopwatch(), perf_counter()
@@ -168,14 +171,16 @@ def _turn(session: RemoteSession, prompt: list[int], turns: Turns) -> list[int]:
     return list(done.tokens)
 
 
-def _crowd(
+def crowd_at_work(
     engines: Sequence[RemoteEngine],
     notebooks: int,
     prompts: Sequence[list[int]],
     alone: Sequence[list[int]],
     setting: Setting,
     checks: Checks,
+    mode: Mode = "exact",
 ) -> Crowd:
+    """Have so many notebooks take turns for a while. Disagreement where one gets other tokens than `alone`."""
     seconds, turns = 5.0 if setting.quick else SECONDS, [Turns() for _ in range(notebooks)]
     over, names = threading.Event(), [f"notebook {number}" for number in range(notebooks)]
 
@@ -186,7 +191,7 @@ def _crowd(
         while not over.wait(thinking.expovariate(1 / THINKING)):
             which = thinking.randrange(PROMPTS)
             session = own.session(f"work {number}", fresh=True)
-            alike &= _turn(session, prompts[which], one) == alone[which]
+            alike &= _turn(session, prompts[which], one, mode) == alone[which]
         there = own.wire_bytes
         own.session(f"work {number}", fresh=True).close()
         one.wire_bytes = there.sent + there.received - sent.sent - sent.received
@@ -195,6 +200,7 @@ def _crowd(
     with ExitStack() as stack, ThreadPoolExecutor(notebooks) as pool:
         owns = [stack.enter_context(notebook(engines[n % len(engines)], name)) for n, name in enumerate(names)]
         pids, begun = [pid_of(engine) for engine in engines], perf_counter()
+        thread_begun = sum(map(thread_seconds, pids))
         engine_begun, client_begun = _computing(pids), _computing([os.getpid()])
         working = [pool.submit(work, number, own) for number, own in enumerate(owns)]
         try:
@@ -208,6 +214,7 @@ def _crowd(
             notebooks=notebooks,
             engines=len(engines),
             seconds=perf_counter() - begun,
+            thread_seconds=sum(map(thread_seconds, pids)) - thread_begun,
             engine_seconds=_computing(pids) - engine_begun,
             client_seconds=_computing([os.getpid()]) - client_begun,
             turns=turns,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import people
+from benchmarks import people, shared_passes
 from benchmarks.results import Checks, Disagreement
 from benchmarks.setting import Setting
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
@@ -35,14 +35,14 @@ def crowd_of(monkeypatch: pytest.MonkeyPatch) -> Crowding:
         yield SimpleNamespace(wire_bytes=WireBytes(), session=lambda name, fresh: session)
 
     def crowd(turn: Callable[[], list[int]]) -> tuple[people.Crowd, Checks]:
-        def at_last(session: Any, prompt: list[int], turns: people.Turns) -> list[int]:
+        def at_last(session: Any, prompt: list[int], turns: people.Turns, mode: str) -> list[int]:
             at_work.set()
             return turn()
 
         monkeypatch.setattr(people, "_turn", at_last)
         setting, checks = Setting(quick=True, threads=1, home=Path("none")), Checks()
         engine: Any = SimpleNamespace()
-        return people._crowd([engine], 3, ALONE, ALONE, setting, checks), checks
+        return people.crowd_at_work([engine], 3, ALONE, ALONE, setting, checks), checks
 
     monkeypatch.setattr(people, "notebook", notebook)
     monkeypatch.setattr(people, "pid_of", lambda engine: os.getpid())
@@ -96,3 +96,36 @@ def test_a_turn_tells_the_time_to_the_stop_to_the_first_token_and_of_each() -> N
     ((first,), (each,), (stop,), (whole,)) = (turns.firsts, turns.tokens, turns.stops, turns.whole)
     assert 0 < first < each * people.NEW < whole
     assert stop < whole
+
+
+def test_the_mode_of_a_turn_is_that_of_its_run() -> None:
+    class Told(Exception):
+        pass
+
+    class Session:
+        def breakpoint(self, *site: str, **when: object) -> None: ...
+
+        def run(self, prompt: list[int], *, mode: str, **more: object) -> None:
+            raise Told(mode)
+
+    session: Any = Session()
+    for mode in shared_passes.MODES:
+        with pytest.raises(Told, match=mode):
+            people._turn(session, [1], people.Turns(), mode)
+
+
+def test_what_shared_passes_relieve_the_thread_of_is_told_for_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowd(engines: Any, notebooks: int, *of: Any) -> people.Crowd:
+        thread, turns = {"exact": (12.0, 3), "fast": (4.0, 4)}[of[-1]]
+        whole = [people.Turns(whole=[1.0] * turns)]
+        seconds = {"thread_seconds": thread, "engine_seconds": thread, "client_seconds": 1.0, "seconds": 2.0}
+        return people.Crowd(notebooks=notebooks, engines=len(engines), turns=whole, **seconds)
+
+    monkeypatch.setattr(shared_passes, "crowd_at_work", crowd)
+    engine: Any = SimpleNamespace()
+    setting = Setting(quick=True, threads=1, home=Path("none"))
+    thread, speed = shared_passes._relief(engine, [], ALONE, setting, Checks())
+    assert thread.value is not None
+    assert speed.value is not None
+    assert (thread.value.median, thread.value.count) == (0.25, 3)
+    assert speed.value.median == pytest.approx(4 / 3)
