@@ -1,4 +1,4 @@
-"""What libraries print and warn of, as lines of the log: where each line is an object of JSON, theirs are too.
+"""Lines of the log for what libraries print and warn of: where each line is an object of JSON, theirs are too.
 
 Code in C that writes to the descriptors by itself is not met here; `StandardError` begins a line of its own behind it.
 """
@@ -18,7 +18,7 @@ MOST_CHARACTERS: Final = 2**16  # of a line that does not end
 
 
 class _Begun(threading.local):
-    """What a thread has printed of a line that has not ended."""
+    """The beginning of a line, which a thread has printed and not ended."""
 
     line: str = ""
 
