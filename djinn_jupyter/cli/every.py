@@ -13,11 +13,12 @@ from typing import Any, Final
 from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.cli.offers import Offer
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, UsageError
 
 LOG: Final = "all.log"
 RUNS: Final = "runs.json"  # the runs that have ended, by which a run that was broken off goes on
 UNDECIDED: Final = 3  # the exit status of a run that has no failure and left a verdict open
+NOT_RUN: Final = "NOT RUN"  # the verdict where the engine that runs already cannot serve this one, and the reason
 RunOne = Callable[[Offer, list[str]], int]
 
 
@@ -57,7 +58,13 @@ AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to
 )
 
 
-def add_to(names: Commands, profiles: Sequence[str], offers: Sequence[Offer], run_one: RunOne) -> None:
+def add_to(
+    names: Commands,
+    profiles: Sequence[str],
+    offers: Sequence[Offer],
+    run_one: RunOne,
+    add_server: Callable[[argparse.ArgumentParser], None],
+) -> None:
     steps = steps_of(offers)
     every = names.add_parser(
         "all", help="every experiment, each into a folder of its own, and the original's claims judged on them"
@@ -66,6 +73,7 @@ def add_to(names: Commands, profiles: Sequence[str], offers: Sequence[Offer], ru
     every.add_argument("--model", metavar="M", help="the model of all of them, in place of the configured ones")
     every.add_argument("--only", choices=[step.name for step in steps], action="append", help="this one; repeatable")
     every.add_argument("--gpu-index", type=int, metavar="N", help="the GPU that all of them compute on")
+    add_server(every)
     every.add_argument("--output-dir", type=Path, metavar="DIR", help="by default results/all_PROFILE")
     every.set_defaults(command=lambda options: _every(options, steps, offers, run_one))
 
@@ -82,6 +90,8 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
     named = {offer.name: offer for offer in offers}
     chosen = [s for s in steps if options.profile in s.profiles and (options.only is None or s.name in options.only)]
     asked = {"profile": options.profile, "model": options.model, "version": __version__}
+    if options.server is not None:
+        asked["server"] = options.server
     ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
     whole = {step.name for step in steps if options.profile in step.profiles}
     course = begin(folder, LOG, files=(RUNS, "claims.json"), terminal=False)
@@ -94,8 +104,12 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
     _conclude(course, {**asked, "runs": ended})
     for name, found in ended.items():
         print(f"{name:<20}{found['verdict']}")
-    others = {found["verdict"] for found in ended.values()} - {"PASS"}
-    return UNDECIDED if others == {"UNDECIDED"} else int(bool(others))
+    others = [found["verdict"] for found in ended.values() if found["verdict"] != "PASS"]
+    return UNDECIDED if others and all(map(_is_open, others)) else int(bool(others))
+
+
+def _is_open(verdict: str) -> bool:
+    return verdict.startswith(("UNDECIDED", NOT_RUN))
 
 
 def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
@@ -105,9 +119,13 @@ def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) 
         found = json.loads((folder / RUNS).read_text())
     except (OSError, ValueError):
         return {}
-    if (found["complete"] and not also_complete) or any(found[key] != value for key, value in asked.items()):
+    if (found["complete"] and not also_complete) or _asked_of(found) != asked:
         return {}
-    return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith("ERROR")}
+    return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith(("ERROR", NOT_RUN))}
+
+
+def _asked_of(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key in ("profile", "model", "version", "server")}
 
 
 def _one_of_all(
@@ -121,13 +139,17 @@ def _one_of_all(
     if options.model is not None and step.config is None:
         key = offer.model_key
         arguments += ["--model", options.model] if key is None else ["--set", f"{key}={json.dumps(options.model)}"]
+    for flag, value in (("--server", options.server), ("--key", options.key)):
+        arguments += [] if value is None else [flag, value]
     if options.gpu_index is not None:
         arguments += ["--gpu-index", str(options.gpu_index)]
     begun = time.monotonic()
     try:
         verdict = _verdict(run_one(offer, arguments), refused=step.refused)
     except DjinnError as error:
-        verdict = f"ERROR {error}"
+        refused = isinstance(error, UsageError) and options.server is not None
+        verdict = f"{NOT_RUN if refused else 'ERROR'} {error}"
+        print(verdict)
     return {"verdict": verdict, "seconds": time.monotonic() - begun}
 
 
@@ -149,8 +171,8 @@ def _conclude(course: Any, asked: dict[str, Any]) -> None:
     found = {"timestamp": now(), **asked, "machine": dict(machine()), **answers(Results(folder=course.folder))}
     course.write(FILE, found)
     others = {name: run["verdict"] for name, run in asked["runs"].items() if run["verdict"] != "PASS"}
-    course.undecided += [f"{name}: {verdict}" for name, verdict in others.items() if verdict == "UNDECIDED"]
-    failures = [f"{name}: {verdict}" for name, verdict in others.items() if verdict != "UNDECIDED"]
+    course.undecided += [f"{name}: {verdict}" for name, verdict in others.items() if _is_open(verdict)]
+    failures = [f"{name}: {verdict}" for name, verdict in others.items() if not _is_open(verdict)]
     report.write(course, "claims", failures)
     close_log(course.log)
     print(course.folder / "report.html")

@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from djinn_jupyter.cli import every
 from djinn_jupyter.cli.commands import Commands, Parser
@@ -24,7 +25,7 @@ def add_to(commands: Commands) -> None:
         _add_common(parser)
         offer.flags(parser)
         parser.set_defaults(command=lambda options, offer=offer: _command(options, offer))
-    every.add_to(names, PROFILES, OFFERS, _run_one)
+    every.add_to(names, PROFILES, OFFERS, _run_one, add_server)
 
 
 def _run_one(offer: Offer, arguments: list[str]) -> int:
@@ -52,14 +53,31 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     add("--output-dir", type=Path, metavar="DIR", help="the folder of the results, in place of the configured one")
     add("--gpu-index", type=int, metavar="N", help="the GPU that all sides compute on")
-    add(
+    add_server(parser)
+    add("--explain", action="store_true", help="what each key does, and end")
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of an engine that runs already."""
+    parser.add_argument(
         "--server-address",
         "--server",
-        metavar="HOST:PORT",
+        metavar="ADDRESS",
         dest="server",
-        help="an engine of this machine that runs and listens there, in place of one of the run's own",
+        help="an engine that runs, in place of one of the run's own: tcp://gpu-box:5556, gpu-box or ssh://gpu-box",
     )
-    add("--explain", action="store_true", help="what each key does, and end")
+    parser.add_argument("--key", metavar="NAME", help="--server: which of your keys, or its file; else the only one")
+
+
+def server_of(options: argparse.Namespace) -> Any:
+    """Return the address that the flags name; None without one. UsageError for a key alone."""
+    from djinn_jupyter.experiments.attached import ServerAddress
+
+    if options.server is not None:
+        return ServerAddress(place=options.server, key=options.key)
+    if options.key is not None:
+        raise UsageError("A key is for an engine that runs already: give its address too, as --server tcp://gpu-box.")
+    return None
 
 
 def _command(options: argparse.Namespace, offer: Offer) -> int:
@@ -74,6 +92,7 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
 
     name = _chosen(options, offer)
     settings, sizes = split([*options.settings, *_flagged(options)])
+    options.server = server_of(options)
     options.setup = Setup(device=device_of(options.gpu_index), random=options.random_weights, server=options.server)
     with architecture(options.random_weights, sizes) as folder:
         if folder is not None and offer.model_key is not None:

@@ -174,7 +174,7 @@ def _validation_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _validation(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_jupyter.experiments.attached import as_served, engine_at
+    from djinn_jupyter.experiments.attached import as_served
     from djinn_jupyter.experiments.configuration.validation import chosen_tests
     from djinn_jupyter.experiments.course import Setup
     from djinn_jupyter.experiments.devices import device_of
@@ -183,7 +183,7 @@ def _validation(options: argparse.Namespace, file: Any) -> list[str]:
     if options.model is not None and options.drawn_model is not None:
         raise UsageError(TWO_MODELS)
     if options.server is not None and (options.config, options.profile, options.model) == (None, None, None):
-        file = as_served(file, engine_at(options.server))
+        file = as_served(file, options.server)
     asked = chosen_tests(file, options.only, options.drawn_model if options.model is None else options.model)
     gpu, wanted = asked.hardware.gpu_device if options.gpu_index is None else options.gpu_index, asked.logging
     setup = Setup(device=device_of(gpu), random=options.random_weights, server=options.server)

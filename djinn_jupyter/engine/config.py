@@ -8,6 +8,7 @@ from pathlib import Path
 
 from djinn_jupyter.engine.log.form import LogForm
 from djinn_jupyter.options import Identity, ModelOptions, SettledOptions
+from djinn_jupyter.wire.holdings import GivenLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +35,8 @@ class EngineConfig(SettledOptions, ModelOptions):
     def identity(self) -> Identity:
         """The fields that tell this engine from others in the registry."""
         return Identity(**{field.name: getattr(self, field.name) for field in dataclasses.fields(ModelOptions)})
+
+    @property
+    def limits(self) -> GivenLimits:
+        """The limits as they were given, for who asks from another machine."""
+        return GivenLimits(**{name: getattr(self, name) for name in GivenLimits.__struct_fields__})

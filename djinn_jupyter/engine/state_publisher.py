@@ -31,7 +31,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system import device
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.wire.holdings import PersonMemory, ProcessMemory
+from djinn_jupyter.wire.holdings import GivenLimits, PersonMemory, ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -77,11 +77,12 @@ class StatePublisher:
         counters: Counters,
         footprint: ProcessFootprint | None,
         people: Callable[[], tuple[PersonMemory, ...]],
+        limits: GivenLimits,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
         self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
         self._budget, self._counters, self._footprint = budget, counters, footprint
-        self._measure_people, self._people = people, people()
+        self._measure_people, self._people, self._limits = people, people(), limits
         self._miscounted, self._counting_seconds = False, 0.0  # people's memory since sessions were touched
         self._described: dict[str, SessionDescription] = {}
         self._published, self._period = 0.0, PERIOD
@@ -214,5 +215,6 @@ class StatePublisher:
             whole_heads=self._counters.whole_heads,
             budget=budget,
             people=self._people,
+            limits=self._limits,
             process=None if self._footprint is None else self._process(weights, budget.bytes_taken),
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
+from djinn_jupyter.experiments.attached import ServerAddress
 from djinn_jupyter.experiments.ending import ended_from_outside
 from djinn_jupyter.experiments.logs import LOG_LINE, SHOWN_LINE, LogFile, close_log, formatted
 
@@ -48,7 +49,7 @@ class Setup:
 
     device: str | None = None
     random: str | None = None
-    server: str | None = None
+    server: ServerAddress | None = None
 
     def words(self) -> dict[str, Any]:
         """Return the keyword arguments for loading an engine or a baseline."""
@@ -74,10 +75,13 @@ class Course:
     begun: float = field(default_factory=time.monotonic)
     broken_off: bool = False
     owns_folder: bool = False
+    afar: bool = False  # the engine is reached over a line: its process and its machine are not seen from here
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
     partial: set[str] = field(default_factory=set)
     measured_once: dict[str, Any] = field(default_factory=dict)  # what several parts of a run are held against
     undecided: list[str] = field(default_factory=list)  # sentences of verdicts that this machine left open
+    remarks: list[str] = field(default_factory=list)  # sentences that a reader of the report has to know
+    every_file: dict[str, Any] = field(default_factory=dict)  # fields of each result file of the run
 
     @property
     def elapsed(self) -> float:
@@ -85,6 +89,16 @@ class Course:
 
     def tell(self, line: str) -> None:
         self.log.info(line)
+
+    def remark(self, sentence: str) -> None:
+        """Have the report say this, once."""
+        if sentence not in self.remarks:
+            self.remarks.append(sentence)
+
+    def leave_open(self, sentence: str) -> None:
+        """Leave the run undecided for this reason, once, where it has no failure."""
+        if sentence not in self.undecided:
+            self.undecided.append(sentence)
 
     def concluded(self, failures: Sequence[str]) -> str:
         """Tell each failure and each verdict that was left open; return the run's status."""
@@ -141,7 +155,7 @@ class Course:
 
     def _put(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         reasons: dict[str, str] = {}
-        plain: dict[str, Any] = _plain(fields, "", reasons)
+        plain: dict[str, Any] = _plain({**fields, **self.every_file}, "", reasons)
         return self._save(name, {**plain, "reasons": reasons} if reasons else plain)
 
     def _save(self, name: str, plain: dict[str, Any]) -> dict[str, Any]:

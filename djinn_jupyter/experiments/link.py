@@ -4,10 +4,11 @@ left something out."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from djinn_jupyter.amounts import GIB, spell_bytes
+from djinn_jupyter.experiments import afar
 from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.wire.nouns import LayerCopy, Transfer
@@ -38,6 +39,11 @@ class Link:
 
     copies: Mapping[str, Sequence[tuple[int, float]]]
 
+    @property
+    def left_open(self) -> list[str]:
+        """A sentence where nothing is held against this link."""
+        return []
+
     def fastest(self, way: Way) -> float:
         """Return the most bytes a second."""
         return max(nbytes / seconds for nbytes, seconds in self.copies[way])
@@ -54,7 +60,7 @@ class Link:
                 )
         return sentences
 
-    def fields(self, found: Iterable[TimedCopy]) -> dict[str, Any]:
+    def fields(self, found: Iterable[TimedCopy]) -> dict[str, Any] | Unmeasured:
         """Return the link and the transfers held against it, for a result file."""
         ways = _by_way(found)
         return {
@@ -67,9 +73,29 @@ class Link:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenLink(Link):
+    """The link of another machine, against which nothing is held."""
+
+    copies: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+
+    @property
+    def left_open(self) -> list[str]:
+        return [f"{afar.sentence(afar.LINK_UNSEEN)[:-1]}: no transfer was held against it."]
+
+    def failures(self, found: Iterable[TimedCopy]) -> list[str]:
+        return []
+
+    def fields(self, found: Iterable[TimedCopy]) -> Unmeasured:
+        return afar.LINK_UNSEEN
+
+
 def measured_link(course: Course, device: str) -> Link:
     """Measure the link of a torch device, once in a run, in a process of its own; nothing else of the run may be at
-    work."""
+    work. That of an engine that is reached over a line is not seen from here, and leaves the run undecided."""
+    if course.afar:
+        course.leave_open(*UnseenLink().left_open)
+        return UnseenLink()
     key = f"link of {device}"
     if key not in course.measured_once:
         course.check_time()

@@ -7,7 +7,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +15,8 @@ import psutil
 
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.afar import is_afar, join
 from djinn_jupyter.experiments.nvml import Card, Unseen, card
 from djinn_jupyter.wire.nouns import EngineStatistics
 
@@ -25,11 +27,12 @@ LEAST_CARD = 1 << 30  # bytes; CUDA's context and the kernels it loads fill a ca
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
     """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `accounted` counts the
-    bytes allocated on the device by the engine's accounting, `used` the same less free pages."""
+    bytes allocated on the device by the engine's accounting, `used` the same less free pages. `process` is the main
+    memory of the engine's process, by its own statistics where it is reached over a line."""
 
     seconds: float
     device: int | None
-    process: int
+    process: int | None
     accounted: int
     used: int
 
@@ -126,7 +129,7 @@ def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]
     begun = time.monotonic() if begun is None else begun
     with ExitStack() as stack:
         try:
-            seen = stack.enter_context(card(engine.description.device))
+            seen = stack.enter_context(_card_of(engine))
         except Unseen as why:
             seen = None
             on_gpu = engine.statistics().device_bytes_in_use is not None
@@ -136,23 +139,35 @@ def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]
         yield from _growing(engine, seen, measured_by, begun)
 
 
+def _card_of(engine: RemoteEngine) -> AbstractContextManager[Card]:
+    """Return the card that the engine computes on. Raises Unseen, also for one of another machine."""
+    if is_afar(engine):
+        raise Unseen("it is reached over a line")
+    return card(engine.description.device)
+
+
 def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: float) -> Iterator[Curve]:
     assert engine.entry is not None
-    ended, process = threading.Event(), psutil.Process(engine.entry.pid)
+    ended = threading.Event()
+    failed: list[DjinnError] = []
+    process = None if is_afar(engine) else psutil.Process(engine.entry.pid)
 
     def look() -> MemorySample:
         reading = engine.statistics()
         return MemorySample(
             seconds=time.monotonic() - begun,
             device=reading.device_bytes_in_use if seen is None else seen.bytes_in_use(),
-            process=int(process.memory_info().rss),
+            process=reading.process_bytes if process is None else int(process.memory_info().rss),
             accounted=on_device(reading),
             used=in_use(reading),
         )
 
     def sample() -> None:
-        while not ended.wait(PERIOD_SECONDS):
-            curve.take()
+        try:
+            while not ended.wait(PERIOD_SECONDS):
+                curve.take()
+        except DjinnError as error:  # raised where the thread is joined
+            failed.append(error)
 
     curve = Curve(measured_by=measured_by, look=look)
     thread = threading.Thread(target=sample, name="djinn-experiment-memory", daemon=True)
@@ -161,4 +176,6 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
         yield curve
     finally:
         ended.set()
-        thread.join()
+        join(thread, engine.channel)
+    if failed:
+        raise failed[0]

@@ -14,7 +14,8 @@ from typing import Any
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.loading import attach
-from djinn_jupyter.experiments.attached import attached
+from djinn_jupyter.experiments.afar import is_afar, noted
+from djinn_jupyter.experiments.attached import attached, engine_at
 from djinn_jupyter.experiments.course import Course
 
 PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
@@ -26,7 +27,7 @@ def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEng
     the setup names a server, that engine is attached to instead."""
     if course.setup.server is not None:
         course.tell(f"Attaching to the engine on {course.setup.server}")
-        with attached(course.setup.server, model, **options) as running:
+        with attached(course.setup.server, model, **options) as running, noted(course, running):
             yield running
         return
     with private_jupyter():
@@ -36,6 +37,11 @@ def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEng
         finally:
             for entry in dj.engines():
                 attach(entry).stop(force=True)
+
+
+def reaches_over_a_line(course: Course) -> bool:
+    """Return whether the run's engine is one that is reached over a line. Errors as of `dj.connect`."""
+    return course.setup.server is not None and is_afar(engine_at(course.setup.server))
 
 
 @contextmanager
@@ -61,9 +67,9 @@ def _folder(variable: str) -> str:
 
 
 def pids_of(engine: RemoteEngine) -> list[int]:
-    """Return the processes of a run on our side: this one, and the engine's."""
+    """Return the processes of a run on our side: this one, and the engine's where it is on this machine."""
     assert engine.entry is not None
-    return [os.getpid(), engine.entry.pid]
+    return [os.getpid()] if is_afar(engine) else [os.getpid(), engine.entry.pid]
 
 
 def prompt_of(engine: RemoteEngine, length: int, seed: int) -> list[int]:

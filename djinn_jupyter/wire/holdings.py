@@ -44,6 +44,17 @@ class PersonMemory(Frozen, frozen=True):
     disk_bytes: int
 
 
+class GivenLimits(Frozen, frozen=True):
+    """The limits that an engine was started with, in bytes, positions and seconds. None was left to the engine."""
+
+    device_memory: int | None
+    card_memory: int | None
+    host_memory: int | None
+    disk_memory: int | None
+    page_positions: int | None
+    idle_swap_seconds: float
+
+
 class SlabStatistics(Frozen, frozen=True):
     pages: int
     pages_free: int

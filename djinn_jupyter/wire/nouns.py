@@ -9,7 +9,7 @@ from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.access import SharedWith as SharedWith
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.holdings import BudgetStatistics, PersonMemory, ProcessMemory, SlabStatistics
+from djinn_jupyter.wire.holdings import BudgetStatistics, GivenLimits, PersonMemory, ProcessMemory, SlabStatistics
 from djinn_jupyter.wire.holdings import TierStatistics as TierStatistics
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.progress import Progress as Progress
@@ -353,6 +353,7 @@ class EngineStatistics(Noun, frozen=True):
     budget: BudgetStatistics | None = None
     process: ProcessMemory | None = None
     people: tuple[PersonMemory, ...] = ()  # none where all sessions are the engine's own user's
+    limits: GivenLimits | None = None
 
 
 class Snapshot(Noun, frozen=True):

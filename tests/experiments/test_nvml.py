@@ -65,8 +65,10 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def engine_on(device: str, **changes: object) -> Any:
     """The parts of an engine that a sampler reads; its own figures are of less memory."""
     reading: EngineStatistics = statistics(**changes)
-    entry = SimpleNamespace(pid=os.getpid())
-    return SimpleNamespace(entry=entry, description=SimpleNamespace(device=device), statistics=lambda: reading)
+    entry = SimpleNamespace(pid=os.getpid(), is_afar=False)
+    channel = SimpleNamespace(down_since=None)
+    model = SimpleNamespace(device=device)
+    return SimpleNamespace(entry=entry, description=model, statistics=lambda: reading, channel=channel)
 
 
 @contextmanager

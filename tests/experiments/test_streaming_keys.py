@@ -110,6 +110,7 @@ def samples(settings: list[str], patch: Patch, folder: Path) -> Any:
     session = SimpleNamespace(run=run)
     weights = SimpleNamespace(residency="streamed", layer_copies=0)
     engine: Any = SimpleNamespace(
+        entry=None,
         description=SimpleNamespace(device="cpu", vocab_size=50),
         wake=lambda: SimpleNamespace(weights=weights),
         session=lambda name, fresh: session,
@@ -131,7 +132,7 @@ def engine_asked(settings: list[str], patch: Patch, folder: Path) -> Any:
 
 def cores(settings: list[str], patch: Patch, folder: Path) -> Any:
     """Return whether the cores are asked for before our side's turns."""
-    engine = SimpleNamespace(entry=SimpleNamespace(pid=1))
+    engine = SimpleNamespace(entry=SimpleNamespace(pid=1, is_afar=False))
     patch.setattr(ring, "engine_for", lambda course, source, **options: nullcontext(engine))
     patch.setattr(ring.RingSide, "_learn", lambda side, engine: None)
     patch.setattr(ring, "cores_first", lambda pids, *, asked: _raising(asked=asked))

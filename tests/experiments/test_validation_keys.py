@@ -96,6 +96,7 @@ def with_engine(patch: Patch, module: Any, session: Callable[..., Any] | None = 
     def engine_for(course: Course, model: str, **options: Any) -> Iterator[Any]:
         weights = SimpleNamespace(bytes_streamed_per_pass=1)
         yield SimpleNamespace(
+            entry=None,
             wake=lambda: SimpleNamespace(weights=weights),
             session=session or raising(Opened()),
             description=SimpleNamespace(device="cpu"),
@@ -165,7 +166,7 @@ def cores(settings: list[str], patch: Patch, folder: Path) -> Any:
     engine: Any = SimpleNamespace(
         wake=lambda: SimpleNamespace(weights=SimpleNamespace(residency="streamed")),
         session=lambda *asked, **more: SimpleNamespace(run=lambda *asked, **more: None),
-        entry=SimpleNamespace(pid=1),
+        entry=SimpleNamespace(pid=1, is_afar=False),
     )
     wanted = file(settings).pcie_flatline
     patch.setattr(flatline, "arrived", lambda *asked: ())

@@ -311,6 +311,7 @@ class _Assembly:
             self.counters,
             self.given.footprint,
             lambda: memory_of_persons(self.sessions.values(), self.storage_table, self._added),
+            self.given.config.limits,
         )
 
     @cached_property

@@ -29,6 +29,7 @@ class StatedClaim:
     met: Callable[[Values], bool] = lambda values: False
     told_by: str | None = None
     shows: Mapping[str, str] = field(default_factory=dict)  # beside the value; no verdict depends on these
+    timed_here: bool = False  # by the client's clock, which counts the line to an engine of another machine too
 
     def judged(self, results: Results) -> Judgement:
         """Return the verdict on the runs in a folder."""
@@ -36,7 +37,10 @@ class StatedClaim:
             values = {name: results.read(spelled) for name, spelled in self.reads.items()}
         except NotMeasured as missing:
             return self._undecided(None, str(missing))
-        return self.verdict_on(values)
+        found = self.verdict_on(values)
+        if self.timed_here and any(results.reached_over_a_line(spelled) for spelled in self.reads.values()):
+            return self._undecided(found, "its times have the line to the engine in them")
+        return found
 
     def verdict_on(self, values: Values) -> Judgement:
         """Return the verdict on the values of the fields read."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from djinn_jupyter.experiments.afar import FIELD
+
 ARCHITECTURES = Path(__file__).parents[1] / "configuration" / "architectures"
 
 
@@ -49,6 +51,11 @@ class Results:
             return self.value(parts[0])
         found = [(part, self.value(part)) for part in parts]
         return [one for part, value in found for one in (value if part.many else [value])]
+
+    def reached_over_a_line(self, spelled: str) -> bool:
+        """Return whether one of the files of a source tells of an engine that was reached over a line."""
+        parts = [FieldSource.of(part) for part in spelled.split(" & ")]
+        return any(FIELD in self._fields(run, part.file) for part in parts for run in part.runs)
 
     def value(self, source: FieldSource) -> Any:
         """Return the value at the source; a list where it is repeated. Raises NotMeasured."""

@@ -88,6 +88,7 @@ CLAIMS: Final = (
         unit="times",
         reads={"pairs": W + "activation_steering.restore_time_pairs_ms"},
         judge=verdicts.steering_cost,
+        timed_here=True,
         told_by=GPU,
     ),
     StatedClaim(
@@ -100,6 +101,7 @@ CLAIMS: Final = (
             "still": W + "token_accuracy.entries[].still_dispatch_ms",
         },
         judge=verdicts.dispatch,
+        timed_here=True,
         told_by=GPU,
         shows={"caller_waits_ms": W + "token_accuracy.entries[].checkpoint_time_ms"},
     ),
@@ -114,6 +116,7 @@ CLAIMS: Final = (
             "copied": COST + "neighbour_rates.with_write_through",
         },
         judge=verdicts.background_copy,
+        timed_here=True,
         told_by=GPU,
     ),
     StatedClaim(
@@ -123,6 +126,7 @@ CLAIMS: Final = (
         unit="ms",
         reads={"times": W + "token_accuracy.entries[].restore_time_ms"},
         judge=verdicts.restore,
+        timed_here=True,
         told_by=GPU,
     ),
     StatedClaim(
@@ -132,6 +136,7 @@ CLAIMS: Final = (
         unit="%",
         reads={"pairs": W + "os_overhead.pairs_ms", "waited": W + "os_overhead.without_core"},
         judge=verdicts.overhead,
+        timed_here=True,
         told_by=GPU,
     ),
     StatedClaim(

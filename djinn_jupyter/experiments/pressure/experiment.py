@@ -192,7 +192,10 @@ def _fields(
         "samples_per_second": len(curve.samples) / elapsed,
         "samples_per_second_least": curve.least_rate,
         "longest_gap_seconds": curve.longest_gap,
-        "vram_samples": [[s.seconds, s.accounted / GIB, s.used / GIB, s.process / GIB] for s in curve.samples],
+        "vram_samples": [
+            [s.seconds, s.accounted / GIB, s.used / GIB, None if s.process is None else s.process / GIB]
+            for s in curve.samples
+        ],
         "swap_latencies_ms": swaps.latencies(),
         "total_elapsed_seconds": elapsed,
         "swapping_active": any(event["direction"] == "out" for event in swaps.events),

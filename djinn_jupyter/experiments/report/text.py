@@ -16,6 +16,8 @@ TableRows = Sequence[Sequence[str]]
 
 def page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
     lines = [f"# {name}: {verdict}", "", *map(_broken, failures), ""]
+    if course.remarks:
+        lines += [*map(_broken, course.remarks), ""]
     if sums := tables.sums(course.written):
         lines += ["## Arithmetic", "", *map(_entry, sums), ""]
     for file, fields in course.written.items():

@@ -33,7 +33,7 @@ def write(course: Course, name: str, failures: Sequence[str]) -> None:
 def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
     parts = [
         f"<h1>{escape(name)}</h1><p class='verdict'>{verdict}</p>",
-        "".join(f"<p>{escape(failure)}</p>" for failure in failures),
+        "".join(f"<p>{escape(failure)}</p>" for failure in (*failures, *course.remarks)),
         f"<p>{now()}, {course.elapsed:.0f} seconds.</p>",
     ]
     sums = tables.sums(course.written)

@@ -15,6 +15,7 @@ from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.absence import Absence, absence
+from djinn_jupyter.experiments.afar import join
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, timed
 from djinn_jupyter.experiments.link import TimedCopy, measured_link
@@ -70,7 +71,7 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
         f"Session A never stopped in {part}; make neighbour_tokens larger." for part, n in costs.stops.items() if not n
     ]
     figures = {**_figures(course, file, rates, costs), "link": link.fields(costs.copies)}
-    course.write(FILE, {"status": "failed" if failures else "success", **figures})
+    course.write(FILE, {"status": course.concluded(failures), **figures})
     return failures
 
 
@@ -153,7 +154,7 @@ def _stopping(a: RemoteSession, prompt: list[int], interval: float, stopped: Cal
         yield
     finally:
         ended.set()
-        thread.join()
+        join(thread, a.channel)
     if failed:
         raise failed[0]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.validation import TESTS, ValidationFile
-from djinn_jupyter.experiments.course import NOT_YET, Course, TimeIsUp, now
+from djinn_jupyter.experiments.course import NOT_YET, Course, TimeIsUp, Unmeasured, now
 from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
 from djinn_jupyter.experiments.validation.opening import options_of
 
@@ -51,16 +51,38 @@ def _one(course: Course, file: ValidationFile, name: str, wanted: Any) -> tuple[
         fields = test.run(course, file, wanted)
     except TimeIsUp:
         raise
+    except UsageError as refused:
+        if course.setup.server is None:
+            return _broken(course, test, named, refused)
+        return _not_served(course, test, named, refused)
     except DjinnError as error:
-        ended = {"status": "error", "passed": False, "error": str(error)}
-        course.write(test.FILE, {**dict.fromkeys(test.FIELDS, NOT_YET), **named, **ended})
-        return ended, [str(error)]
+        return _broken(course, test, named, error)
     open_ = fields.get("undecided", [])
     status = "failed" if fields["failures"] else "undecided" if open_ else "passed"
-    course.undecided += [f"{name}: {sentence}" for sentence in open_]
+    for sentence in open_:
+        if sentence not in course.undecided:  # as one of the whole run, for what all its tests are held against
+            course.leave_open(f"{name}: {sentence}")
     course.write(test.FILE, {"status": status, **fields})
     ended = {name: fields[name] for name in ("passed", "failures")}
     return {"status": status, **ended, "undecided": open_}, fields["failures"]
+
+
+def _broken(course: Course, test: Any, named: dict[str, Any], error: DjinnError) -> tuple[dict[str, Any], list[str]]:
+    """Write the file of a test that raised; return its entry in the summary, and its failure."""
+    ended = {"status": "error", "passed": False, "error": str(error)}
+    course.write(test.FILE, {**dict.fromkeys(test.FIELDS, NOT_YET), **named, **ended})
+    return ended, [str(error)]
+
+
+def _not_served(
+    course: Course, test: Any, named: dict[str, Any], refused: UsageError
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the file of a test that the engine which runs already cannot serve: it is not run, and left undecided."""
+    reason = Unmeasured(reason=str(refused))
+    course.leave_open(f"{named['test']}: {refused}")
+    ended = {"status": "not_run", "passed": reason, "undecided": [str(refused)]}
+    course.write(test.FILE, {**dict.fromkeys(test.FIELDS, reason), **named, **ended})
+    return ended, []
 
 
 def _summary(file: ValidationFile, results: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -77,6 +99,7 @@ def _summary(file: ValidationFile, results: dict[str, dict[str, Any]], seconds: 
             "skipped": counts.count("skipped"),
             "errors": counts.count("error"),
             "undecided": counts.count("undecided"),
+            "not_run": counts.count("not_run"),
         },
         "results": results,
     }

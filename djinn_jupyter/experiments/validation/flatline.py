@@ -14,13 +14,14 @@ from djinn_jupyter.amounts import GIB, MIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.afar import SIDES_APART, sentence
 from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
 from djinn_jupyter.experiments.cores import cores_first, seconds_without_core
 from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
 from djinn_jupyter.experiments.memory import sampled
 from djinn_jupyter.experiments.nvml import LinkCounter, counted
-from djinn_jupyter.experiments.serving import engine_for, pids_of
+from djinn_jupyter.experiments.serving import engine_for, pids_of, reaches_over_a_line
 from djinn_jupyter.experiments.streaming.subjects import DrawnShape, subject
 from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, HandStreamed, added, beside, by_hand
 from djinn_jupyter.experiments.validation.flatline_verdict import Bar, Flow, bar_of, judge, rates_of
@@ -52,7 +53,17 @@ class StreamedRuns:
 
 
 def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str, Any]:
-    """Run the test; return the fields of the result file."""
+    """Run the test; return the fields of the result file. Windows of wall time are of one clock, and their bar is of
+    one machine: of an engine that is reached over a line they are not measured."""
+    if reaches_over_a_line(course):
+        course.tell(f"flatline: {SIDES_APART.reason}")
+        unseen = {
+            **dict.fromkeys(FIELDS, SIDES_APART),
+            "failures": [],
+            "undecided": [sentence(SIDES_APART)],
+            "timestamp": now(),
+        }
+        return {"test": "pcie_flatline", "model": course.setup.named(wanted.model_id), **unseen}
     with _model(course, wanted) as (name, drawn):
         return {"test": "pcie_flatline", "model": name, **_measured(course, file, drawn, name)}
 

@@ -22,8 +22,8 @@ from djinn_jupyter.experiments.link import measured_link, of_layers
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.streaming.logits import finite
-from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
-from djinn_jupyter.experiments.validation.ring import arrived
+from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, with_link, within
+from djinn_jupyter.experiments.validation.ring import arrived, weights_of
 from djinn_jupyter.wire.nouns import LayerCopy
 
 FILE = "logit_equivalence_results.json"
@@ -60,7 +60,7 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
         card = card_for(file.ring_buffer.capacity_gb, limit, whole)
         options = {"dtype": wanted.dtype, **card.options(), **options_of(course, file)}
         with engine_for(course, wanted.model_id, **options) as engine:
-            per_pass = engine.wake().weights.bytes_streamed_per_pass
+            per_pass = weights_of(engine).bytes_streamed_per_pass
             prompts = [prompt_of(engine, PROMPT, seed=300 + n) for n in range(wanted.num_samples)]
             engine.session("first pass", fresh=True).run(prompts[0], max_new_tokens=2, ignore_eos=True)
             rings: list[PromptResult] = []
@@ -74,14 +74,13 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
         plain = hand.ask("load_streamed", streaming=layers, **model)
         mode = "resident" if plain["fits"] else "by_layer"
         plains = [_theirs(hand, prompt, mode) for prompt in prompts]
-    same_device = device.partition(":")[0] == plain["device"].partition(":")[0]
+    same_device = not course.afar and device.partition(":")[0] == plain["device"].partition(":")[0]
     link, copies = measured_link(course, device), of_layers(copy for ring in rings for copy in ring.copies)
     fields = judge(wanted, plains, rings, same_device=same_device, streamed=per_pass, impossible=link.failures(copies))
     course.tell(f"logit equivalence over {len(rings)} samples: {fields['comparison_metrics']}")
     return {
         **named,
-        **fields,
-        "link": link.fields(copies),
+        **with_link(fields, link, copies),
         "reference": REFERENCES[mode],
         "pytorch_metrics": _speed(plains) | {"device": plain["device"], "weights_gb": whole / GIB},
         "ring_metrics": _speed(rings) | {"device_memory_gb": card.allowed / GIB, "ring_shrunk_to_stream": card.shrunk},

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile
-from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.course import Course, Unmeasured
+from djinn_jupyter.experiments.link import Link, TimedCopy
 from djinn_jupyter.experiments.memory import bytes_of
 
 Made = TypeVar("Made")
@@ -81,6 +82,15 @@ def options_of(course: Course, file: ValidationFile) -> dict[str, Any]:
 def imposed(file: ValidationFile, limit_gb: float | None) -> float | None:
     """Return the limit where it is enforced, else None."""
     return limit_gb if file.hardware.enforce_vram_limit else None
+
+
+def with_link(fields: dict[str, Any], link: Link, copies: Iterable[TimedCopy]) -> dict[str, Any]:
+    """Return the fields of a test with the link that its copies were held against; it is undecided where they were held
+    against none and nothing failed."""
+    found = {**fields, "link": link.fields(copies)}
+    if fields["failures"] or not link.left_open:
+        return found
+    return {**found, "passed": Unmeasured(reason=link.left_open[0]), "undecided": link.left_open}
 
 
 def within(seconds: float, work: Callable[[], Made]) -> Made:

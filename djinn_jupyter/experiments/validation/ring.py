@@ -5,8 +5,19 @@ from __future__ import annotations
 import time
 
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.afar import is_afar
 from djinn_jupyter.experiments.validation.opening import AnswerLate
-from djinn_jupyter.wire.nouns import LayerCopy
+from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
+
+
+def weights_of(engine: RemoteEngine) -> WeightsStatistics:
+    """Return where the weights are. They are brought back first where that is this process's to do: at an engine that
+    is reached over a line it is its own user's, and a run brings them back."""
+    if not is_afar(engine):
+        return engine.wake().weights
+    found = engine.statistics().weights
+    assert found is not None  # every engine has them
+    return found
 
 
 def arrived(engine: RemoteEngine, since: int, timeout: float) -> tuple[LayerCopy, ...]:
@@ -15,6 +26,6 @@ def arrived(engine: RemoteEngine, since: int, timeout: float) -> tuple[LayerCopy
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         copies = engine.copies(since)
-        if (copies[-1].number if copies else since) >= engine.wake().weights.layer_copies:
+        if (copies[-1].number if copies else since) >= weights_of(engine).layer_copies:
             return copies
     raise AnswerLate(f"Copies of layers were sent for and have not come within {timeout:g} s (server.timeout_seconds).")

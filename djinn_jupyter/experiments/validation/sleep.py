@@ -19,7 +19,7 @@ from djinn_jupyter.experiments.memory import Curve, bytes_of, sampled
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.pressure.swaps import heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
-from djinn_jupyter.experiments.validation.opening import imposed, options_of, within
+from djinn_jupyter.experiments.validation.opening import imposed, options_of, with_link, within
 
 FILE = "agent_sleep_resume_results.json"
 FIELDS = ("passed", "sleep_duration_seconds", "metrics", "timestamp")
@@ -60,12 +60,12 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
     with engine_for(course, wanted.model_id, **options) as engine:
         night = _night(course, engine, wanted, file.server.timeout_seconds)
         link = measured_link(course, engine.description.device)
+    fields = judge(wanted, night, limit_gb=file.hardware.vram_limit_gb, impossible=link.failures(night.copies))
     return {
         "test": "agent_sleep_resume",
         "model": course.setup.named(wanted.model_id),
         "sleep_duration_seconds": wanted.sleep_duration_seconds,
-        **judge(wanted, night, limit_gb=file.hardware.vram_limit_gb, impossible=link.failures(night.copies)),
-        "link": link.fields(night.copies),
+        **with_link(fields, link, night.copies),
         "timestamp": now(),
     }
 

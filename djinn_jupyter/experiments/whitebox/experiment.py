@@ -8,12 +8,14 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.afar import OTHER_BITS, sentence
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed, any_prompt, baseline
 from djinn_jupyter.experiments.baselines.vllm import not_run
 from djinn_jupyter.experiments.configuration.whitebox import Concurrent, Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.link import TimedCopy, measured_link
 from djinn_jupyter.experiments.memory import bytes_of, options_for_limit
+from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import foretold, require_whitebox, shape_of
 from djinn_jupyter.experiments.whitebox import comparison
@@ -30,7 +32,14 @@ from djinn_jupyter.experiments.whitebox.pause import (
 )
 from djinn_jupyter.experiments.whitebox.steering import run_steering
 from djinn_jupyter.experiments.whitebox.thin_client import measure_thin_client
-from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, run_trials, summary
+from djinn_jupyter.experiments.whitebox.trials import (
+    FIELDS,
+    RESULTS,
+    Reference,
+    run_prompt,
+    run_trials,
+    summary,
+)
 from djinn_jupyter.experiments.whitebox.until_full import (
     FULL_FIELDS,
     NO_LIMIT,
@@ -44,6 +53,7 @@ LOG = "exp3_osdi.log"
 TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
 FILES = (TABLE, RESULTS, EAGER, VLLM)
 THREADS = 1  # of each side
+COMPARED = ("token_accuracy", "activation_steering", "concurrent_demo")  # with plain Hugging Face, bit for bit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +98,7 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     eager = None if skipped.pytorch else _eager(course, file, _stood(djinn))
     vllm = None if skipped.vllm else _vllm(course, file)
     course.write(TABLE, comparison.compare(eager, vllm, djinn))
-    for failure in failures:
-        course.tell(f"FAILED: {failure}")
+    course.concluded(failures)
     return failures
 
 
@@ -116,8 +125,9 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         fields: dict[str, Any] = {**told, "baseline_prompt": prompt}
         parts = {"token_accuracy": _accuracy, "os_overhead": _overhead, "activation_steering": _steering}
         parts |= {"concurrent_demo": _meanwhile, "slow_line": _thin_client}
+        compared = _comparable(bench)
         for name, part in parts.items():
-            fields[name] = part(bench)
+            fields[name] = part(bench) if compared or name not in COMPARED else OTHER_BITS
             course.write_partial(RESULTS, FIELDS, fields)
         layer = file.experiment.breakpoints.layers[0]
         fields["memory_breakdown"] = read_breakdown(engine, layer, prompt, preallocated)
@@ -126,7 +136,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         device = engine.description.device
     if not isinstance(fields["concurrent_demo"], Unmeasured):
         fields["concurrent_demo"] |= _pause(course, file, device, failures, **options, **limits)
-    fields["status"] = "failed" if failures else "success"
+    fields["status"] = "failed" if failures else "undecided" if course.undecided else "success"
     return course.write(RESULTS, fields)
 
 
@@ -147,6 +157,21 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
         digest=plain["digest"],
         captured={layer: (found["shape"], found["digest"]) for layer, found in hooked.items()},
     )
+
+
+def _comparable(bench: Bench) -> bool:
+    """Return whether plain Hugging Face here is what the engine's bits are held against. One that is reached over a
+    line has to have them without any stop, for another machine may round otherwise; the run is undecided where it has
+    not."""
+    if not bench.course.afar:
+        return True
+    session = bench.engine.session("without a stop", fresh=True)
+    done = finished(run_prompt(session, bench.prompt, bench.file.experiment.inference.continuation_tokens))
+    session.close()
+    if not bench.reference.equals(done):
+        bench.course.leave_open(sentence(OTHER_BITS))
+        return False
+    return True
 
 
 def _accuracy(bench: Bench) -> dict[str, Any] | Unmeasured:

@@ -6,6 +6,7 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.afar import PROCESS_UNSEEN, is_afar
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.cores import core_wait
 from djinn_jupyter.experiments.course import Course, timed
@@ -29,8 +30,9 @@ def measure_overhead(course: Course, engine: RemoteEngine, file: Whitebox, promp
             pairs.append(_pair(session, prompt, new, layers[number % len(layers)], first=first))
     session.close()
     found = MedianInterval.of([100 * (stopped - plain) / plain for plain, stopped in pairs])
+    without_core = PROCESS_UNSEEN if is_afar(engine) else waited.share
     course.tell(f"Overhead: {found.median:.2f}% ({found.low:.2f} to {found.high:.2f}%, {found.count} pairs)")
-    return {"pairs_ms": [list(pair) for pair in pairs], "percent": found.fields(), "without_core": waited.share}
+    return {"pairs_ms": [list(pair) for pair in pairs], "percent": found.fields(), "without_core": without_core}
 
 
 def _pair(session: RemoteSession, prompt: list[int], new: int, layer: int, *, first: str) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.afar import LINE_OF_ITS_OWN, is_afar
 from djinn_jupyter.experiments.course import Course, Unmeasured, timed
 from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.experiments.slow_line import Line, over
@@ -22,6 +23,8 @@ def measure_thin_client(course: Course, engine: RemoteEngine, layer: int, prompt
     position are there, of each repetition; the same bytes and seconds of the whole hidden state beside."""
     if engine.entry is None:
         return Unmeasured(reason="the engine has no address of its own")
+    if is_afar(engine):
+        return LINE_OF_ITS_OWN
     course.check_time()
     with _afar(engine) as client:
         session = client.session("thin client", fresh=True)

@@ -1,5 +1,9 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
+import {
+  Float,
+} from './values';
+
 /** Bytes on the device of one kind of holder: `pages`, `working copies`, `stops and states`. */
 export interface Holding {
   readonly kind: string;
@@ -36,6 +40,16 @@ export interface PersonMemory {
   readonly device_bytes: number;
   readonly host_bytes: number;
   readonly disk_bytes: number;
+}
+
+/** The limits that an engine was started with, in bytes, positions and seconds. None was left to the engine. */
+export interface GivenLimits {
+  readonly device_memory: number | null;
+  readonly card_memory: number | null;
+  readonly host_memory: number | null;
+  readonly disk_memory: number | null;
+  readonly page_positions: number | null;
+  readonly idle_swap_seconds: Float;
 }
 
 export interface SlabStatistics {

@@ -7,6 +7,7 @@ import {
 
 import {
   BudgetStatistics,
+  GivenLimits,
   PersonMemory,
   ProcessMemory,
   SlabStatistics,
@@ -367,6 +368,7 @@ export interface EngineStatistics {
   readonly budget: BudgetStatistics | null;
   readonly process: ProcessMemory | null;
   readonly people: readonly PersonMemory[];
+  readonly limits: GivenLimits | null;
 }
 
 /**
