@@ -57,11 +57,7 @@ def train_sae(
     """
     job = SaeJob(
         **_common(collection_of(collection), site, to, seed, threads),
-        features=_count("features", features),
-        active=_count("active", active, most=features),
-        steps=_count("steps", steps),
-        batch=_count("batch", batch),
-        rate=_positive("rate", rate),
+        **_sparse(features, active, steps, batch, rate),
     )
     return _trained(job, "sae", on_progress)
 
@@ -102,11 +98,7 @@ def train_transcoder(
     job = TranscoderJob(
         **_common(given, site, to, seed, threads),
         written=other,
-        features=_count("features", features),
-        active=_count("active", active, most=features),
-        steps=_count("steps", steps),
-        batch=_count("batch", batch),
-        rate=_positive("rate", rate),
+        **_sparse(features, active, steps, batch, rate),
     )
     return _trained(job, "transcoder", on_progress)
 
@@ -248,6 +240,17 @@ def _common(collection: Activations, site: str | None, to: str | Path, seed: int
         "to": str(folder_of(to)),
         "seed": checked_seed(seed),
         "threads": _count("threads", threads),
+    }
+
+
+def _sparse(features: int, active: int, steps: int, batch: int, rate: float) -> dict[str, Any]:
+    """Return how sparse features are trained, of an SAE and of a transcoder, checked."""
+    return {
+        "features": _count("features", features),
+        "active": _count("active", active, most=features),
+        "steps": _count("steps", steps),
+        "batch": _count("batch", batch),
+        "rate": _positive("rate", rate),
     }
 
 

@@ -15,8 +15,8 @@ from djinn_jupyter.wire import requests as ask
 from tests import adapters
 from tests.engine.adapters.adapting import add, drawn, let_go, request, use
 from tests.engine.desk import Desk, tokens
-from tests.engine.persistence.crashes import crashed, forget, journal, written
-from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
+from tests.engine.persistence.crashes import crashed, died, journal, pair_with_journal, written
+from tests.engine.persistence.roundtrip import carry, future, reading, same
 
 PROMPT = tokens(12)
 Pair = tuple[Desk, Desk]
@@ -24,14 +24,8 @@ Pair = tuple[Desk, Desk]
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    one, other = pair_of("llama")
-    journal(one, tmp_path / "alive")
-    yield one, other
-    for desk in (one, other):
-        if desk.engine.persistence.journal is not None:
-            forget(desk)
-        desk.close_all()
-        let_go(desk)
+    with pair_with_journal(tmp_path, let_go) as pair:
+        yield pair
 
 
 def begin(desk: Desk, folder: Path) -> None:
@@ -42,12 +36,6 @@ def begin(desk: Desk, folder: Path) -> None:
     desk.run(PROMPT, 3)
     desk.resume()
     desk.edit()
-
-
-def died(one: Desk, other: Desk, place: Path) -> None:
-    written(one)
-    journal(other, crashed(place / "alive", place / "dead"))
-    other.ask(ask.Open(session="a"))
 
 
 def test_an_engine_that_died_comes_back_with_the_adapter(pair: Pair, tmp_path: Path) -> None:

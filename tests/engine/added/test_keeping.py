@@ -17,8 +17,8 @@ from djinn_jupyter.wire.edits import Add, Scale
 from tests import saes
 from tests.engine.added.adding import add, remove, request
 from tests.engine.desk import Desk, array, tokens
-from tests.engine.persistence.crashes import crashed, forget, journal, written
-from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
+from tests.engine.persistence.crashes import crashed, died, journal, pair_with_journal, written
+from tests.engine.persistence.roundtrip import carry, future, reading, same
 
 PROMPT = tokens(12)
 Pair = tuple[Desk, Desk]
@@ -26,16 +26,14 @@ Pair = tuple[Desk, Desk]
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    one, other = pair_of("llama")
-    journal(one, tmp_path / "alive")
-    yield one, other
-    for desk in (one, other):
-        if desk.engine.persistence.journal is not None:
-            forget(desk)
-        desk.close_all()
-        for module in desk.ask(ask.ListAddedModules()).modules:
-            desk.ask(ask.RemoveModule(name=module.name))
-        assert desk.engine.budget.held()["modules"] == 0
+    with pair_with_journal(tmp_path, without_modules) as pair:
+        yield pair
+
+
+def without_modules(desk: Desk) -> None:
+    for module in desk.ask(ask.ListAddedModules()).modules:
+        desk.ask(ask.RemoveModule(name=module.name))
+    assert desk.engine.budget.held()["modules"] == 0
 
 
 def sae(desk: Desk, folder: Path) -> Path:
@@ -49,12 +47,6 @@ def begin(desk: Desk, name: str = "a") -> None:
     desk.stop_at("sae.4[17]", "value > -1", name)
     desk.run(PROMPT, 3, name)
     desk.edit(Add(vector=array(1.5)), name)
-
-
-def died(one: Desk, other: Desk, place: Path) -> None:
-    written(one)
-    journal(other, crashed(place / "alive", place / "dead"))
-    other.ask(ask.Open(session="a"))
 
 
 def test_an_engine_that_died_comes_back_with_the_module(pair: Pair, tmp_path: Path) -> None:

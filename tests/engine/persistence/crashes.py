@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import msgspec
 
 from djinn_jupyter.engine.persistence.records import SESSION, RecordReader, Torn
 from djinn_jupyter.engine.startup.build import open_journal
+from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
+from tests.engine.persistence.roundtrip import pair_of
 
 
 def journal(desk: Desk, folder: Path) -> tuple[str, ...]:
@@ -35,6 +38,27 @@ def crashed(folder: Path, into: Path) -> Path:
     """The files as they are at this moment, as a killed process leaves them: nothing is flushed or put in order."""
     shutil.copytree(folder, into)
     return into
+
+
+def died(one: Desk, other: Desk, place: Path) -> None:
+    """Let the second engine come up with what the first, whose journal is in `place`, had written as it died."""
+    written(one)
+    journal(other, crashed(place / "alive", place / "dead"))
+    other.ask(ask.Open(session="a"))
+
+
+@contextmanager
+def pair_with_journal(place: Path, forgotten: Callable[[Desk], object]) -> Iterator[tuple[Desk, Desk]]:
+    """Yield two engines of one model, the first with a journal in `place`. At the end both are empty for other tests,
+    and `forgotten` takes out of each what the test added."""
+    one, other = pair_of("llama")
+    journal(one, place / "alive")
+    yield one, other
+    for desk in (one, other):
+        if desk.engine.persistence.journal is not None:
+            forget(desk)
+        desk.close_all()
+        forgotten(desk)
 
 
 def last_image(path: Path) -> dict[str, Any]:
