@@ -8,7 +8,7 @@
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
-#   make cluster-test  set up Ray beside it, and try docs/cluster.md with a head and two machines
+#   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
@@ -146,8 +146,8 @@ cluster-test: setup
 	@test -x $(CLUSTER)/bin/python || $(BIN)/python -m venv $(CLUSTER)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
-	$(CLUSTER)/bin/python -m pip install --quiet --constraint constraints.txt ray
-	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py -m slow
+	$(CLUSTER)/bin/python -m pip install --quiet --constraint constraints.txt ray s3fs 'moto[server]'
+	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py tests/process/test_stored_cluster.py -m slow
 
 # Likewise with a server of S3.
 STORE := .venv/store

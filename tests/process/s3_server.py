@@ -29,6 +29,13 @@ class Server:
         host, self._port = self._server.get_host_and_port()
         self.url = f"http://{host}:{self._port}"
 
+    def name_in(self, patch: pytest.MonkeyPatch) -> None:
+        """Have the processes that begin from now on find it."""
+        patch.setenv("AWS_ENDPOINT_URL", self.url)
+        patch.setenv("AWS_ACCESS_KEY_ID", "anna")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
     def make_bucket(self) -> None:
         import fsspec
 
@@ -50,10 +57,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anna")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server.name_in(monkeypatch)
     server.make_bucket()
     yield server
     server.stop()

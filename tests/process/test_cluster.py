@@ -7,95 +7,31 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.keys import key_folder
-from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import ModelNotFound, UsageError
 from djinn_jupyter.wire.host import host_name
+from tests.process.ray_machines import MACHINES, Machines, at, cluster, needs_ray
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[2]
-MACHINES = ("127.0.0.3", "127.0.0.4")
 PROMPT = "The capital of France is"
-STARTS = 4  # Ray gives a machine up that has not begun within 30 s, as on cores that are busy
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: make cluster-test"),
+    needs_ray,
 ]
-
-
-class Machines:
-    """A cluster whose head has no room for an engine, and whose other machines have room for one each."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        self._size = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-        head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", **self._size}
-        self._cluster = begun(lambda: Cluster(initialize_head=True, head_node_args=head))
-        self.address = self._cluster.address
-        self._up = {address: begun(lambda at=address: self._add(at)) for address in MACHINES}
-
-    def kill(self, address: str) -> None:
-        self._cluster.remove_node(self._up.pop(address), allow_graceful=False)
-
-    def refill(self) -> None:
-        """Have two machines that take engines, in the place of those that were killed or drained."""
-        import ray
-
-        from djinn_jupyter.cluster.attaching import attached
-
-        with attached():
-            alive = {one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"]}
-        for address in MACHINES:
-            if address not in alive:
-                self._up.pop(address, None)
-                self._up[address] = begun(lambda at=address: self._add(at))
-
-    def end(self) -> None:
-        self._cluster.shutdown()
-
-    def _add(self, address: str) -> Any:
-        return self._cluster.add_node(num_cpus=1, node_ip_address=address, **self._size)
-
-
-def begun(start: Any) -> Any:
-    for tried in range(STARTS):
-        try:
-            return start()
-        except Exception as error:
-            if "timed out during startup" not in str(error) or tried == STARTS - 1:
-                raise
-    raise AssertionError
 
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    folder = tmp_path_factory.mktemp("person")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
-        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
-        machines = Machines()
-        patch.setenv("RAY_ADDRESS", machines.address)
-        assert main(["key", "new", "anna"]) == 0
-        try:
-            yield machines
-        finally:
-            loading._channels.close()
-            machines.end()
-            until(lambda: not running_engines(), "the end of the engines")
+    with cluster(tmp_path_factory.mktemp("person")) as machines:
+        yield machines
 
 
 @pytest.fixture
@@ -104,11 +40,6 @@ def placed(machines: Machines, tmp_path: Path) -> Iterator[RemoteEngine]:
     assert main(["cluster", "load", "demo", "--device", "cpu", f"--shared-journal={tmp_path}"]) == 0
     yield dj.load("demo", device="cpu", at="cluster")
     assert main(["cluster", "stop", "demo"]) == 0
-
-
-def at(engine: RemoteEngine) -> str:
-    assert engine.entry is not None
-    return engine.entry.commands.removeprefix("tcp://").partition(":")[0]
 
 
 def test_an_engine_is_placed_found_and_spoken_to_directly(
