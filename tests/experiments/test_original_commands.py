@@ -234,6 +234,15 @@ def test_an_address_is_that_of_the_engine_that_listens_there(address: str, monke
     assert entry_here(ServerAddress(place=address)) is mine
 
 
+def test_an_engine_here_is_not_taken_for_one_at_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = msgspec.structs.replace(serving(), listens="tcp://0.0.0.0:5556")
+    monkeypatch.setattr(dj, "engines", lambda: (mine,))
+    assert entry_here(ServerAddress(place="localhost:5556")) is mine
+    assert entry_here(ServerAddress(place="192.0.2.1:5556")) is None  # an address of documents, and of no machine
+    assert entry_here(ServerAddress(place="ssh://localhost:5556")) is None
+    assert entry_here(ServerAddress(place="localhost:5556", key="ada")) is None
+
+
 @pytest.mark.parametrize(
     ("entry", "address", "flags", "sentence"),
     [
