@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -187,6 +187,7 @@ def _breakpoint(place: str, name: str, line: tuple[int, ...]) -> ask.SetBreakpoi
     return ask.SetBreakpoint(session=name, site=place)
 
 
+@cache
 def place_of(site: str) -> str:
     """Spell a site so that two names of one tensor between layers are the same."""
     parsed = parse_site(site)

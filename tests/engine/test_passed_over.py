@@ -12,6 +12,7 @@ from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, desk_of, tokens
 
 PROMPT, LAYER = tokens(11), 3
+ATTENTION = ("self_attn", "attn")
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
@@ -50,7 +51,7 @@ def test_the_module_of_the_stop_is_computed_once(desk: Desk, computed: list[str]
     computed.clear()
     assert desk.outcome(desk.resume()) == alone
     again = computed[: len(computed) - 2 * len(of_a_pass)]
-    assert again == [name for name in of_a_pass if name not in mlp]
+    assert again == [name for name in of_a_pass if name not in mlp and not name.startswith(ATTENTION)]
 
 
 def test_an_edit_of_it_goes_on_as_the_same_rule_does(desk: Desk) -> None:
@@ -90,3 +91,39 @@ def test_nothing_of_it_is_left_on_the_module(desk: Desk) -> None:
     desk.resume()
     with torch.inference_mode():
         assert [dict(vars(one)).keys() for one in layer.modules()] == [one.keys() for one in before]
+
+
+@pytest.mark.parametrize("site", ["mlp_in", "mlp_out"])
+def test_attention_before_a_stop_is_computed_once(desk: Desk, computed: list[str], site: str) -> None:
+    """Also where its values were edited on the way, and where a fork and a step back enter the stop again."""
+    desk.steer(f"q.{LAYER}", Scale(factor=0.5), on="prompt")
+    alone = desk.outcome(desk.run(PROMPT, 3))
+    of_a_pass = computed[: len(computed) // 3]
+    attention = {name for name in of_a_pass if name.startswith(ATTENTION)}
+    assert attention
+    desk.open()
+    desk.stop_at(f"q.{LAYER}", "step == 0")
+    desk.stop_at(f"{site}.{LAYER}", "step == 0")
+    desk.run(PROMPT, 3)
+    desk.ask(ask.ApplyEdit(session="a", edit=Scale(factor=0.5)))
+    desk.resume()
+    desk.fork("b")
+    for name in ("a", "a", "b"):
+        computed.clear()
+        assert desk.outcome(desk.resume(name), name) == alone
+        again = computed[: len(computed) - 2 * len(of_a_pass)]
+        assert again
+        assert not attention.intersection(again)
+        desk.back(name=name)
+
+
+def test_a_stop_that_left_has_the_attention_before_it(desk: Desk, computed: list[str]) -> None:
+    alone = desk.outcome(desk.run(PROMPT, 3))
+    of_a_pass = computed[: len(computed) // 3]
+    desk.open()
+    desk.stop_at(f"mlp_out.{LAYER}", "step == 0")
+    desk.run(PROMPT, 3)
+    desk.swap_out()
+    computed.clear()
+    assert desk.outcome(desk.resume()) == alone
+    assert not [name for name in computed[: len(computed) - 2 * len(of_a_pass)] if name.startswith(ATTENTION)]

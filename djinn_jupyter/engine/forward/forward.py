@@ -97,6 +97,7 @@ class Forward:
         self._rotary = RotaryBuffers(model)
         self.switches_at = switches_at(model)
         self.frequencies = Frequencies(model)
+        self._keeps_attention = all(layer.kind in ("full", "window", "none") for layer in geometry.layers)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
         self._takes_positions = takes_positions(model)
 
@@ -239,13 +240,13 @@ class Forward:
         caught = self._catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
         with (
             self._attending(),
-            self._passed_over(frame),
             self.weights.passing(alone=alone),
             self._by_graphs(frame, taps, cache) as run_layer,
             self.gates.entered(controller, run_layer),
             self._experts_for(frame),
             self._head_for(controller.plan, taps),
             caught,
+            self._passed_over(frame, controller),
         ):
             logits: Tensor = self.model(tokens_1T, **arguments).logits
             for tap in taps:
@@ -254,12 +255,13 @@ class Forward:
                     logits = logits if changed is None else changed
         return logits
 
-    def _passed_over(self, frame: Frame) -> AbstractContextManager[None]:
-        """Return the context in which the module of the frame's stop is not run again. Where ranks compute it together,
-        and where it may hold states, it is."""
+    def _passed_over(self, frame: Frame, controller: PassController) -> AbstractContextManager[None]:
+        """Return the context in which the module of the frame's stop and the attention before it are not run again.
+        Where ranks compute them together, and where they may hold states, they are."""
         if self.split or self.geometry.recurrent_state_bytes:
             return nullcontext()
-        return passed_over(frame, self.anatomy)
+        keeping = controller.halting() if self._keeps_attention else ()
+        return passed_over(frame, self.anatomy, keeping, controller.note_attended)
 
     def _by_graphs(
         self, frame: Frame, taps: Sequence[Tap], cache: PagedCache

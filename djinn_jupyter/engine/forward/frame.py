@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.kept_attention import Attended
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -41,6 +42,7 @@ class Frame:
     `shared` holds, by argument, what layers pass to each other besides the hidden state: the contents of a mapping, or
     the value that the layer before `boundary` returned. `states` are all convolution and recurrent states at this frame
     and `start_states` those at the start of the pass; None where the model has none or where the live ones are valid.
+    `attended` is what the attention of layer `boundary` returned, where the stop is behind it in that layer.
     Tensors of a frame are never written to: code that runs from them copies them first.
     """
 
@@ -55,6 +57,7 @@ class Frame:
     shared: Mapping[int | str, Any] = field(default_factory=dict)
     states: States | None = None
     start_states: States | None = None
+    attended: Attended | None = None
 
     def read(self) -> Frame:
         """Return the same frame with the sizes of its changes read from the device, for a pass that is not running."""
@@ -78,7 +81,9 @@ class Frame:
     def at_start(self) -> Frame:
         """Return the same pass before anything ran. Keeps the overrides, so that a rerun takes the same
         path."""
-        return replace(self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states)
+        return replace(
+            self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states, attended=None
+        )
 
     def with_value(self, raw: Tensor, change: Change) -> Frame:
         """Return the same stop with another value at its tap and one more change recorded."""

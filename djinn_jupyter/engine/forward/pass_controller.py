@@ -14,6 +14,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward import pass_log
 from djinn_jupyter.engine.forward.frame import Frame, Override
+from djinn_jupyter.engine.forward.kept_attention import Attended
 from djinn_jupyter.engine.forward.plan import Halt, Plan, TapPlan
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.interventions.site_value import Lens, SiteValue
@@ -102,6 +103,7 @@ class PassController:
         self._stage = -1 if frame.hidden is None else frame.boundary
         self._entry = frame.hidden
         self._kwargs: dict[str, Any] = {}
+        self._attended: tuple[int, Attended] | None = None
         self._handed = {given: frame.shared[given] for _, given in anatomy.handed if given in frame.shared}
         self._replaying = frame.inside
         self._tells_layers = pass_log.tells_layers()
@@ -110,6 +112,12 @@ class PassController:
     def layer(self) -> int:
         """The layer that runs, or that runs next."""
         return max(0, self.boundary + self.layers_run)
+
+    def halting(self) -> frozenset[int]:
+        """Return the layers in which the pass may stop."""
+        return frozenset(
+            place.tap.stage for place in self.plan.inside if place.halts and place.tap.stage in range(self._last)
+        )
 
     def taps(self) -> list[Tap]:
         """Return the taps within layers to catch: those of the plan and those with an override. Where several are on
@@ -165,6 +173,10 @@ class PassController:
     def given(self) -> Mapping[int | str, Any]:
         kept: Mapping[int | str, Any] = _kept(self._handed)
         return kept
+
+    def note_attended(self, layer: int, attended: Attended) -> None:
+        """Note what the attention of a layer has returned, with which a stop behind it goes on."""
+        self._attended = (layer, attended)
 
     # --- called by the taps ----------------------------------------------------------------------------------------
 
@@ -253,7 +265,9 @@ class PassController:
             self._admit(self._kept_bytes(hidden, None))
         except SlabFull:
             return
-        frame = replace(self.frame, boundary=boundary, hidden=hidden, tap=None, raw=None, **self._path(), states=None)
+        frame = replace(
+            self.frame, boundary=boundary, hidden=hidden, tap=None, raw=None, **self._path(), states=None, attended=None
+        )
         self.left = Yielded(frame=frame, layers_run=self.layers_run)
         raise Leave
 
@@ -264,7 +278,8 @@ class PassController:
         return {index: state for index, state in self.saved_states.items() if index in touched}
 
     def _leave(self, boundary: int, hidden: Tensor | None, tap: Tap, raw: Tensor, hits: list[Hit]) -> None:
-        self._admit(self._kept_bytes(hidden, None if raw is hidden else raw) + self.cache.recurrent_bytes)
+        attended = sum(tensor.nbytes for tensor in tensors_within(self._attended_at(tap)))
+        self._admit(self._kept_bytes(hidden, None if raw is hidden else raw) + attended + self.cache.recurrent_bytes)
         live = self.cache.capture_all()
         start = {**live, **self.saved_states}
         if tap.boundary is None and 0 <= tap.stage < self._last:
@@ -279,10 +294,16 @@ class PassController:
             **self._path(),
             states=live or None,
             start_states=start or None,
+            attended=self._attended_at(tap),
         ).read()
         self.left = Halted(frame=frame, hits=tuple(hits), layers_run=self.layers_run)
         pass_log.tell_stop(tap.site, layer=boundary, step=frame.step, layers_run=self.layers_run)
         raise Leave
+
+    def _attended_at(self, tap: Tap) -> Attended | None:
+        """Return what the attention of the tap's layer has returned; None where it has not, and between layers."""
+        here = self._attended is not None and tap.boundary is None and self._attended[0] == tap.stage
+        return self._attended[1] if here and self._attended is not None else None
 
     def _kept_bytes(self, hidden: Tensor | None, raw: Tensor | None) -> int:
         """Return the bytes of a frame made here: the hidden state's whole storage, the other tensors as copies."""

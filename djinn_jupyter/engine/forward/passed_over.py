@@ -1,29 +1,45 @@
-"""The module at whose output a pass stopped: where the pass is entered there again, its output is that of the frame, so
-that it is not computed twice. A module that writes the cache runs again."""
+"""The module at whose output a pass stopped, and the attention before a stop in its layer: where the pass is entered
+there again, their outputs are those of the frame, so that they are not computed twice. Attention runs again where a
+pass stopped within it, or at its own output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.kept_attention import Attended, attention_of, handed_out, noted
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
 
 
 @contextmanager
-def passed_over(frame: Frame, anatomy: Anatomy) -> Iterator[None]:
-    """Have the module of the frame's stop return the frame's value, once, inside this block. Of a model without states
-    besides keys and values."""
-    tap, raw = frame.tap, frame.raw
-    if tap is None or raw is None or tap.module is None or not _is_all_it_makes(tap, anatomy):
+def passed_over(
+    frame: Frame, anatomy: Anatomy, halting: Iterable[int], note: Callable[[int, Attended], None]
+) -> Iterator[None]:
+    """Have the module of the frame's stop, and the attention before it, return what the frame has of them, once, inside
+    this block. `note` is told what attention returns in the layers `halting`. Of a model without states besides keys
+    and values."""
+    tap, raw, attended = frame.tap, frame.raw, frame.attended
+    with ExitStack() as stack:
+        if attended is not None:
+            attention = attention_of(anatomy, frame.boundary)
+            assert attention is not None
+            stack.enter_context(_handing_back(attention, lambda: handed_out(attended)))
+        if tap is not None and raw is not None and tap.module is not None and _is_all_it_makes(tap, anatomy):
+            stack.enter_context(_handing_back(tap.module, raw.clone))
+        stack.enter_context(noted(anatomy, halting, note))
         yield
-        return
-    own = vars(tap.module)
-    before: Callable[..., Any] = tap.module.forward
+
+
+@contextmanager
+def _handing_back(module: nn.Module, output: Callable[[], Any]) -> Iterator[None]:
+    """Have a module return an output, once, without computing it, inside this block."""
+    own = vars(module)
+    before: Callable[..., Any] = module.forward
     shadowed = "forward" in own
 
     def put_back() -> None:
@@ -32,9 +48,9 @@ def passed_over(frame: Frame, anatomy: Anatomy) -> Iterator[None]:
         else:
             own.pop("forward", None)
 
-    def handed_back(*_: Any, **__: Any) -> Tensor:
+    def handed_back(*_: Any, **__: Any) -> Any:
         put_back()
-        return raw.clone()
+        return output()
 
     own["forward"] = handed_back
     try:

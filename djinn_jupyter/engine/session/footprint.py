@@ -136,6 +136,8 @@ def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
         yield frame.hidden
     if frame.raw is not None:
         yield frame.raw
+    if frame.attended is not None:
+        yield from tensors_within(frame.attended)
     if frame.shared:
         yield from tensors_within(frame.shared)
     for override in frame.overrides:

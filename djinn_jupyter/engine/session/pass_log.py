@@ -123,4 +123,6 @@ def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
 def _reduced(frame: Frame) -> Frame:
     """Return the frame with its place and its overrides alone, these on the host: there may be many of them."""
     overrides = tuple(replace(override.read(), raw=override.raw.to("cpu")) for override in frame.overrides)
-    return replace(frame, hidden=None, raw=None, overrides=overrides, shared={}, states=None, start_states=None)
+    return replace(
+        frame, hidden=None, raw=None, overrides=overrides, shared={}, states=None, start_states=None, attended=None
+    )
