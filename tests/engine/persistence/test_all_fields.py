@@ -52,6 +52,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     History: {"kept", "on_disk", "why"},  # settings of the engine and places
     Breakpoint: {"text_of", "id_of"},
     Guard: {"text_of", "id_of"},
+    Frame: {"attended"},  # computed again
     Generation: {"states"},  # test_states_on_disk
     Rule: {
         "_unread",  # with `_read` they are `sizes()`
