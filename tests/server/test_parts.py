@@ -228,6 +228,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
     assert refused == {
         ask.Hello,
         ask.Goodbye,
+        ask.ResumeWith,
         ask.Listen,
         ask.Unlisten,
         ask.Detach,
