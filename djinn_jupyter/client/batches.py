@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -55,8 +56,10 @@ class Forked(Protocol):
 
 @dataclass(slots=True)
 class Row:
-    """One row: its session, its run, and its end: a stop or an error. With a `coef` a rule has that coefficient."""
+    """One row: its number, its session, its run, and its end: a stop or an error. With a `coef` a rule has that
+    coefficient."""
 
+    number: int
     session: Forked
     order: RunOrder
     seed: int
@@ -122,13 +125,27 @@ class Batch:
             changes: dict[str, Any] = {"session": row.name}
             if isinstance(order, ask.Run):
                 changes["sampling"] = replace(order.sampling, seed=seed + number)
-            self.rows.append(Row(session=row, order=replace(order, **changes), seed=seed + number, coef=coef))
-            as_read(self.rows[-1].order)  # what no engine would read is refused while the earlier rows are there
+            made = Row(number=number, session=row, order=replace(order, **changes), seed=seed + number, coef=coef)
+            self.rows.append(made)
+            as_read(made.order)  # what no engine would read is refused while the earlier rows are there
         _require_tokens(orders[0][0], there)
-        earlier = _earlier(there, self.parent.name, stem)
-        for one in sorted(earlier, key=self._is_ours):  # one of another notebook is refused while all are there
-            with suppress(UnknownSession):
-                ask_for(self.channel, ask.Close(session=one.name, force=self.force), replies.Closed)
+        self._close(_earlier(there, self.parent.name, stem))
+
+    def _close(self, earlier: Sequence[SessionDescription]) -> None:
+        """Close an earlier batch's rows: those of another notebook first, as one is refused while all are there."""
+        ours = [one for one in earlier if self._is_ours(one)]
+        for one in earlier:
+            if one not in ours:
+                self._closed(self.channel.ask(self._close_of(one)))
+        for reply in [self.channel.ask(self._close_of(one)) for one in ours]:
+            self._closed(reply)
+
+    def _close_of(self, row: SessionDescription) -> ask.Close:
+        return ask.Close(session=row.name, force=self.force)
+
+    def _closed(self, reply: Future[replies.Reply]) -> None:
+        with suppress(UnknownSession):
+            reply.result()
 
     def _is_ours(self, session: SessionDescription) -> bool:
         return session.holder == self.channel.holder
@@ -178,7 +195,7 @@ class Batch:
             if row.end is None and not self.interrupted:
                 row.runs = True
                 reply = row.session.depart(replace(row.order, **changes))
-                reply.add_done_callback(lambda done, row=row: self._feed.put((row, done)))  # type: ignore[misc]
+                reply.add_done_callback(partial(_put_end, self._feed, row.number))
 
     def _heard(self) -> ExitStack:
         """Have the tokens of all rows told."""
@@ -200,11 +217,12 @@ class Batch:
 
     def _take(self, quiet: bool) -> None:
         match self.channel.take(self._feed, None):
-            case Row() as row, Future() as done:
+            case int() as number, Future() as done:
+                row = self.rows[number]
                 row.runs = False
                 row.end = _end_of(row, done)
                 if self.on_row is not None and not quiet and not isinstance(row.end, DjinnError):
-                    self.on_row(self.rows.index(row), row.end)
+                    self.on_row(number, row.end)
             case replies.TokenSampled() as event if self.on_token is not None:
                 self.on_token(event)
 
@@ -281,6 +299,12 @@ def _require_some(rows: int) -> None:
     if not 1 <= rows <= MOST_ROWS:
         parts = "; run it in parts" if rows > MOST_ROWS else ""
         raise UsageError(f"A batch has 1 to {MOST_ROWS} rows, not {rows}{parts}.")
+
+
+def _put_end(feed: SimpleQueue[Any], number: int, done: Future[replies.Reply]) -> None:
+    """Tell of a row's end. A reply may outlive the batch: it does not keep the row, whose logits would be fetched when
+    its session ends, as those of a run are that is still referenced."""
+    feed.put((number, done))
 
 
 def _end_of(row: Row, done: Future[replies.Reply]) -> Stop | DjinnError:

@@ -141,6 +141,31 @@ def test_the_rows_of_an_earlier_batch_end_and_what_was_read_of_them_stays(engine
     assert all(np.array_equal(row.logits, was) for row, was in zip(first, logits, strict=True))  # type: ignore[union-attr]
 
 
+def test_rows_without_a_reference_are_not_read_for_the_next_batch(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is still referenced has its logits fetched before its session ends. Replies stay here, as those of a
+    socket do in circles until they are collected."""
+    session, stay = engine.session("a"), list[Any]()
+    asked = session.channel.ask
+
+    def kept_reply(request: ask.Request) -> Any:
+        stay.append(asked(request))
+        return stay[-1]
+
+    monkeypatch.setattr(session.channel, "ask", kept_reply)
+    session.run([PROMPT] * 3, mode="fast", **DRAWN)
+    kept = session.run([PROMPT] * 2, mode="fast", **DRAWN)
+    assert logits_read(session) == []
+    session.run([PROMPT] * 2, mode="fast", **DRAWN)
+    assert logits_read(session) == ["a/0", "a/1"]
+    assert all(len(row.logits) for row in kept)  # type: ignore[union-attr]
+
+
+def logits_read(session: Any) -> list[str]:
+    return [one.session for one in session.channel.requests if isinstance(one, ask.ReadLogits)]
+
+
 def test_a_row_of_another_kernel_is_not_replaced(desk: Desk) -> None:
     with reached(desk, "one", "two") as [one, two]:
         two.session("a/0")
