@@ -12,10 +12,11 @@ class GivingWay:
     def __init__(self, mailbox: Mailbox, scheduler: Scheduler, throttle: PrefillThrottle) -> None:
         self._mailbox, self._scheduler, self.throttle = mailbox, scheduler, throttle
         self._prefilling = self._in_step = False
+        self._job: Job | None = None
 
     def prepare(self, job: Job) -> None:
         """Prepare for a slice of the job: prefills yield to other jobs after each layer, and so do runs in lockstep."""
-        frame, lockstep = job.session.frame, self._scheduler.lockstep
+        self._job, frame, lockstep = job, job.session.frame, self._scheduler.lockstep
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
@@ -32,4 +33,6 @@ class GivingWay:
         """True where the pass must yield; passes ask between layers."""
         if self._prefilling:
             self.throttle.keep()
-        return self._mailbox.waiting or (len(self._scheduler) > 1 and (self._prefilling or self._in_step))
+        if self._mailbox.waiting:
+            return True
+        return (self._prefilling or self._in_step) and self._scheduler.another_is_ready(self._job)

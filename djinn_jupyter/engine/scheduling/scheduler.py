@@ -53,6 +53,10 @@ class Scheduler:
         """True where a job of another of the sessions `of` does not wait."""
         return any(not job.waits for job in self._jobs if job.session is not session and of(job.session))
 
+    def another_is_ready(self, than: Job | None) -> bool:
+        """True where a job besides this one does not wait."""
+        return any(job is not than and not job.waits for job in self._jobs)
+
     def next(self) -> Job | None:
         """Return the job whose turn it is and move it to the end of the rotation. None when there is none, or all
         wait."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.session import sharing
+from djinn_jupyter.engine.session import shared_prompts, sharing
+from djinn_jupyter.engine.session.seats import driven
 from djinn_jupyter.engine.wavefront import columns
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import build_desk, desk_of, tokens
@@ -49,4 +50,27 @@ def test_one_of_the_runs_that_gather_counts_the_time_and_the_others_wait(
     for _ in range(1000):
         llama.engine.tick()
     assert [reply.shared for reply in replies] == [1, 1, 1]
+    llama.close_all()
+
+
+def test_a_shared_prompt_gives_way_to_no_run_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To one that is ready it does: `test_a_prompt_takes_turns_with_a_longer_one_layer_by_layer`."""
+    llama, slices = desk_of("llama"), 0
+    prompts = [tokens(9, seed=seed) for seed in range(3)]
+    run_at_once(llama, mode="fast", prompts=prompts, new=1)  # the trial
+    llama.close_all()
+
+    def counted(step: Any, should_yield: Any) -> Any:
+        nonlocal slices
+        shared = driven(step, should_yield)
+        while True:
+            try:
+                yield next(shared)
+            except StopIteration as done:
+                return done.value
+            slices += 1
+
+    monkeypatch.setattr(shared_prompts, "driven", counted)
+    assert [row.shared for row in run_at_once(llama, mode="fast", prompts=prompts, new=1)] == [1, 1, 1]
+    assert slices <= 1  # the run that looked at the clock learns that another leads; there are 8 layers
     llama.close_all()
