@@ -1,20 +1,22 @@
 """The prompts of several runs in shared passes, sized so that a section of one keeps no other session waiting long.
 
-One row of those that begin together is computed again alone, first of all: the first time, and whenever at least four
-more prompts have come. Where it is another by more than rounding, none of them is shared, and none in this engine any
-more.
+One row of those that begin together is computed again alone, first of all: the first time, where one of them is longer
+than any that were there at such a check, and whenever at least CHECKED_OF more prompts have come. Where it is another
+by more than rounding, none of them is shared, and none in this engine any more.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
 from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.steps import Blocked
@@ -25,7 +27,7 @@ from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.errors import SlabFull
 
 PASSES: Final = 3  # before the runs that generate have their turn
-CHECKED_OF: Final = 4  # shared prompts; after so many, one of those that come together is computed again alone
+CHECKED_OF: Final = 64  # shared prompts; after so many one is computed again: as of next positions, of pairs at most
 Asking = Generator[Blocked | None, None, None]
 
 
@@ -38,14 +40,16 @@ class SharedPrompts:
         self._sections = Sections(forward)
         self.held = 0
         self.why_not: str | None = None
-        self._unchecked = CHECKED_OF
+        self._joined: JoinedPrompts | None = None
+        self._unchecked, self._longest_checked = 0, 0
 
     def refuse(self, why: str) -> None:
         """Share no prompts from now on."""
         self.why_not = why
 
-    def run(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
-        """Answer the first of these seats, as many as PASSES take; return the others."""
+    def run(self, seats: Sequence[Seat], *, joins: bool) -> Generator[Blocked | None, None, Sequence[Seat]]:
+        """Answer the first of these seats, as many as PASSES take; return the others. Where it `joins` prompts of one
+        length, their columns can be taken over then."""
         if not seats:
             return ()
         yield from self._sections.prove()
@@ -56,17 +60,48 @@ class SharedPrompts:
         batches = [[now[n] for n in batch] for batch in numbers]
         together = [seat for batch in batches if len(batch) > 1 for seat in batch]
         first = self._drawn(together)
-        for batch in sorted(batches, key=lambda batch: first not in batch):
-            if self.why_not is None:
-                yield from self._batch(batch, first)
+        batches.sort(key=lambda batch: first not in batch)
+        self._join(batches if joins else ())
+        try:
+            for batch in batches:
+                if self.why_not is None:
+                    yield from self._batch(batch, first)
+        finally:
+            if self._joined is not None and not (self.why_not is None and self._joined.whole):
+                self._drop()
         return seats[len(now) :]
+
+    def take_joined(self) -> JoinedPrompts | None:
+        """Return the prompts that were joined, if any; their memory is the caller's to give back."""
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            self.held -= joined.size
+        return joined
+
+    def _join(self, batches: Sequence[Sequence[Seat]]) -> None:
+        """Make columns for all prompts of these batches, where they can go on in them and there is memory for that."""
+        seats = [seat for batch in batches for seat in batch]
+        capacity = JoinedPrompts.capacity(seats)
+        if capacity is None:
+            return
+        size = bytes_of(self._forward.geometry, len(seats), capacity)
+        with suppress(SlabFull):
+            self._budget.take(size, by=self._by)
+            self.held += size
+            self._joined = JoinedPrompts.of(self._forward, seats, capacity)
+
+    def _drop(self) -> None:
+        joined = self.take_joined()
+        if joined is not None:
+            self._budget.give_back(joined.size)
 
     def _drawn(self, together: Sequence[Seat]) -> Seat | None:
         """Return the seat whose prompt is computed again alone, where that is due."""
         self._unchecked += len(together)
-        if not together or self._unchecked < CHECKED_OF:
+        longest = max((len(seat.session.tokens) for seat in together), default=0)
+        if not together or (self._unchecked < CHECKED_OF and longest <= self._longest_checked):
             return None
-        self._unchecked = 0
+        self._unchecked, self._longest_checked = 0, max(longest, self._longest_checked)
         return drawn(together)
 
     def _batch(self, seats: Sequence[Seat], first: Seat | None) -> Asking:
@@ -75,7 +110,8 @@ class SharedPrompts:
             return
         prompts = [seat.session.tokens for seat in seats]
         longest = max(map(len, prompts))
-        size = bytes_of(self._forward.geometry, len(seats), longest)
+        joined = None if self._joined is None else self._joined.part(seats)
+        size = bytes_of(self._forward.geometry, len(seats), longest) if joined is None else 0
         size += self._sections.kept_bytes(len(seats) * longest)
         try:
             self._budget.take(size, by=self._by)
@@ -83,7 +119,7 @@ class SharedPrompts:
             return
         self.held += size
         try:
-            columns = Columns(self._forward.geometry, [0] * len(seats), longest, self._forward.device)
+            columns = joined or Columns(self._forward.geometry, [0] * len(seats), longest, self._forward.device)
             logits_BV = yield from driven(prompt_logits(self._sections, columns, prompts), self._should_yield)
             if first in seats and first is not None:
                 right = yield from rechecked(self._forward, first, logits_BV[seats.index(first)], self._should_yield)
@@ -100,6 +136,8 @@ class SharedPrompts:
             if seat.open and seat.outcome is None:
                 columns.put(line, seat.session.cache, len(seat.session.tokens))
                 seat.take(logits_BV[line : line + 1], self._forward.layers)
+            elif seat.outcome is not None and self._joined is not None:
+                columns.copy(line, seat.session.cache)  # it was computed again alone
 
 
 def _even(lengths: Sequence[int], most: int) -> int:

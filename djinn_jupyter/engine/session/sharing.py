@@ -17,6 +17,7 @@ from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
 from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.session import Session
@@ -168,10 +169,13 @@ class SharedPasses:
             return ()
         if self._why_not is None:
             yield from self._next_positions([seat for seat in seats if not seat.begins])
-        return (yield from self._prompts.run([seat for seat in seats if seat.begins]))
+        joins = self._why_not is None and self._columns is None
+        left = yield from self._prompts.run([seat for seat in seats if seat.begins], joins=joins)
+        self._take_over(self._prompts.take_joined())
+        return left
 
     def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
-        seats = self._alike([seat for seat in seats if seat.open and seat.allocate()])
+        seats = self._as_joined(self._alike([seat for seat in seats if seat.open and seat.allocate()]))
         if len(seats) < 2 or not self._join(seats):
             return
         columns = self._columns
@@ -189,6 +193,10 @@ class SharedPasses:
         each = [self._forward.frequencies(len(seat.session.tokens)) for seat in seats]
         most = max(each, key=each.count, default=None)
         return [seat for seat, frequencies in zip(seats, each, strict=True) if frequencies == most]
+
+    def _as_joined(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Return the seats in the order of the columns, where they are all of those."""
+        return list(self._members) if set(seats) == set(self._members) else seats
 
     def _recheck(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> Pieces:
         """Run a drawn line's position alone, where that is due, and put the rows that it made into the columns."""
@@ -245,6 +253,12 @@ class SharedPasses:
         self._columns = Columns.of(self._forward.geometry, caches, capacity, self._forward.device)
         self._members = list(seats)
         return True
+
+    def _take_over(self, joined: JoinedPrompts | None) -> None:
+        """Have runs go on in the columns of their prompts."""
+        if joined is not None:
+            joined.columns.advance(len(joined.seats[0].session.tokens))
+            self._columns, self._members, self._held = joined.columns, list(joined.seats), joined.size
 
     def _drop(self) -> None:
         self._columns, self._members = None, []

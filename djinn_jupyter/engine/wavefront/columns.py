@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Final
 
 import torch
@@ -66,6 +67,14 @@ class Columns:
             made.copy(line, cache)
         return made
 
+    def part(self, first: int, behind: int) -> Columns:
+        """Return the lines from `first` on that come before that number, as columns whose rows lie in these."""
+        part = copy(self)
+        part.first = self.first[first:behind]
+        part.runs = [[(k[:, first:behind], v[:, first:behind]) for k, v in run] for run in self.runs]
+        part.of_layer = {index: (k[first:behind], v[first:behind]) for index, (k, v) in self.of_layer.items()}
+        return part
+
     @property
     def lengths(self) -> list[int]:
         return [self.end - first for first in self.first]
@@ -86,9 +95,9 @@ class Columns:
         new = slice(self.end, self.end + count)
         cache.append([[(k[:, line, :, new], v[:, line, :, new]) for k, v in run] for run in self.runs], count)
 
-    def advance(self) -> None:
+    def advance(self, count: int = 1) -> None:
         """Count the newest rows of all lines."""
-        self.end += 1
+        self.end += count
 
     @contextmanager
     def ending(self, end: int) -> Iterator[None]:

@@ -73,6 +73,7 @@ def test_an_exact_run_shares_no_pass(llama: Desk) -> None:
 
 
 def test_a_prompt_is_computed_again_alone_and_tells_by_how_much_it_differed(llama: Desk) -> None:
+    llama.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
     prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
     rows = run_at_once(llama, mode="fast", prompts=prompts, new=1)
     differences = [row.largest_difference for row in rows if row.largest_difference is not None]
@@ -81,15 +82,21 @@ def test_a_prompt_is_computed_again_alone_and_tells_by_how_much_it_differed(llam
     llama.close_all()
 
 
-def test_two_prompts_are_checked_the_first_time_and_then_one_of_every_four(llama: Desk) -> None:
-    llama.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
-    checked = []
-    for _ in range(4):
-        rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=1)
+@pytest.mark.parametrize(
+    ("lengths", "checked"), [([9, 9, 9, 9], [1, 0, 1, 0]), ([9, 7, 12, 12], [1, 0, 1, 0]), ([9, 10, 11, 12], [1] * 4)]
+)
+def test_prompts_are_checked_the_first_time_then_one_of_so_many_and_where_they_are_longer_than_before(
+    lengths: list[int], checked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_prompts, "CHECKED_OF", 4)
+    desk = build_desk(build("llama", layers=2))
+    found = []
+    for length in lengths:
+        rows = run_at_once(desk, mode="fast", prompts=[tokens(5), tokens(length)], new=1)
         assert [row.shared for row in rows] == [1, 1]
-        checked.append(sum(row.largest_difference is not None for row in rows))
-        llama.close_all()
-    assert checked == [1, 0, 1, 0]
+        found.append(sum(row.largest_difference is not None for row in rows))
+        desk.close_all()
+    assert found == checked
 
 
 @pytest.mark.parametrize("part", ["prompt_logits", "next_logits"])
@@ -135,6 +142,7 @@ def test_a_run_without_passes_over_new_tokens_says_nothing_of_them(monkeypatch: 
 def test_shared_prompts_that_are_not_what_they_are_alone_are_thrown_away(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shared_prompts, "CHECKED_OF", 4)
     desk = build_desk(build("llama", layers=8))
     prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
     run_at_once(desk, mode="fast", prompts=prompts)  # the trial has found nothing
@@ -159,7 +167,8 @@ def test_a_token_is_computed_again_alone_and_tells_by_how_much_it_differed(
 ) -> None:
     monkeypatch.setattr(sharing, "CHECKED_OF", 8)
     monkeypatch.setattr(llama.engine.runtime.sharing, "_unchecked", 0)
-    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_unchecked", -2)
+    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_longest_checked", 9)
+    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_unchecked", 0)
     rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=8)  # a prompt, 7 next positions
     assert [(row.shared, row.largest_difference) for row in rows] == [(8, None)] * 2
     rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=2)
@@ -200,6 +209,7 @@ def test_a_row_that_reads_the_keys_of_another_is_found(tokens_before: int, monke
 
 
 def test_without_memory_for_the_check_the_passes_are_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_prompts, "CHECKED_OF", 4)
     desk = build_desk(build("llama", layers=8))
     prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
     run_at_once(desk, mode="fast", prompts=prompts, new=1)  # the trial, and a check for which there is memory
@@ -240,27 +250,24 @@ def test_a_lone_prompt_does_not_wait_for_others_while_rounds_are_long(
 def test_a_rule_that_is_set_while_prompts_are_computed_holds_from_the_prompt_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The request comes while the first layer runs, as another thread's; the pass gives way to it."""
     desk = build_desk(build("llama", layers=8))
     prompts = [tokens(length, seed=length) for length in (9, 9, 9)]
-    planted, layers = shared_prompts.prompt_logits, []
+    planted, replies = shared_prompts.prompt_logits, list[Any]()
 
-    def counted(*given: Any, **more: Any) -> Any:
+    def steered(*given: Any, **more: Any) -> Any:
         step = planted(*given, **more)
-        for _ in range(desk.layers):
-            layers.append(next(step))
-            yield
+        next(step)
+        desk.post(ask.Steer(session="s1", site="resid_post.2", edit=Scale(factor=0.5)), [])
+        yield
         return (yield from step)
 
-    monkeypatch.setattr(shared_prompts, "prompt_logits", counted)
-    replies: list[Any] = []
+    monkeypatch.setattr(shared_prompts, "prompt_logits", steered)
     for number in range(len(prompts)):
         desk.open(f"s{number}")
     for number, prompt in enumerate(prompts):
         run = ask.Run(session=f"s{number}", tokens=prompt, max_new_tokens=4, ignore_eos=True, mode="fast")
         desk.post(run, replies)
-    while not layers:
-        desk.engine.tick()
-    desk.steer("resid_post.2", Scale(factor=0.5), "s1")
     while len(replies) < len(prompts):
         desk.engine.tick()
     assert [row.shared > 0 for row in sorted(replies, key=lambda row: row.session)] == [True, False, True]
@@ -297,11 +304,15 @@ def test_a_breakpoint_set_while_runs_share_passes_holds_in_the_pass_under_way(ll
     assert 0 < steps[0] < NEW
 
 
-def test_the_trial_gives_way_and_its_pages_are_accounted_for() -> None:
-    desk = build_desk(build("llama", layers=8))
+def test_the_trial_gives_way_to_mail_and_its_pages_are_accounted_for() -> None:
+    model = build("llama", layers=8)
+    desk = build_desk(model)
     shared, slices, replies = desk.engine.runtime.sharing, 0, list[Any]()
     for name in "ab":
         desk.open(name)
+    for layer in model.model.layers:  # a request comes while each of them runs
+        layer.register_forward_hook(lambda *given: desk.post(ask.Describe(session="a"), []))
+    for name in "ab":
         desk.post(ask.Run(session=name, tokens=tokens(5), max_new_tokens=4, ignore_eos=True, mode="fast"), replies)
     while len(replies) < 2:
         desk.engine.tick()
