@@ -158,8 +158,8 @@ store-test: setup
 	$(STORE)/bin/python -m pip install --quiet --constraint constraints.txt s3fs 'moto[server]'
 	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
 
-# Likewise with each tool that is compared with Djinn, in an environment of its own. One that cannot be installed is said, and
-# its tests are not run.
+# Likewise with each tool that is compared with Djinn, in an environment of its own, SAELens with the TransformerLens that it
+# wants. One that cannot be installed is said, and its tests are not run.
 PEERS := .venv/peers
 peers: setup
 	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12 pandas==3.1.1; do \
@@ -167,7 +167,8 @@ peers: setup
 	  test -x $$peer/bin/python || $(BIN)/python -m venv $$peer; \
 	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	    > $$($$peer/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth; \
-	  $$peer/bin/python -m pip install --quiet --constraint constraints.txt $$tool \
+	  grep --invert-match '^transformer-lens==' constraints.txt > $$peer/constraints.txt; \
+	  $$peer/bin/python -m pip install --quiet --constraint $$peer/constraints.txt $$tool \
 	    || echo "not_run: pip could not install $$tool beside Djinn"; \
 	  $$peer/bin/python -m pytest -rs tests/integrations -m slow; \
 	done

@@ -78,9 +78,9 @@ class Setting:
         """Raise UsageError for a value of another type, and for a whole number that no message can carry."""
         if object not in self.kinds and not isinstance(value, tuple(self.kinds)):
             words = " or ".join(word for kind, word in _KINDS.items() if kind in self.kinds)
-            raise UsageError(f"{self.name} is {words}; it cannot be {value!r:.80}.")
+            raise UsageError(f"{self.name} is {words}; it cannot be {_on_one_line(value)}.")
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            raise UsageError(f"{self.name} has at most 64 bits; it cannot be {value!r:.80}.")
+            raise UsageError(f"{self.name} has at most 64 bits; it cannot be {_on_one_line(value)}.")
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def check_rules(described: type, values: object) -> None:
 def _require_kept(setting: Setting, asked: Any) -> None:
     rule = setting.described.rule
     if rule is not None and asked is not None and not _keeps(rule, asked):
-        raise UsageError(f"{rule.words}; it cannot be {asked!r}.")
+        raise UsageError(f"{rule.words}; it cannot be {_on_one_line(asked)}.")
 
 
 def _keeps(rule: AllowedValues, asked: Any) -> bool:
@@ -212,3 +212,7 @@ def takes(described: type) -> Callable[[Function], Function]:
         return function
 
     return spell_out
+
+
+def _on_one_line(value: object) -> str:
+    return f"{' '.join(repr(value).split()):.80}"

@@ -16,6 +16,7 @@ import msgspec
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.texts import natural_order
@@ -81,7 +82,7 @@ class Activations:
     by; `exact` is True where every prompt was computed alone."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = given_path(folder, "folder")
         paths = sorted(self.folder.glob("shard-*.safetensors"), key=lambda path: natural_order(path.name))
         self.shards = [ShardFile.at(path) for path in paths]
         if not self.shards:

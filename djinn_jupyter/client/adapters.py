@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from djinn_jupyter.client.added_modules import folder_of
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.module_files.peft import read_adapter
@@ -16,7 +16,7 @@ from djinn_jupyter.wire.adapters import AdapterDescription, AdapterIdentity
 
 def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:
     """Add the adapter in a folder, and return what it is."""
-    found = read_adapter(folder_of(folder))
+    found = read_adapter(given_path(folder, "folder"))
     with temporary_session(channel, "adapter") as session:
         request = ask.AddAdapter(
             session=session, name=name, modules=found.modules, folder=str(found.path), digest=found.digest

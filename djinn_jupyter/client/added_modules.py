@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.module_files.circuit_tracer import layers_in
@@ -22,14 +23,14 @@ def add_module(
     channel: Channel, name: str, folder: str | Path, at: str | None, *, error_term: bool
 ) -> AddedModuleDescription:
     """Add the module in a folder, and return what it is."""
-    return _added(channel, name, read_folder(folder_of(folder), _layer_of(at)), at, error_term=error_term)
+    return _added(channel, name, read_folder(given_path(folder, "folder"), _layer_of(at)), at, error_term=error_term)
 
 
 def add_transcoders(
     channel: Channel, name: str, folder: str | Path, point: str | None, *, error_term: bool
 ) -> tuple[AddedModuleDescription, ...]:
     """Add the transcoders of all layers in a folder of circuit-tracer. Where one is refused, those before it stay."""
-    path = folder_of(folder)
+    path = given_path(folder, "folder")
     layers = layers_in(path) if path.is_dir() else []
     if not layers:
         raise UsageError(
@@ -75,16 +76,6 @@ def remove_module(channel: Channel, name: str) -> int:
     if layer and not layer.isdecimal():
         raise UnknownSite(f"{name!r} is no added module; write sae, or sae.4.")
     return ask_for(channel, request, Cleared).count
-
-
-def folder_of(folder: str | Path) -> Path:
-    """Return the folder by its full path. Raises UsageError for a text that names none."""
-    try:
-        if not str(folder).strip() or "\0" in str(folder):
-            raise ValueError
-        return Path(folder).expanduser().absolute()
-    except (ValueError, RuntimeError):  # the home of a user that is not there
-        raise UsageError(f"{str(folder)!r} names no folder.") from None
 
 
 def _trained_at(found: ModuleFolder) -> str:

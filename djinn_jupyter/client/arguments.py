@@ -9,15 +9,16 @@ import math
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from djinn_jupyter.errors import UsageError
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 SHOWN: Final = 60
-PLAIN: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, set, range, NoneType)
+PLAIN: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, set, range, slice, NoneType)
 WORDS: Final[dict[Any, str]] = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
 
 
@@ -63,6 +64,11 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def chosen_tokens(tokens: object) -> tuple[str | int, ...]:
+    """Return the tokens that a reading tells besides the most probable ones. Raises UsageError for no list of them."""
+    return cast(tuple[str | int, ...], _admitted("tokens", tokens, Iterable[str | int]))
+
+
 def checked_seed(seed: int) -> int:
     """Return a seed by which a request can draw rows. Raises UsageError for another number."""
     if not 0 <= seed < 2**63:
@@ -71,11 +77,8 @@ def checked_seed(seed: int) -> int:
 
 
 def _admitted(name: str, value: object, kind: Any) -> Any:
-    for one in _kinds(kind):
-        try:
-            return _as(one, value)
-        except _Other:
-            continue
+    with suppress(_Other):
+        return _any_of(kind, value)
     expected = " or ".join(_words(one) for one in _kinds(kind) if one is not NoneType)
     raise UsageError(f"{name} is {expected}, not {shown(value)}.")
 
@@ -117,7 +120,15 @@ def _several(kind: Any, value: Any) -> tuple[Any, ...]:
         found = tuple(value)
     except TypeError:
         raise _Other from None
-    return tuple(_as(kind, one) for one in found)
+    return tuple(_any_of(kind, one) for one in found)
+
+
+def _any_of(kind: Any, value: Any) -> Any:
+    """Return a value as one of the kinds of a union, the first that admits it."""
+    for one in _kinds(kind):
+        with suppress(_Other):
+            return _as(one, value)
+    raise _Other
 
 
 def _whole(value: Any) -> int:
@@ -146,7 +157,8 @@ def _words(kind: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, get_args(kind)))
     if origin in (Sequence, Iterable):
-        return f"a list of {_words(get_args(kind)[0]).removeprefix('a ')}s"
+        several = (f"{_words(one).removeprefix('a ')}s" for one in _kinds(get_args(kind)[0]))
+        return f"a list of {' or '.join(several)}"
     if origin is Mapping:
         return f"a dict of {WORDS[get_args(kind)[1]].removeprefix('a ')}s"
     if origin is Callable:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from djinn_jupyter.client.arguments import checked_seed, typed
+from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
@@ -201,7 +201,7 @@ def _named(edges: Sequence[object]) -> Iterator[NamedEdge]:
     for edge in edges:
         if not (isinstance(edge, tuple | list) and len(edge) == 2):
             raise UsageError(
-                f"An edge is named by its writer and its reader, as ('z.0[1]', 'q.1[2]'); {edge!r} is not."
+                f"An edge is named by its writer and its reader, as ('z.0[1]', 'q.1[2]'); {shown(edge)} is not."
             )
         yield str(edge[0]), str(edge[1])
 
@@ -299,7 +299,8 @@ def _alone(run: CircuitsRun, at: int) -> CircuitsRun:
     return msgspec.structs.replace(run, values=(run.values[at],), made=made)
 
 
-def auroc(found: Edges, known: Iterable[NamedEdge]) -> float:
+@typed
+def auroc(found: Edges, known: Iterable[object]) -> float:
     """Return how often an edge of the circuit `known` has a larger score, by size, than another edge, a tie counted
     half: the area under the curve of hits over false alarms. UsageError.
 
@@ -310,7 +311,7 @@ def auroc(found: Edges, known: Iterable[NamedEdge]) -> float:
     import numpy as np
 
     there = np.zeros(found.values.shape, dtype=bool)
-    for edge in found.numbers(known):
+    for edge in found.numbers(_named(tuple(known))):
         there[edge] = True
     scored = ~np.isnan(found.values)
     inside, outside = (np.abs(found.values[scored & part]) for part in (there, ~there))

@@ -15,6 +15,7 @@ from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.client.connection.following import followed
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
@@ -90,7 +91,7 @@ def collect(
     channel = channels[0]
     asked = Collection(
         sites=_spelled(sites, channel.welcome.model.layers),
-        folder=_folder(to),
+        folder=given_path(to, "folder"),
         positions=spell_positions(positions, no_ends(UsageError(ENDS_DIFFER))),
         dtype=dtype,
         shard_prompts=_checked(shard_prompts),
@@ -215,16 +216,6 @@ def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:
     if not found or "" in found:
         raise UsageError("A collection needs sites, such as resid_post.4 or z.*.")
     return tuple(found)
-
-
-def _folder(to: str | Path) -> Path:
-    """Return the folder by its full path. Raises UsageError for a text that names none."""
-    try:
-        if not str(to).strip() or "\0" in str(to):
-            raise ValueError
-        return Path(to).expanduser().absolute()
-    except (ValueError, RuntimeError):  # the home of a user that is not there
-        raise UsageError(f"A collection needs the folder to write to, as to='acts'; {str(to)!r} names none.") from None
 
 
 def _checked(shard_prompts: int | None) -> int | None:

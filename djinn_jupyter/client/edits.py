@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.client.arrays import from_any
 from djinn_jupyter.client.patches import Patch
 from djinn_jupyter.client.patches import patch_from as patch_from
@@ -48,14 +49,14 @@ def scale(factor: float) -> Scale:
     """
     from djinn_jupyter.wire.edits import Scale
 
-    return Scale(factor=float(factor))
+    return Scale(factor=_number("factor", factor))
 
 
 def add(vector: object, coef: float = 1.0) -> Add:
     """x + coef * vector. `vector` broadcasts against [positions, features] (or [positions, heads, head features])."""
     from djinn_jupyter.wire.edits import Add
 
-    return Add(vector=from_any(vector), coef=float(coef))
+    return Add(vector=from_any(vector), coef=_number("coef", coef))
 
 
 def set_to(value: object) -> Set:
@@ -82,7 +83,7 @@ def clamp(low: float | None = None, high: float | None = None) -> Clamp:
 
     if low is None and high is None:
         raise InvalidEdit("clamp needs low, high or both.")
-    return Clamp(low=None if low is None else float(low), high=None if high is None else float(high))
+    return Clamp(low=_bound("low", low), high=_bound("high", high))
 
 
 def project_out(direction: object) -> ProjectOut:
@@ -96,14 +97,14 @@ def norm_match(vector: object, coef: float = 1.0) -> NormMatch:
     """x + coef * |x| * vector / |vector|: the vector, as long as `coef` times the value of each position is."""
     from djinn_jupyter.wire.edits import NormMatch
 
-    return NormMatch(vector=from_any(vector), coef=float(coef))
+    return NormMatch(vector=from_any(vector), coef=_number("coef", coef))
 
 
 def orthogonal(direction: object, coef: float = 0.0) -> Orthogonal:
     """x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays."""
     from djinn_jupyter.wire.edits import Orthogonal
 
-    return Orthogonal(direction=from_any(direction), coef=float(coef))
+    return Orthogonal(direction=from_any(direction), coef=_number("coef", coef))
 
 
 def projection_cap(direction: object, low: float | None = None, high: float | None = None) -> ProjectionCap:
@@ -113,8 +114,7 @@ def projection_cap(direction: object, low: float | None = None, high: float | No
 
     if low is None and high is None:
         raise InvalidEdit("projection_cap needs low, high or both.")
-    low_bound, high_bound = (None if bound is None else float(bound) for bound in (low, high))
-    return ProjectionCap(direction=from_any(direction), low=low_bound, high=high_bound)
+    return ProjectionCap(direction=from_any(direction), low=_bound("low", low), high=_bound("high", high))
 
 
 def as_edit(value: object) -> Edit | Patch:
@@ -124,6 +124,18 @@ def as_edit(value: object) -> Edit | Patch:
     if isinstance(value, Patch):
         return value
     return value if isinstance(value, get_args(Edit)) else set_to(value)
+
+
+def _number(name: str, given: Any) -> float:
+    """Return a number that is an argument of an edit: one of Python's, of numpy's or of torch's. Raises InvalidEdit."""
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidEdit(f"{name} is a number, not {shown(given)}.") from None
+
+
+def _bound(name: str, given: Any) -> float | None:
+    return None if given is None else _number(name, given)
 
 
 # --- the same in words -----------------------------------------------------------------------------------------------

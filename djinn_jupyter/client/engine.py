@@ -121,6 +121,7 @@ class RemoteEngine:
         """Return the memory of the engine, in bytes, and what it has done so far."""
         return ask_for(self.channel, ask.ReadStatistics(), replies.Statistics).statistics
 
+    @typed
     def memory_trace(
         self,
         *,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Unpack
 
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.afar import TOLD, entry_at, read_address, require_model
@@ -70,6 +71,7 @@ def load(
         return _loaded(identity, part_of(Options, given), serving, told)
 
 
+@typed
 def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. It knows you by your `key`: a name or
     a file; None means the only one. At `ssh://[user@]gpu-box[:port]` it is the only engine of yours that runs there,
@@ -85,6 +87,7 @@ def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     return _connected(address, key, None)
 
 
+@typed
 def beside(engine: RemoteEngine, where: str, *, progress: Tell | None = None) -> RemoteEngine:
     """Attach to another engine of the model of `engine`, for a session to move to: by its address, as `connect` takes
     it, or by the number of its `copy`, which is started where `engine` runs (this machine, or the cluster) if it does

@@ -14,7 +14,7 @@ from typing import Any, Final
 from djinn_jupyter.client.connection.awaiting import awaited
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.client.frames import Tabular
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.holdings import PersonMemory
@@ -24,6 +24,7 @@ COLUMNS: Final = (
     "at", "accounted", "weights", "ring_bytes", "empty", "host", "disk", "budget", "process", "mapped", "runtime",
     "beyond", "in_use", "total", "others",
 )  # fmt: skip
+MOST_HERTZ: Final = 1000.0
 LONGEST = 20_000  # readings; the older half is thinned out when there are more
 
 
@@ -136,6 +137,13 @@ class _NoLastReading(Exception):
     """The trace is to end, and the line to the engine is down."""
 
 
+def _period(hertz: float) -> float:
+    """Return the seconds between two readings. Raises UsageError for a rate that is none."""
+    if not 0 < hertz <= MOST_HERTZ:
+        raise UsageError(f"hertz is above 0 and at most {MOST_HERTZ:g} readings a second; it cannot be {hertz}.")
+    return 1.0 / hertz
+
+
 class MemoryTrace(Tabular):
     """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
     engine ends; `error` then holds the reason. `heard` is called in the trace's own thread after each reading, each
@@ -152,7 +160,7 @@ class MemoryTrace(Tabular):
         self.readings: list[Reading] = []
         self.moves: list[TracedTransfer] = []
         self.error: DjinnError | None = None
-        self._channel, self._period, self._seconds, self._heard = channel, 1.0 / hertz, seconds, heard
+        self._channel, self._period, self._seconds, self._heard = channel, _period(hertz), seconds, heard
         self._began = time.monotonic()
         self._told = threading.Event()
         self._read()
@@ -202,10 +210,10 @@ class MemoryTrace(Tabular):
 
     def _follow(self) -> None:
         try:
-            self._heard(self)
+            self._tell()
             while not self._told.wait(self._period) and not self._is_over():
                 self._read()
-                self._heard(self)
+                self._tell()
             self._read()
         except _NoLastReading:
             pass
@@ -214,7 +222,15 @@ class MemoryTrace(Tabular):
         finally:
             self._told.set()
             self._forget()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Call `heard`; an error of it ends the trace, in order."""
+        try:
             self._heard(self)
+        except Exception as error:  # noqa: BLE001  the caller's own code
+            self._told.set()
+            self.error = UsageError(f"The trace has ended, because heard raised {type(error).__name__}: {error}.")
 
     def _is_over(self) -> bool:
         return self._seconds is not None and time.monotonic() - self._began >= self._seconds
@@ -235,7 +251,7 @@ class MemoryTrace(Tabular):
             return
         if self._told.is_set():
             raise _NoLastReading
-        self._heard(self)
+        self._tell()
 
     def _hear(self, event: replies.Event) -> None:
         if isinstance(event, replies.SessionSwapped):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
+from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.errors import DjinnError, InvalidEdit
 
 Positions = int | slice | str | Iterable[SupportsIndex] | None
@@ -31,7 +32,7 @@ def _some(found: Iterable[int], written: object) -> tuple[int, ...]:
     """Return the indices that were found by what was written. InvalidEdit where they are none or too many."""
     indices = tuple(found)
     if not indices or len(indices) > MAX_POSITIONS:
-        raise InvalidEdit(f"Positions {written!r} select nothing (or too much); write -1, [0, 4] or '2:5'.")
+        raise InvalidEdit(f"Positions {shown(written)} select nothing (or too much); write -1, [0, 4] or '2:5'.")
     return indices
 
 
@@ -91,7 +92,7 @@ def positions_of_text(text: str, texts: Mapping[int, str]) -> list[int]:
     if not found:
         there = ", ".join(repr(one) for one in list(texts.values())[-TOKENS_TOLD:])
         raise InvalidEdit(
-            f"No token of the stopped pass reads {text!r}. Its tokens are: {there}. Positions are also "
+            f"No token of the stopped pass reads {shown(text)}. Its tokens are: {there}. Positions are also "
             "-1, 0,4, 2:5 or last."
         )
     return found
@@ -107,7 +108,7 @@ def _indices(positions: int | slice | str | Iterable[SupportsIndex], ends: Calla
             return [operator.index(position) for position in positions]
         return [operator.index(positions)]
     except TypeError:
-        raise InvalidEdit(f"{positions!r} are no positions; write -1, [0, 4], slice(2, 5) or '2:5'.") from None
+        raise InvalidEdit(f"{shown(positions)} names no positions; write -1, [0, 4], slice(2, 5) or '2:5'.") from None
 
 
 def _by_name(positions: str, named: Callable[[str], list[int]] | None) -> str | list[int]:
@@ -125,7 +126,7 @@ def _parsed(part: str) -> int | slice:
             return int(bounds[0])
         return slice(*(int(bound) if bound.strip() else None for bound in bounds))
     except (ValueError, TypeError):
-        raise InvalidEdit(f"{part!r} is no position; write -1, 0,4 or 2:5.") from None
+        raise InvalidEdit(f"{shown(part)} is no position; write -1, 0,4 or 2:5.") from None
 
 
 def _bounds(chosen: slice) -> tuple[int | None, int | None, int]:
@@ -135,7 +136,7 @@ def _bounds(chosen: slice) -> tuple[int | None, int | None, int]:
             None if bound is None else operator.index(bound) for bound in (chosen.start, chosen.stop, chosen.step)
         )
     except TypeError:
-        raise InvalidEdit(f"{chosen!r} are no positions; write slice(2, 5) or '2:5'.") from None
+        raise InvalidEdit(f"{shown(chosen)} names no positions; write slice(2, 5) or '2:5'.") from None
     if step is not None and step < 1:
         raise InvalidEdit("A slice of positions goes forward: its step is at least 1.")
     return start, stop, 1 if step is None else step

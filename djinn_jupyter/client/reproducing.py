@@ -14,6 +14,7 @@ from djinn_jupyter.client.circuits import Circuit
 from djinn_jupyter.client.edge_files import CIRCUIT, CURVE, EDGES
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.graph_files import GRAPH
 from djinn_jupyter.client.graphs import AttributionGraph
 from djinn_jupyter.client.grid import Grid
@@ -80,7 +81,7 @@ def reproduce(
     >>> dj.reproduce(engine, grid).same
     True
     """
-    kept = _read(Path(result)) if isinstance(result, str | Path) else result
+    kept = _read(given_path(result, "file")) if isinstance(result, str | Path) else result
     with interruptible("The reproduction"):
         if isinstance(kept, Grid):
             return reproduced_grid(engine, kept, on_progress)

@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import StorageFailed, UsageError, WireError
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from djinn_jupyter.wire.texts import in_quotes
@@ -170,7 +171,7 @@ def _digest(text: str, body: bytes | memoryview) -> str:
 
 def read(path: str | Path, kind: FileKind[KeptHere]) -> KeptHere:
     """Return the content of a file. Raises UsageError where the file is none of this kind, or damaged."""
-    source = Path(path)
+    source = given_path(path, "file")
     try:
         data = source.read_bytes()
     except OSError as error:

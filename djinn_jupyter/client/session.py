@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from djinn_jupyter.client.adapters import AdaptedSession
-from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arguments import chosen_tokens, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.batches import Batch
@@ -156,7 +156,7 @@ class RemoteSession(
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
         """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`.
         IllegalMove where no pass is stopped."""
-        request = ask.MeasureEffect(session=self.name, top=top, tokens=tuple(tokens))
+        request = ask.MeasureEffect(session=self.name, top=top, tokens=chosen_tokens(tokens))
         return Effect(self._ask(request, replies.Effect))
 
     def enable_edit(self, number: int, enabled: bool = True) -> Paused:
@@ -230,8 +230,8 @@ class RemoteSession(
     ) -> Lens:
         """Apply the model's own epilogue to a residual value: return the `k` most probable tokens at each position, and
         `tokens` (each the text of exactly one token, or its number) in `chosen` of each row."""
-        spelled = self._spelled(positions)
-        request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=tuple(tokens))
+        chosen, spelled = chosen_tokens(tokens), self._spelled(positions)
+        request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=chosen)
         return Lens(self._ask(request, replies.LensRead))
 
     def attribute(

@@ -28,6 +28,7 @@ from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.replies import AddedModules
+from djinn_jupyter.wire.texts import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,7 +150,7 @@ def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:
     found = [one for one in there if module in (one.site, one.name)]
     if not found:
         known = ", ".join(one.site for one in there) or "none"
-        raise UnknownSite(f"There is no added module {module}; there are: {known}.")
+        raise UnknownSite(f"There is no added module {shown(module)}; there are: {known}.")
     for one in found:
         if one.why_not_edited is not None:
             raise UsageError(f"{one.site} cannot be spliced: {one.why_not_edited}")

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 import runpy
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming_from.md"
+
+
+def has_transformer_lens() -> bool:
+    """Return whether the TransformerLens is there that the page and the integration are for: SAELens brings another."""
+    try:
+        return version("transformer-lens").startswith("4.")
+    except PackageNotFoundError:
+        return False
 
 
 def blocks_of(tool: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tests.threads import one_thread
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("transformer_lens") is None, reason="no TransformerLens here: make peers"),
+    pytest.mark.skipif(not coming_from.has_transformer_lens(), reason="no TransformerLens 4 here: make peers"),
 ]
 TEXT = "The capital of France is"
 LINES = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17, 18]])

@@ -36,7 +36,7 @@ async def require_reachable(entry: Entry) -> None:
         )
     except TimeoutError:
         raise EngineUnavailable(f"{address} did not answer within {REACH_SECONDS:.0f} s: is the port open?") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise EngineUnavailable(
             f"Nothing listens at {address} ({_why(error)}): start it there with "
             f"`djinn serve MODEL --listen tcp://0.0.0.0:{address.port}`."
@@ -44,8 +44,8 @@ async def require_reachable(entry: Entry) -> None:
     writer.close()
 
 
-def _why(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
+def _why(error: OSError | UnicodeError) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):  # the latter for a text that no machine can be named
         return "no machine of that name is known here"
     if error.errno is None:  # asyncio's, for a name of several addresses
         return "none of its addresses answers"

@@ -10,7 +10,8 @@ from typing import Any, Final
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.training.given import collection_of, folder_of, labels_given
+from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.client.training.given import collection_of, labels_given
 from djinn_jupyter.client.training.jobs import (
     AnyJob,
     Method,
@@ -237,7 +238,7 @@ def _common(collection: Activations, site: str | None, to: str | Path, seed: int
     return {
         "collection": str(collection.folder.absolute()),
         "site": chosen,
-        "to": str(folder_of(to)),
+        "to": str(given_path(to, "folder")),
         "seed": checked_seed(seed),
         "threads": _count("threads", threads),
     }

@@ -59,14 +59,4 @@ def _kind(label: Any) -> str | None:
 
 
 def collection_of(given: Activations | str | Path) -> Activations:
-    return given if isinstance(given, Activations) else Activations(folder_of(given))
-
-
-def folder_of(given: str | Path) -> Path:
-    """Return a folder by its full path. Raises UsageError for a text that names none."""
-    try:
-        if not str(given).strip() or "\0" in str(given):
-            raise ValueError
-        return Path(given).expanduser().absolute()
-    except (ValueError, RuntimeError):  # the home of a user that is not there
-        raise UsageError(f"{str(given)!r} names no folder.") from None
+    return given if isinstance(given, Activations) else Activations(given)

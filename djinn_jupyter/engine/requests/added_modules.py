@@ -24,7 +24,7 @@ from djinn_jupyter.wire.module_form import TRANSCODERS, ModuleIdentity
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.replies import AddedModules, Cleared, ModuleAdded
 from djinn_jupyter.wire.sites import Site
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import in_quotes, shown
 
 
 class AddedModuleRequests:
@@ -107,7 +107,7 @@ class AddedModuleRequests:
         doomed = [one for one in mine if one.identity.name == request.name and request.layer in (None, one.layer)]
         if not doomed:
             named = ", ".join(str(one.site) for one in mine) or "none"
-            raise UnknownSite(f"There is no added module {_spell(request)}; there are {named}.")
+            raise UnknownSite(f"There is no added module {shown(_spell(request))}; there are {named}.")
         for module in doomed:
             self._require_unused(module.site, holder)
         for module in doomed:

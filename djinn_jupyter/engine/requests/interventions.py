@@ -37,7 +37,7 @@ from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, SessionEdited, Steered, Watching
 from djinn_jupyter.wire.sites import Site, parse_site
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import in_quotes, shown
 from djinn_jupyter.wire.watches import spell_watch
 
 
@@ -245,7 +245,7 @@ def watch_of(session: Session, site: str, direction: str | None) -> Watch:
     """Return the watch of a site, or of its component along a direction. Raises UnknownSite."""
     key = spell_watch(str(parse_site(site)), direction)
     if key not in session.watches:
-        raise UnknownSite(f"{key} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
+        raise UnknownSite(f"{shown(key)} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
     return session.watches[key]
 
 

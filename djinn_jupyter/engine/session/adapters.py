@@ -13,6 +13,7 @@ from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
 from djinn_jupyter.engine.session.added_tensors import AddedTensors
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.adapters import AdapterDescription, AdapterIdentity
+from djinn_jupyter.wire.texts import shown
 
 MOST: Final = 256  # of one person
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -42,7 +43,7 @@ class AdapterTable(AddedTensors):
         found = self.get(person, name)
         if found is None:
             named = ", ".join(one.name for one in self.of(person)) or "none"
-            raise UsageError(f"There is no adapter {name}; there are {named}. Add one with engine.add_adapter.")
+            raise UsageError(f"There is no adapter {shown(name)}; there are {named}. Add one with engine.add_adapter.")
         return found
 
     def put(self, person: str | None, adapter: HeldAdapter) -> None:
