@@ -8,10 +8,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.errors import DjinnError, InvalidEdit
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.stops import Paused
 
 Positions = int | slice | str | Iterable[SupportsIndex] | None
 MAX_POSITIONS = 4_000_000
@@ -26,6 +29,15 @@ def spell_positions(
     if positions is None:
         return None
     return _some(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends), positions)
+
+
+def positions_at(stop: Paused, positions: Positions) -> tuple[int, ...] | None:
+    """Return the indices of positions of a stopped pass, whose tokens are known by their texts."""
+    return spell_positions(
+        positions,
+        lambda: (stop.positions[0], stop.positions[-1] + 1),
+        lambda text: positions_of_text(text, {at: stop.texts[at] for at in stop.positions}),
+    )
 
 
 def _some(found: Iterable[int], written: object) -> tuple[int, ...]:

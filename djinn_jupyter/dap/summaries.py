@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from djinn_jupyter.wire.figures import Figures
 
 AnyArray = NDArray[Any]
 
@@ -21,7 +24,26 @@ def number(value: float) -> str:
 
 
 def shape(values: AnyArray) -> str:
-    return "[" + ", ".join(str(size) for size in values.shape) + "]"
+    return sizes(values.shape)
+
+
+def sizes(of: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, of)) + "]"
+
+
+def in_order(figures: Figures | Sequence[float]) -> dict[str, float]:
+    """Return by name the figures of a value that the engine computed."""
+    found = (
+        [figures.mean, figures.std, figures.lowest, figures.highest, figures.norm]
+        if isinstance(figures, Figures)
+        else figures
+    )
+    return dict(zip(("mean", "std", "min", "max", "norm"), found, strict=True))
+
+
+def spelled(statistics: Mapping[str, float]) -> str:
+    """Spell `mean 0.0123, max 4.2, norm 23.7`."""
+    return ", ".join(f"{name} {number(statistics[name])}" for name in ("mean", "max", "norm") if name in statistics)
 
 
 def statistics(values: AnyArray) -> dict[str, float]:
@@ -42,5 +64,4 @@ def summary(values: AnyArray) -> str:
     """Spell `mean 0.0123, max 4.2, norm 23.7`; a single number as itself."""
     if values.ndim == 0:
         return number(values.item())
-    found = statistics(values)
-    return ", ".join(f"{name} {number(found[name])}" for name in ("mean", "max", "norm") if name in found) or "empty"
+    return spelled(statistics(values)) or "empty"

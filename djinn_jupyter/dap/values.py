@@ -8,36 +8,60 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from djinn_jupyter.client import edits
+from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.figures import read_figures
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.client.views import Snapshot
 from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.changes import read_change, read_number
 from djinn_jupyter.dap.containers import Container, Variable
 from djinn_jupyter.dap.summaries import AnyArray
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.replies import FiguresRead
 from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
 from djinn_jupyter.wire.texts import in_quotes
 
-FETCHED_ENTRIES = 2**22
-
 
 class StoppedValues:
-    """A stopped pass and the values fetched from it, all of the stop identity that is shown. `refresh` drops them."""
+    """A stopped pass and what was read of it, all of the stop identity that is shown: figures of values, and values a
+    position at a time, as they are looked at. `refresh` drops them."""
 
     def __init__(self, session: RemoteSession, stop: Paused) -> None:
         self.session, self.stop = session, stop
-        self._fetched: dict[str | None, Snapshot] = {}
+        self._figures: dict[str, FiguresRead] = {}
+        self._rows: dict[tuple[str, int], AnyArray] = {}
 
-    def snapshot(self, site: str | None = None) -> Snapshot:
-        """Return the value at a site, by default the stopped one; of a very long pass only the last positions."""
-        if site not in self._fetched:
-            read = self.session.inspect(site, self._positions())
-            self.check(read.reply.snapshot.stop)
-            self._fetched[site] = read
-        return self._fetched[site]
+    def figures(self, site: str) -> FiguresRead:
+        """Return the figures of the value at a site."""
+        if site not in self._figures:
+            read = read_figures(self.session, site)
+            self.check(read.stop)
+            self._figures[site] = read
+        return self._figures[site]
+
+    def figures_of_each(self, site: str, positions: tuple[int, ...]) -> AnyArray:
+        """Return the figures of each of the positions: float64 [positions, figures]."""
+        read = read_figures(self.session, site, positions=positions, each=True)
+        self.check(read.stop)
+        assert read.each is not None
+        return to_numpy(read.each)
+
+    def row(self, site: str, position: int) -> AnyArray:
+        """Return the value at one position of a site."""
+        if (site, position) not in self._rows:
+            self._rows[site, position] = self._read(site, (position,))[0]
+        return self._rows[site, position]
+
+    def whole(self, site: str) -> AnyArray:
+        """Return the value at a site, bit for bit."""
+        return self._read(site, None)
+
+    def _read(self, site: str, positions: tuple[int, ...] | None) -> AnyArray:
+        read = self.session.inspect(site, positions)
+        self.check(read.reply.snapshot.stop)
+        return read.value
 
     @property
     def identity(self) -> StopIdentity:
@@ -68,17 +92,11 @@ class StoppedValues:
                 f"Session {in_quotes(self.session.label)} has moved on or was edited; ask for its present stop."
             )
 
-    def _positions(self) -> tuple[int, ...] | None:
-        entries = 1
-        for size in self.stop.shape[1:]:
-            entries *= size
-        rows = max(1, FETCHED_ENTRIES // max(1, entries))
-        return self.stop.positions[-rows:] if len(self.stop.positions) > rows else None
-
     def refresh(self) -> None:
         """Read the stop from the engine again and drop the fetched values, after an edit."""
         self.stop = self.session.stop
-        self._fetched.clear()
+        self._figures.clear()
+        self._rows.clear()
 
     @property
     def writable(self) -> str:
@@ -96,14 +114,15 @@ class ValuePart:
     unit: int | None = None
     entry: int | None = None
 
-    def write(self, text: str, present: AnyArray) -> None:
-        """Edit this part. `present` is the value of the innermost axis that contains it."""
+    def write(self, text: str, present: AnyArray | None = None) -> None:
+        """Edit this part. `present` is the value of the innermost axis that contains it, for an entry of that."""
         session, site = self.look.session, self.site
         if self.unit is not None:
             site = replace_selector(site, (self.unit,))
         if self.entry is None:
             edit = read_change(text)
         else:
+            assert present is not None
             changed = summaries.wide(present).copy()
             changed[self.entry] = read_number(text)
             edit = edits.set_to(changed[None, None, :])
@@ -116,90 +135,98 @@ def replace_selector(site: Site, selector: tuple[int, ...]) -> Site:
 
 
 class Axis(Container):
-    """One axis of a value, which `read` returns; each entry contains the inner axes. `labels` are shown beside the
-    entries, `numbers` name the entries; `place` is None where the value is not the stopped one."""
+    """One axis of the value at a position, which `read` returns; each entry contains the inner axes. `numbers` name the
+    entries; `place` is None where the value is not the stopped one."""
 
     def __init__(
-        self,
-        read: Callable[[], AnyArray],
-        *,
-        numbers: Sequence[int],
-        labels: Sequence[str] = (),
-        selector: tuple[int, ...] | None = None,
-        place: ValuePart | None = None,
-        depth: int = 0,
+        self, read: Callable[[], AnyArray], *, numbers: Sequence[int], place: ValuePart | None, depth: int = 1
     ) -> None:
-        self._read, self._numbers, self._labels = read, numbers, labels
-        self._selector, self._place, self._depth = selector, place, depth
+        self._read, self._numbers, self._place, self._depth = read, numbers, place, depth
         self.indexed = len(numbers)
-
-    @property
-    def _values(self) -> AnyArray:
-        """Read anew at each use, so that an edit of the stop is seen in all that is unfolded of it."""
-        return self._read()
 
     def entries(self, start: int, count: int) -> Sequence[Variable]:
         return [self._entry(row) for row in range(start, min(start + count, self.indexed))]
 
     def change(self, name: str, text: str) -> Variable:
-        row = self._row(name)
+        row = row_of(name, self._numbers)
         place = self._placed(row)
         if place is None:
             return super().change(name, text)
-        place.write(text, self._values)
-        again = place.look.snapshot(str(place.site)).value
-        return self._entry(row, _part(again, self._path(place)))
+        place.write(text, self._read())
+        return self._entry(row)
 
-    def _row(self, name: str) -> int:
-        number = name.strip("[]")
-        if not number.isdecimal() or int(number) not in self._numbers:
-            raise UsageError(f"There is no {name} here; there are [{self._numbers[0]}] to [{self._numbers[-1]}].")
-        return list(self._numbers).index(int(number))
-
-    def _entry(self, row: int, values: AnyArray | None = None) -> Variable:
-        found = self._values[row] if values is None else values
-        label = f"{self._labels[row]}  " if self._labels else ""
+    def _entry(self, row: int) -> Variable:
+        """Read anew, so that an edit of the stop is seen in all that is unfolded of it."""
+        found = self._read()[row]
         return Variable(
             name=f"[{self._numbers[row]}]",
-            value=label + summaries.summary(found),
+            value=summaries.summary(found),
             type=f"{found.dtype}{summaries.shape(found) if found.ndim else ''}",
             inside=self._within(row, len(found)) if found.ndim else None,
             writable=self._place is not None,
         )
 
     def _within(self, row: int, size: int) -> Container:
-        selected = self._depth == 0 and self._selector is not None
-        numbers = self._selector if selected and self._selector is not None else range(size)
-        return Axis(lambda: self._values[row], numbers=numbers, place=self._placed(row), depth=self._depth + 1)
+        return Axis(lambda: self._read()[row], numbers=range(size), place=self._placed(row), depth=self._depth + 1)
 
     def _placed(self, row: int) -> ValuePart | None:
-        number, place = self._numbers[row], self._place
-        match self._depth:
-            case _ if place is None:
-                return None
-            case 0:
-                return replace(place, position=number)
-            case 1:
-                return replace(place, unit=number)
-            case _:
-                return replace(place, entry=number)
-
-    def _path(self, place: ValuePart) -> tuple[int, ...]:
-        """Return the row numbers in the whole value that lead to a place."""
-        first = place.look.snapshot(str(place.site)).positions
-        assert place.position is not None
-        steps: list[int] = [first.index(place.position)]
-        for number in (place.unit, place.entry):
-            if number is not None:
-                chosen = place.site.selector
-                steps.append(chosen.index(number) if chosen is not None and len(steps) == 1 else number)
-        return tuple(steps)
+        if self._place is None:
+            return None
+        number = self._numbers[row]
+        return replace(self._place, unit=number) if self._depth == 1 else replace(self._place, entry=number)
 
 
-def _part(values: AnyArray, path: tuple[int, ...]) -> AnyArray:
-    for step in path:
-        values = values[step]
-    return values
+class Positions(Container):
+    """The value at a site, position by position: the figures of each, and the values of those that are unfolded.
+    `place` is None where it is not the stopped value."""
+
+    def __init__(self, look: StoppedValues, site: Site, spelled: str, place: ValuePart | None) -> None:
+        self._look, self._site, self._spelled, self._place = look, site, spelled, place
+        read = look.figures(spelled)
+        self._positions, self._inner, self._dtype = read.positions, read.shape[1:], read.dtype
+        self.indexed = len(self._positions)
+
+    def entries(self, start: int, count: int) -> Sequence[Variable]:
+        chosen = self._positions[start : start + count]
+        if not chosen:
+            return []
+        figures = self._look.figures_of_each(self._spelled, chosen)
+        return [self._entry(position, of) for position, of in zip(chosen, figures.tolist(), strict=True)]
+
+    def change(self, name: str, text: str) -> Variable:
+        position = self._positions[row_of(name, self._positions)]
+        if self._place is None:
+            return super().change(name, text)
+        replace(self._place, position=position).write(text)
+        (figures,) = self._look.figures_of_each(self._spelled, (position,)).tolist()
+        return self._entry(position, figures)
+
+    def _entry(self, position: int, figures: Sequence[float]) -> Variable:
+        found = summaries.in_order(figures)
+        said = summaries.spelled(found) if self._inner else summaries.number(found["mean"])
+        return Variable(
+            name=f"[{position}]",
+            value=f"{self._look.stop.texts[position]!r}  {said}",
+            type=f"{self._dtype}{summaries.sizes(self._inner) if self._inner else ''}",
+            inside=self._within(position) if self._inner else None,
+            writable=self._place is not None,
+        )
+
+    def _within(self, position: int) -> Container:
+        chosen = self._site.selector
+        return Axis(
+            lambda: self._look.row(self._spelled, position),
+            numbers=range(self._inner[0]) if chosen is None else chosen,
+            place=None if self._place is None else replace(self._place, position=position),
+        )
+
+
+def row_of(name: str, numbers: Sequence[int]) -> int:
+    """Return the place of an entry among those that are numbered so. UsageError where there is none."""
+    number = name.strip("[]")
+    if not number.isdecimal() or int(number) not in numbers:
+        raise UsageError(f"There is no {name} here; there are [{numbers[0]}] to [{numbers[-1]}].")
+    return list(numbers).index(int(number))
 
 
 class Activation(Container):
@@ -214,33 +241,25 @@ class Activation(Container):
         return self.site if self.site is not None else self.look.stop.site
 
     def summary(self) -> str:
-        values = self._snapshot.value
-        return f"{self._snapshot.dtype}{summaries.shape(values)}  {summaries.summary(values)}"
+        return f"{self._kind}  {summaries.spelled(summaries.in_order(self._read.all))}"
 
-    def rows(self) -> Axis:
+    def rows(self) -> Positions:
         """Return the value itself, position by position."""
-        snapshot, stop = self._snapshot, self.look.stop
         site = parse_site(self.spelled)
-        return Axis(
-            lambda: self._snapshot.value,
-            numbers=snapshot.positions,
-            labels=[repr(stop.texts[position]) for position in snapshot.positions],
-            selector=site.selector,
-            place=ValuePart(look=self.look, site=site) if self._editable(site) else None,
-        )
+        place = ValuePart(look=self.look, site=site) if self._editable(site) else None
+        return Positions(self.look, site, self.spelled, place)
 
     def fields(self) -> Sequence[Variable]:
-        snapshot, stop = self._snapshot, self.look.stop
-        values = snapshot.value
+        read, stop = self._read, self.look.stop
         found = [
-            Variable(name="site", value=snapshot.site),
+            Variable(name="site", value=read.site),
             self._value(),
-            Variable(name="shape", value=summaries.shape(values)),
-            Variable(name="axes", value=snapshot.axes),
-            Variable(name="dtype", value=snapshot.dtype),
+            Variable(name="shape", value=summaries.sizes(read.shape)),
+            Variable(name="axes", value=read.axes),
+            Variable(name="dtype", value=read.dtype),
         ]
-        found += [Variable(name=n, value=summaries.number(v)) for n, v in summaries.statistics(values).items()]
-        found.append(Variable(name="exactness", value=snapshot.exactness))
+        found += [Variable(name=n, value=summaries.number(v)) for n, v in summaries.in_order(read.all).items()]
+        found.append(Variable(name="exactness", value=read.exactness))
         if self.site is None and stop.edits:
             found.append(Variable(name="edits", value="; ".join(stop.edits)))
         return found
@@ -249,23 +268,26 @@ class Activation(Container):
         site = parse_site(self.spelled)
         if name != "value" or not self._editable(site):
             return super().change(name, text)
-        ValuePart(look=self.look, site=site).write(text, self._snapshot.value)
+        ValuePart(look=self.look, site=site).write(text)
         return self._value()
 
     def _value(self) -> Variable:
-        editable = self._editable(parse_site(self.spelled))
         return Variable(
             name="value",
             value=self.summary(),
-            type=f"{self._snapshot.dtype}{summaries.shape(self._snapshot.value)}",
+            type=self._kind,
             inside=self.rows(),
             asks=self.spelled,
-            writable=editable,
+            writable=self._editable(parse_site(self.spelled)),
         )
+
+    @property
+    def _kind(self) -> str:
+        return f"{self._read.dtype}{summaries.sizes(self._read.shape)}"
 
     def _editable(self, site: Site) -> bool:
         return str(site.whole()) == self.look.writable
 
     @property
-    def _snapshot(self) -> Snapshot:
-        return self.look.snapshot(self.spelled)
+    def _read(self) -> FiguresRead:
+        return self.look.figures(self.spelled)

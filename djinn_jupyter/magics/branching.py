@@ -12,7 +12,7 @@ from djinn_jupyter.magics.changing import EDIT, EDIT_OPTIONS
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
-from djinn_jupyter.magics.showing import residuals_of_both, side_of
+from djinn_jupyter.magics.showing import compared, residuals_of_both, side_of
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -169,10 +169,11 @@ class BranchingMagics(Group):
         second = args.b if args.b is not None else self.state.session().name
         a, b = side_of(self.state, args.a), side_of(self.state, second)
         finished = [line.name for line in (a, b) if line.site is None]
-        compared = args.layers and not finished
-        positions, layers = residuals_of_both(self.state, args.a, second) if compared else ((), None)
+        by_layer = args.layers and not finished
+        positions, layers = residuals_of_both(self.state, args.a, second) if by_layer else ((), None)
         self.state.keep(args.keep, layers)
-        self.state.screen.show(views.diff_view(a, b, positions=positions, layers=layers))
+        apart = compared(self.state, a, b)
+        self.state.screen.show(views.diff_view(a, b, compared=apart, positions=positions, layers=layers))
         if args.layers and finished:
             ended = naming.label(finished[0])
             self.state.screen.say(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         direct,
         doses,
         edges,
+        figures,
         graphs,
         paths,
         pooling,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         sweep_arguments,
         sweeping,
     )
+    from djinn_jupyter.client import positions as places
     from djinn_jupyter.client.engines import keys, logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
@@ -45,9 +47,11 @@ else:
     direct = _Lazy("djinn_jupyter.client.direct")
     doses = _Lazy("djinn_jupyter.client.doses")
     edges = _Lazy("djinn_jupyter.client.edges")
+    figures = _Lazy("djinn_jupyter.client.figures")
     graphs = _Lazy("djinn_jupyter.client.graphs")
     keys = _Lazy("djinn_jupyter.client.engines.keys")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
+    places = _Lazy("djinn_jupyter.client.positions")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
     paths = _Lazy("djinn_jupyter.client.paths")
@@ -72,12 +76,14 @@ __all__ = [
     "direct",
     "doses",
     "edges",
+    "figures",
     "graphs",
     "keys",
     "live_memory",
     "logs",
     "naming",
     "paths",
+    "places",
     "pooling",
     "pruning",
     "reproducing",

@@ -64,12 +64,13 @@ class LookingMagics(Group):
         """Look at a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
         session = self.state.session(args.session)
         site = _of_head(session, args)
-        if args.keep is None and args.positions is None and not args.hover:
-            self.state.screen.show(views.snapshot_view(look_at(session, site, ahead=args.ahead)))
-            return
-        snapshot = session.inspect(site, args.positions, ahead=args.ahead)
-        self.state.keep(args.keep, snapshot)
-        self.state.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
+        if args.keep is None:
+            look = look_at(session, site, args.positions, ahead=args.ahead, rounded=not args.hover)
+        else:
+            snapshot = session.inspect(site, args.positions, ahead=args.ahead)
+            self.state.keep(args.keep, snapshot)
+            look = look_of(session, snapshot)
+        self.state.screen.show(views.snapshot_view(look, hover=args.hover))
 
     @verb(
         option(

@@ -3,13 +3,12 @@ quick."""
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import IllegalMove, UsageError
-from djinn_jupyter.magics.lazily import arrays, naming, pooling, stops, views
+from djinn_jupyter.magics.lazily import arrays, figures, naming, places, pooling, stops, views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from djinn_jupyter.widgets.diff import DiffSide
     from djinn_jupyter.widgets.look import Look
     from djinn_jupyter.widgets.view import View
+    from djinn_jupyter.wire.figures import Compared
     from djinn_jupyter.wire.nouns import SessionDescription, Transfer
     from djinn_jupyter.wire.pooling import Pooled
 
-FETCHED_BYTES = 8 * 2**20
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
 POSITIONS_COMPARED, LAYERS_COMPARED = 12, 96
@@ -73,14 +72,6 @@ def sentence(outcome: Stop) -> str:
     return f"Session {name} is stopped at {outcome.site}, step {outcome.step}; %djinn_resume goes on."
 
 
-def value_of(stop: Paused) -> Any:
-    """Return the value at the stop, of a long pass the last positions only."""
-    row_bytes = 4 * max(1, math.prod(stop.shape[1:]))
-    most = max(views.ROWS, FETCHED_BYTES // row_bytes)
-    positions = None if len(stop.positions) <= most else stop.positions[-most:]
-    return stop.session.inspect(positions=positions).value
-
-
 def pooled_for_card(stop: Paused) -> Pooled:
     """Return the value at the stop for its pictures: of all positions, and of those in the card's rows where a row of
     pixels may be several."""
@@ -110,25 +101,36 @@ def lens_by_layer(
     return {site: lens.rows for site, lens in found.items()}, found[sites[-1]].notes
 
 
-def look_at(session: RemoteSession, site: str | None, *, ahead: bool) -> Look:
-    """Return what a card shows of a site: of a long pass the last positions, and the whole as the engine pools it.
-    Patterns are whole, for each head has a picture."""
-    pooled = pooling.read_pooled(session, site, ahead=ahead, last=views.SNAPSHOT_ROWS)
+def look_at(
+    session: RemoteSession, site: str | None, positions: Any = None, *, ahead: bool = False, rounded: bool = True
+) -> Look:
+    """Return what a card shows of a site, as the engine pools it: of a pattern each head and the keys that it weighs
+    most, of another value the last positions besides. A figure writes numbers, which are not to be `rounded`."""
+    stop = session.stop
+    chosen = places.positions_at(stop, positions)
+    if views.site_of(site or stop.site).point == "pattern":
+        pooled = pooling.read_pattern(
+            session, site, views.PATTERN_CELLS, positions=chosen, ahead=ahead, rounded=rounded
+        )
+        return _look(session, stop, pooled, arrays.to_numpy(pooled.cells)[:0], pooled.positions, pooled)
+    pooled = pooling.read_pooled(
+        session, site, positions=chosen, ahead=ahead, last=views.SNAPSHOT_ROWS, rounded=rounded
+    )
     assert pooled.last is not None
     last = arrays.to_numpy(pooled.last)
     if len(last) == len(pooled.positions):
-        return _look(session, pooled, last, pooled.positions)
-    if "K" in pooled.axes:
-        return look_of(session, session.inspect(site, ahead=ahead))
-    return _look(session, pooled, last, pooled.positions[-len(last) :], pooled)
+        return _look(session, stop, pooled, last, pooled.positions)
+    return _look(session, stop, pooled, last, pooled.positions[-len(last) :], pooled)
 
 
 def look_of(session: RemoteSession, snapshot: Any) -> Look:
     """Return a snapshot with the tokens beside it."""
-    return _look(session, snapshot, snapshot.value, tuple(snapshot.positions))
+    return _look(session, session.stop, snapshot.reply.snapshot, snapshot.value, snapshot.positions)
 
 
-def _look(session: RemoteSession, read: Any, values: Any, positions: Any, pooled: Pooled | None = None) -> Look:
+def _look(
+    session: RemoteSession, stop: Paused, read: Any, values: Any, positions: Any, pooled: Pooled | None = None
+) -> Look:
     return views.Look(
         site=read.site,
         values=values,
@@ -136,9 +138,11 @@ def _look(session: RemoteSession, read: Any, values: Any, positions: Any, pooled
         positions=positions,
         dtype=read.dtype,
         exactness=read.exactness,
-        texts=dict(enumerate(session.stop.texts)),
+        texts=dict(enumerate(stop.texts)),
         session=session.name,
         pooled=pooled,
+        end=stop.positions[-1] + 1,
+        stop=read.stop,
     )
 
 
@@ -167,8 +171,6 @@ def _stopped_side(stop: Paused) -> DiffSide:
         new_text=stop.new_text,
         top=stop.session.effect(TOP).after,
         site=stop.site,
-        positions=stop.positions,
-        value=value_of(stop),
     )
 
 
@@ -183,6 +185,13 @@ def _finished_side(name: str, done: Finished) -> DiffSide:
         new_text=done.text,
         top=done.top,
     )
+
+
+def compared(state: KernelState, a: DiffSide, b: DiffSide) -> Compared | None:
+    """Return how far the stopped values of two sessions are apart; None where they do not stand at one site."""
+    if a.site is None or a.site != b.site:
+        return None
+    return figures.compare(state.find(a.name), state.find(b.name), last=views.DIFF_ROWS)
 
 
 def residuals_of_both(state: KernelState, a: str, b: str) -> tuple[tuple[int, ...], dict[str, tuple[Any, Any]]]:

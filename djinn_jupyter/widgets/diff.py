@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from djinn_jupyter.widgets.diff_values import values_part, values_plain
 from djinn_jupyter.widgets.markup import Html, joined, span, table
 from djinn_jupyter.widgets.matrix import ORANGE, matrix, spelled
 from djinn_jupyter.widgets.pictures import as_rows
-from djinn_jupyter.widgets.spelling import columns, figure, marked, percent, plural, quoted, rounded, share
+from djinn_jupyter.widgets.spelling import columns, marked, percent, plural, quoted, share
 from djinn_jupyter.widgets.theme import card, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, token_strip
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.figures import Compared
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import TopToken
 
@@ -24,7 +26,7 @@ ROWS = 12
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffSide:
     """One session's part of a diff: its tokens, the length of the prompt, the text of both parts, the most probable
-    next tokens, and its stopped value if it has one."""
+    next tokens, and the site where it is stopped if it is."""
 
     name: str
     state: str
@@ -35,21 +37,23 @@ class DiffSide:
     new_text: str
     top: Sequence[TopToken] = ()
     site: str | None = None
-    positions: Sequence[int] = ()
-    value: NDArray[np.generic] | None = None
 
 
 ValuePair = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
 def diff_view(
-    a: DiffSide, b: DiffSide, *, positions: Sequence[int] = (), layers: Mapping[str, ValuePair] | None = None
+    a: DiffSide,
+    b: DiffSide,
+    *,
+    compared: Compared | None = None,
+    positions: Sequence[int] = (),
+    layers: Mapping[str, ValuePair] | None = None,
 ) -> View:
-    """Compare two sessions. `layers` maps a site to the values [positions, features] of both at the shared
-    `positions`."""
+    """Compare two sessions. `compared` is of their stopped values. `layers` maps a site to the values [positions,
+    features] of both at the shared `positions`."""
     differs = differing(a.tokens, b.tokens)
     sentence = _sentence(a, b, differs)
-    values = _distances(a, b)
     tops = _tops(a, b)
     plain = [f"{label(a.name)} against {label(b.name)}: {sentence}", _plain_text(a), _plain_text(b)]
     plain += (
@@ -57,14 +61,14 @@ def diff_view(
         if tops
         else []
     )
-    plain += [f"values at {a.site}: {_apart(values)}"] if values else []
+    plain += values_plain(compared) if compared is not None else []
     by_layer = {site: _relative(*values) for site, values in (layers or {}).items()}
     plain += [_layers_plain(positions, by_layer)] if by_layer else []
     html = card(
         part(_strip(a, differs), name=f"{label(a.name)}, {a.state}"),
         part(_strip(b, differs), name=f"{label(b.name)}, {b.state}"),
         _tops_part(a, b, tops) if tops else None,
-        _distances_part(a, b, values) if values else None,
+        values_part(a, compared) if compared is not None else None,
         _layers_part(a, b, positions, by_layer) if by_layer else None,
         title=f"{label(a.name)} against {label(b.name)}",
         beside=sentence,
@@ -114,41 +118,11 @@ def _tops_part(a: DiffSide, b: DiffSide, tops: Sequence[tuple[str, int, str, flo
     return part(table(head, rows, numeric=(1, 3)), name="the next token; \u2013 is not among the first of that session")
 
 
-def _distances(a: DiffSide, b: DiffSide) -> list[tuple[int, float | None]]:
-    """Return (position, |b - a| / |a|) at the positions of both passes, if both are stopped at the same site."""
-    if a.value is None or b.value is None or a.site != b.site:
-        return []
-    rows_a, rows_b = as_rows(a.value), as_rows(b.value)
-    if rows_a.shape[1] != rows_b.shape[1]:
-        return []
-    index_b = {p: i for i, p in enumerate(b.positions[-len(rows_b) :])}
-    shared = [(i, p) for i, p in enumerate(a.positions[-len(rows_a) :]) if p in index_b]
-    both = rows_a[[i for i, _ in shared]], rows_b[[index_b[p] for _, p in shared]]
-    return list(zip([p for _, p in shared], _relative(*both), strict=True))
-
-
 def _relative(a: NDArray[np.generic], b: NDArray[np.generic]) -> list[float | None]:
     """Return |b - a| / |a| of each row; None where a is zero."""
     rows_a, rows_b = as_rows(a), as_rows(b)
     sizes, apart = np.linalg.norm(rows_a, axis=1), np.linalg.norm(rows_b - rows_a, axis=1)
     return [float(d) / float(n) if n else None for d, n in zip(apart, sizes, strict=True)]
-
-
-def _apart(values: Sequence[tuple[int, float | None]]) -> str:
-    if all(v == 0 for _, v in values):
-        return f"equal at {plural(len(values), 'position')}"
-    return ", ".join(f"{p}: {figure(v, 2)}" for p, v in values[-ROWS:]) + " (relative distance by position)"
-
-
-def _distances_part(a: DiffSide, b: DiffSide, values: Sequence[tuple[int, float | None]]) -> Html:
-    shown = values[-ROWS:]
-    most = max((rounded(v, 2) for _, v in shown if v), default=0.0) or 1.0
-    rows = [
-        [p, cell_token(a.texts[p], a.tokens[p]), figure(v, 2), meter(rounded(v or 0.0, 2) / most, "dj-changed")]
-        for p, v in shown
-    ]
-    name = f"distance of the values at {a.site}, relative to {label(a.name)}"
-    return part(table(["position", "token", "distance", ""], rows, numeric=(0, 2)), name=name)
 
 
 def _layers_plain(positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.pictures import as_rows, pooled, signed
+from djinn_jupyter.widgets.attention import Attention
+from djinn_jupyter.widgets.pictures import Picture
 from djinn_jupyter.widgets.spelling import marked, rounded
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.readings import EffectReading
@@ -18,14 +19,11 @@ GREY = "rgb(128,128,128)"  # readable on white and on black
 GRID = "rgba(128,128,128,0.25)"
 BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")
-HEADS_IN_MENU = 16  # each head stores one picture in the notebook file
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#ffffff"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
 
 
-def activation(values: NDArray[np.generic], labels: Sequence[str] | None = None, *, title: str = "") -> go.Figure:
-    """Draw positions down, values across, pooled to 128 x 128; zero is white, full colour from the 99.5th percentile
-    on."""
-    picture = signed(values)
+def activation(picture: Picture, labels: Sequence[str] | None = None, *, title: str = "") -> go.Figure:
+    """Draw positions down, values across; zero is white, full colour from the 99.5th percentile on."""
     block = picture.columns_per_cell
     across = [i * block for i in range(picture.cells.shape[1])]
     down = list(labels[:: picture.rows_per_cell]) if labels else list(range(picture.cells.shape[0]))
@@ -36,19 +34,18 @@ def activation(values: NDArray[np.generic], labels: Sequence[str] | None = None,
 
 
 def attention(
-    values: NDArray[np.generic], heads: Sequence[int], queries: Sequence[str], keys: Sequence[str], *, site: str
+    drawn: Attention, heads: Sequence[int], queries: Sequence[str], keys: Sequence[str], *, site: str
 ) -> go.Figure:
-    """Draw a pattern [queries, heads, keys], one head at a time with a menu of the others; the title names the head."""
-    weights = np.asarray(values, dtype=np.float32)
-    drawn = [pooled(as_rows(weights[:, i])) for i in range(len(heads))][:HEADS_IN_MENU]
+    """Draw a pattern, one head at a time with a menu of the others; the title names the head."""
+    across, down = list(keys[:: drawn.columns_per_cell]), list(queries[:: drawn.rows_per_cell])
     maps = [
-        go.Heatmap(z=_short(cells), x=list(keys[::across]), y=list(queries[::down]), zmin=0, zmax=1, visible=i == 0,
+        go.Heatmap(z=_short(cells), x=across, y=down, zmin=0, zmax=1, visible=i == 0,
                    colorscale="Viridis", hovertemplate="%{y} looks at %{x}: %{z}<extra></extra>", colorbar=_bar())
-        for i, (cells, down, across) in enumerate(drawn)
+        for i, cells in enumerate(drawn.cells)
     ]  # fmt: skip
-    titles = [_of_head(site, head, len(heads)) for head in heads[: len(drawn)]]
-    framed = _framed(go.Figure(maps), titles[0], "key", "query", height=_height(drawn[0][0].shape[0]), downwards=True)
-    if len(drawn) > 1:
+    titles = [_of_head(site, head, len(heads)) for head in heads[: len(maps)]]
+    framed = _framed(go.Figure(maps), titles[0], "key", "query", height=_height(len(down)), downwards=True)
+    if len(maps) > 1:
         framed.update_layout(updatemenus=[_menu([f"head {head}" for head in heads], titles)], margin={"t": 60})
     return framed
 

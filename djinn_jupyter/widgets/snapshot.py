@@ -11,8 +11,8 @@ from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.markup import Html, joined, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pattern import pattern
-from djinn_jupyter.widgets.pictures import Picture, as_rows, image
-from djinn_jupyter.widgets.pooling import read_of, whole_picture
+from djinn_jupyter.widgets.pictures import Picture, as_rows, image, signed
+from djinn_jupyter.widgets.pooling import read_of, signed_picture, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, marked, plural, spans
 from djinn_jupyter.widgets.stop import features_of, legend, picture_of, site_of
 from djinn_jupyter.widgets.theme import card, mono, part
@@ -29,14 +29,22 @@ def snapshot_view(look: Look, *, hover: bool = False) -> View:
     def drawn() -> object:
         from djinn_jupyter.widgets import figures
 
-        labels = [f"{p} {marked(look.texts.get(p, ''))}" for p in look.positions]
+        labels = [_labelled(look, p) for p in look.all_positions]
         if look.is_pattern:
-            keys = [f"{p} {marked(look.texts.get(p, ''))}" for p in look.key_positions]
-            return figures.attention(look.values, look.heads, labels, keys, site=look.site)
-        return figures.activation(look.values, labels, title=look.site)
+            keys = [_labelled(look, p) for p in look.key_positions]
+            return figures.attention(look.attention, look.heads, labels, keys, site=look.site)
+        return figures.activation(_signed(look), labels, title=look.site)
 
     plain, html = pattern(look) if look.is_pattern else _values(look)
     return View(plain=plain, html=html, hover=drawn if hover else None)
+
+
+def _labelled(look: Look, position: int) -> str:
+    return f"{position} {marked(look.texts.get(position, ''))}"
+
+
+def _signed(look: Look) -> Picture:
+    return signed(look.values) if look.pooled is None else signed_picture(look.pooled)
 
 
 def _values(look: Look) -> tuple[str, Html]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from djinn_jupyter.widgets.added import adapter_line, added_line
+from djinn_jupyter.widgets.attention import PATTERN_CELLS
 from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.attribution_graph import attribution_graph_view
 from djinn_jupyter.widgets.circuit import circuit_view, curve_view
 from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
+from djinn_jupyter.widgets.diff import ROWS as DIFF_ROWS
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
 from djinn_jupyter.widgets.edges import edges_view
@@ -22,7 +24,7 @@ from djinn_jupyter.widgets.result import broken_off_view, progress_view, result_
 from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
-from djinn_jupyter.widgets.stop import ROWS, positions_shown, stop_view
+from djinn_jupyter.widgets.stop import ROWS, positions_shown, site_of, stop_view
 from djinn_jupyter.widgets.tables import (
     armed,
     breakpoint_line,
@@ -39,7 +41,7 @@ from djinn_jupyter.widgets.watch import watch_view, watching
 from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
-    "ROWS", "SNAPSHOT_ROWS", "DiffSide", "Look", "View",
+    "DIFF_ROWS", "PATTERN_CELLS", "ROWS", "SNAPSHOT_ROWS", "DiffSide", "Look", "View",
     "adapter_line", "added_line", "armed", "attribution_graph_view", "attribution_view", "checkpoints_view",
     "circuit_view", "collected_lines", "curve_view",
     "loss_lines", "progress_line_view",
@@ -50,6 +52,6 @@ __all__ = [
     "patterns_view", "scores_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "receiving_view", "result_view",
     "rows_view",
-    "rules_view", "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
+    "rules_view", "running_view", "sessions_view", "site_of", "snapshot_view", "status_view", "stop_view", "tree_view",
     "watch_view", "watches_view", "watching",
 ]  # fmt: skip

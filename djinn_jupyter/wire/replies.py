@@ -9,6 +9,7 @@ from djinn_jupyter.wire import (
     checkpoints,
     collecting,
     edges,
+    figures,
     graphs,
     greeting,
     heads,
@@ -67,6 +68,8 @@ MetricsRead = sweeps.MetricsRead
 PassRead = passes.PassRead
 Inspected = passes.Inspected
 PooledRead = pooling.PooledRead
+FiguresRead = figures.FiguresRead
+Compared = figures.Compared
 Scored = scoring.Scored
 EdgesAttributed = edges.EdgesAttributed
 GraphMade = graphs.GraphMade
@@ -279,6 +282,8 @@ Reply = (
     | Steered
     | Inspected
     | PooledRead
+    | FiguresRead
+    | Compared
     | PassRead
     | LensRead
     | Attributed

@@ -29,6 +29,7 @@
     EnableRule / EnableEdit     Steered / Paused
     Inspect / ReadPass          Inspected / PassRead
     ReadPooled / Lens           PooledRead / LensRead
+    ReadFigures / Compare       FiguresRead / Compared
     Attribute                   Attributed
     AttributeEdges / MakeGraph  EdgesAttributed / GraphMade
     RunCircuits                 CircuitsRun
@@ -70,6 +71,7 @@ from djinn_jupyter.wire import (
     checkpoints,
     collecting,
     edges,
+    figures,
     graphs,
     greeting,
     heads,
@@ -138,6 +140,8 @@ Lens = passes.Lens
 ReadPass = passes.ReadPass
 ResumeWith = passes.ResumeWith
 ReadPooled = pooling.ReadPooled
+ReadFigures = figures.ReadFigures
+Compare = figures.Compare
 Score = scoring.Score
 Share = sharing.Share
 AttributeEdges = edges.AttributeEdges
@@ -349,6 +353,8 @@ Request = (
     | EnableRule
     | Inspect
     | ReadPooled
+    | ReadFigures
+    | Compare
     | ReadPass
     | Lens
     | Attribute

@@ -211,7 +211,14 @@ function ofHeads(request: WireRequest): unknown {
   const site = request.site ?? 'z.1';
   const shape = site === 'z.1' ? HEADS.shape : [1, 1, 2];
   const more = { ...HEADS, site, shape, mean_of_heads: true };
-  return { pooled: pooledOf([1, 2], [1, 2], more) };
+  const each = pooledOf([2, 2], [10, 20, 30, 40]).cells;
+  const heads = {
+    cells: { ...each, shape: [2, 1, 2] },
+    heads: [0, 1],
+    rows_per_cell: 1,
+    columns_per_cell: 1
+  };
+  return { pooled: pooledOf([1, 2], [1, 2], { ...more, heads: request.heads ? heads : null }) };
 }
 
 const label = (): string | null => screen.getByRole('img').getAttribute('aria-label');
@@ -233,15 +240,27 @@ test('a site with heads shows their mean until one of them is chosen, which is r
   ]);
 });
 
-test('a head that is read of another stop is not shown as of this one, and a past stop has no other heads', async () => {
+test('a head that is read of another stop is not shown as of this one', async () => {
   const { channel, has } = drawn(Activation, ofHeads);
   await has(session('a', { ...STOPPED, stopped_at: 'z.1' }));
   channel.answer = () => ({ pooled: pooledOf([1, 2], [1, 2], { ...HEADS, stop: ELSEWHERE }) });
   const select = screen.getByLabelText('Heads');
   await settled(() => fireEvent.change(select, { target: { value: '1' } }));
   expect(label()).toMatch(/mean of 2 heads/);
+});
+
+test('each head of a past stop can be chosen: they came with their mean, and nothing is asked', async () => {
+  const { channel, has } = drawn(Activation, ofHeads);
+  await has(session('a', { ...STOPPED, stopped_at: 'z.1' }));
   await has(session('a', { state: 'running', stop: null }));
-  expect(screen.getByLabelText('Heads')).toHaveProperty('disabled', true);
+  const before = channel.asked.length;
+  const select = screen.getByLabelText('Heads');
+  expect(select).toHaveProperty('disabled', false);
+  await settled(() => fireEvent.change(select, { target: { value: '1' } }));
+  expect(label()).toMatch(/z\.1 \(head 1\): 1 positions by 2\. Full colour at 30/);
+  await settled(() => fireEvent.change(select, { target: { value: '0' } }));
+  expect(label()).toMatch(/z\.1 \(head 0\): 1 positions by 2\. Full colour at 10/);
+  expect(channel.asked.length).toBe(before);
 });
 
 test('a head that cannot be read is said, and the mean stays', async () => {

@@ -25,6 +25,8 @@ export function pooledOf(
     not_finite: 0,
     stop: { session: 'a', number: 1, edition: 1 },
     exactness: 'exact',
+    heads: null,
+    strongest: null,
     ...more
   };
 }

@@ -188,3 +188,21 @@ def test_a_session_that_was_closed_while_events_were_missed_is_ended(desk: Desk)
     del desk.said[:]
     desk.adapter.events.hear(EventsMissed(session=""))
     assert [one["event"] for one in desk.said] == ["terminated"]
+
+
+def test_a_look_reads_figures_and_of_the_values_those_of_the_position_that_is_unfolded(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, tuple[int, ...] | None]] = []
+    inspect = RemoteSession.inspect
+
+    def recorded(session: RemoteSession, site: str, positions: tuple[int, ...] | None = None) -> Any:
+        read.append((site, positions))
+        return inspect(session, site, positions)
+
+    monkeypatch.setattr(RemoteSession, "inspect", recorded)
+    rows = desk.body("variables", variablesReference=desk.value())["variables"]
+    assert [row["name"] for row in rows] == [f"[{position}]" for position in desk.thread.stopped.stop.positions]
+    assert read == []
+    desk.body("variables", variablesReference=rows[2]["variablesReference"])
+    assert read == [(desk.thread.stopped.stop.site, (2,))]

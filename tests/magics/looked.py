@@ -10,7 +10,8 @@ from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.widgets import samples
-from tests.widgets.pooled import pooled
+from tests.widgets.compared import apart, compared
+from tests.widgets.pooled import heads_of, pooled
 
 
 class Looked:
@@ -42,10 +43,17 @@ class Looked:
         seen = self._inspect(
             requests.Inspect(session=request.session, site=request.site, positions=request.positions)
         ).snapshot
-        last = from_numpy(to_numpy(seen.value)[-request.last :]) if request.last else None
+        value = to_numpy(seen.value)
+        last = from_numpy(value[-request.last :]) if request.last else None
         seen_from = {"site": seen.site, "axes": seen.axes, "stop": seen.stop}
-        drawn = pooled(to_numpy(seen.value), seen.positions, alone=request.alone, last=last, **seen_from)
+        of_heads = heads_of(value, request) if request.heads else {}
+        drawn = pooled(value, seen.positions, alone=request.alone, last=last, **seen_from, **of_heads)
         return replies.PooledRead(pooled=drawn)
+
+    def _compare(self, request: requests.Compare) -> replies.Reply:
+        stops = [self._present(name) for name in (request.session, request.other)]
+        a, b = (samples.values(len(stop.positions), samples.WIDTH) for stop in stops)
+        return compared(a, b, site=stops[0].site, apart=apart(a, b, last=request.last))
 
     def _lens(self, request: requests.Lens) -> replies.Reply:
         stop = self._present(request.session)

@@ -27,7 +27,7 @@ def test_hover_adds_a_plotly_figure(stopped: Notebook) -> None:
 
 def test_a_head_is_chosen_by_its_number(stopped: Notebook) -> None:
     stopped.cell("%djinn_inspect pattern.2 --head 3 --hover")
-    assert last(stopped, requests.Inspect).site == "pattern.2[3]"
+    assert last(stopped, requests.ReadPooled).site == "pattern.2[3]"
     assert "selects already" in stopped.fails("%djinn_inspect pattern.2[1] --head 3")
     assert "counted from 0" in stopped.fails("%djinn_inspect pattern.2 --head -1")
 
@@ -37,6 +37,8 @@ def test_a_head_is_chosen_by_its_number(stopped: Notebook) -> None:
 )
 def test_positions_have_names(stopped: Notebook, said: str, meant: tuple[int, ...]) -> None:
     stopped.cell(f"%djinn_inspect --positions {said}")
+    assert last(stopped, requests.ReadPooled).positions == meant
+    stopped.cell(f"%djinn_inspect --positions {said} -o value")
     assert last(stopped, requests.Inspect).positions == meant
 
 
@@ -82,38 +84,39 @@ def test_the_rows_of_a_long_pass_are_read_besides_the_whole(
     assert asked == [[first, *range(291, 300)]]
 
 
-def test_an_inspection_is_whole_where_its_values_are_kept_or_chosen_and_else_as_a_card_is(
-    stopped: Notebook,
-) -> None:
-    def inspected() -> int:
-        return sum(isinstance(request, requests.Inspect) for request in stopped.engine.channel.requests)
+def asked_since(notebook: Notebook, before: int) -> list[requests.Request]:
+    """The requests for values, from the one of this number on."""
+    values = (requests.Inspect, requests.ReadPooled)
+    return [one for one in notebook.engine.channel.requests[before:] if isinstance(one, values)]
 
-    before = inspected()
-    stopped.cell("%djinn_inspect")
-    stopped.cell("%djinn_inspect pattern.2")
-    assert last(stopped, requests.ReadPooled).last == 16
-    assert inspected() == before
-    stopped.cell("%djinn_inspect -o value\n%djinn_inspect --positions last\n%djinn_inspect --hover")
-    assert inspected() == before + 3
+
+@pytest.mark.parametrize("options", ["", "--hover", "--positions 1:3", "--positions last --hover"])
+@pytest.mark.parametrize("site", ["", "pattern.2", "pattern.2[0]"])
+def test_an_inspection_asks_once_for_what_it_draws(stopped: Notebook, site: str, options: str) -> None:
+    before = len(stopped.engine.channel.requests)
+    stopped.cell(f"%djinn_inspect {site} {options}")
+    (asked,) = asked_since(stopped, before)
+    assert isinstance(asked, requests.ReadPooled)
+    assert asked.rounded == ("--hover" not in options)
+    assert bool(asked.heads) == bool(site)
+    assert asked.last == (0 if site else 16)
+
+
+def test_an_inspection_that_is_kept_is_whole_and_asked_for_once(stopped: Notebook) -> None:
+    before = len(stopped.engine.channel.requests)
+    stopped.cell("%djinn_inspect --hover -o value")
+    (asked,) = asked_since(stopped, before)
+    assert isinstance(asked, requests.Inspect)
     assert stopped.shell.user_ns["value"].value.shape == (5, samples.WIDTH)
 
 
-@pytest.mark.parametrize(("axes", "whole"), [("T D", 0), ("T H K", 1)])
-def test_of_a_long_pass_its_last_rows_are_read_with_the_picture_and_of_a_pattern_all(
-    axes: str, whole: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_long_pass_its_last_rows_are_read_with_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     values = samples.values(300, samples.WIDTH)
     rows = from_numpy(values[-16:])
-    monkeypatch.setattr(pooling, "read_pooled", lambda *asked, **given: pooled(values, axes=axes, last=rows))
-    inspected: list[str] = []
-    snapshot = SimpleNamespace(site="pattern.4", value=values, axes=axes, positions=range(300), dtype="", exactness="")
-    session = SimpleNamespace(
-        name="paris",
-        stop=SimpleNamespace(texts=("a",) * 300),
-        inspect=lambda site, ahead: inspected.append(site) or snapshot,
-    )
+    monkeypatch.setattr(pooling, "read_pooled", lambda *asked, **given: pooled(values, last=rows))
+    stop = SimpleNamespace(site="a.site", texts=("a",) * 300, positions=range(300))
+    session = SimpleNamespace(name="paris", stop=stop)
     look = look_at(session, "a.site", ahead=False)  # type: ignore[arg-type]
-    assert len(inspected) == whole
     assert look.all_positions == tuple(range(300))
-    assert look.positions == tuple(range(0 if whole else 284, 300))
-    assert (look.values == values[look.positions[0] :]).all()
+    assert look.positions == tuple(range(284, 300))
+    assert (look.values == values[284:]).all()

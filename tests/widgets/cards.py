@@ -7,6 +7,7 @@ import numpy as np
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 from tests.widgets import circuits, edged, samples, trees
+from tests.widgets.compared import compared
 from tests.widgets.pooled import pooled
 
 LONG = tuple(f" w{i}" for i in range(60))
@@ -32,7 +33,7 @@ def look(site: str, values: np.ndarray, axes: str = "T D") -> views.Look:
 
 
 def line(name: str, *, seed: int | None = None) -> views.DiffSide:
-    """A session's line; with a seed it stands at resid_post.4 with values of that seed."""
+    """A session's line; with a seed it stands at resid_post.4."""
     return views.DiffSide(
         name=name,
         state="finished" if seed is None else "paused at resid_post.4",
@@ -43,8 +44,6 @@ def line(name: str, *, seed: int | None = None) -> views.DiffSide:
         new_text="".join(LATER[5:]),
         top=samples.top(seed=seed or 0),
         site=None if seed is None else "resid_post.4",
-        positions=() if seed is None else range(5),
-        value=None if seed is None else samples.values(5, samples.WIDTH, seed=seed),
     )
 
 
@@ -146,7 +145,11 @@ def all_cards() -> dict[str, View]:
         ),
         "memory": views.memory_view("demo", samples.readings(), samples.moves()),
         "memory, once": views.memory_view("demo", samples.readings()[:1], ()),
-        "diff of stops": views.diff_view(line("paris", seed=1), line("rome", seed=2)),
+        "diff of stops": views.diff_view(
+            line("paris", seed=1),
+            line("rome", seed=2),
+            compared=compared(samples.values(5, samples.WIDTH, seed=1), samples.values(5, samples.WIDTH, seed=2)),
+        ),
     }
 
 

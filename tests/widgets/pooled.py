@@ -8,7 +8,7 @@ import numpy as np
 
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.widgets import pictures
-from djinn_jupyter.wire.pooling import Pooled
+from djinn_jupyter.wire.pooling import Pooled, PooledHeads, ReadPooled, Strongest
 from tests.widgets.samples import STOP
 
 
@@ -40,3 +40,17 @@ def pooled(
         **changes,
     }
     return Pooled(**fields)
+
+
+def heads_of(pattern: np.ndarray, asked: ReadPooled) -> dict[str, object]:
+    """What an engine sends of the heads of a pattern [queries, heads, keys] that is smaller than a picture."""
+    late = pattern[-asked.strongest_at :]
+    places = np.argsort(-late, axis=-1, kind="stable")[..., : asked.strongest]
+    shown = pattern.transpose(1, 0, 2)[: asked.most_heads]
+    numbers = tuple(range(len(shown)))
+    return {
+        "heads": PooledHeads(cells=from_numpy(shown), heads=numbers, rows_per_cell=1, columns_per_cell=1),
+        "strongest": Strongest(
+            places=from_numpy(places.astype(np.int32)), values=from_numpy(np.take_along_axis(late, places, -1))
+        ),
+    }

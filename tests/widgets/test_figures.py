@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.widgets import figures, views
+from djinn_jupyter.widgets.attention import Attention
+from djinn_jupyter.widgets.pictures import signed
 from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
 
 
 def test_an_activation_keeps_its_values_and_is_white_at_zero() -> None:
     values = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
-    heat = figures.activation(values, ["0 a", "1 b"]).data[0]
+    heat = figures.activation(signed(values), ["0 a", "1 b"]).data[0]
     assert [list(row) for row in heat.z] == [[1.0, -2.0], [0.5, 0.0]]
     assert heat.zmin == -heat.zmax
     assert heat.colorscale[2] == (0.5, "#ffffff")
@@ -23,7 +25,7 @@ def test_an_activation_keeps_its_values_and_is_white_at_zero() -> None:
 
 def test_attention_shows_one_head_says_which_and_offers_the_others() -> None:
     values = np.stack([np.eye(3), np.zeros((3, 3))], axis=1).astype(np.float32)
-    drawn = figures.attention(values, [4, 5], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[4,5]")
+    drawn = figures.attention(Attention.of(values), [4, 5], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[4,5]")
     assert [heat.visible for heat in drawn.data] == [True, False]
     assert [heat.z[0][0] for heat in drawn.data] == [1.0, 0.0]
     assert (drawn.data[0].zmin, drawn.data[0].zmax) == (0, 1)
@@ -35,7 +37,9 @@ def test_attention_shows_one_head_says_which_and_offers_the_others() -> None:
 
 
 def test_attention_of_one_head_has_no_menu() -> None:
-    drawn = figures.attention(np.eye(3)[:, None], [3], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[3]")
+    drawn = figures.attention(
+        Attention.of(np.eye(3)[:, None]), [3], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[3]"
+    )
     assert drawn.layout.title.text == "pattern.2[3]"
     assert not drawn.layout.updatemenus
 
@@ -64,8 +68,10 @@ def test_norms_are_rounded() -> None:
 
 
 ALL = [
-    figures.activation(samples.values(5, 256), title="a"),
-    figures.attention(cards.pattern(), range(samples.HEADS), list("abcde"), list("abcde"), site="pattern.2"),
+    figures.activation(signed(samples.values(5, 256)), title="a"),
+    figures.attention(
+        Attention.of(cards.pattern()), range(samples.HEADS), list("abcde"), list("abcde"), site="pattern.2"
+    ),
     figures.by_position([1, 2], [0, 1]),
     figures.top_tokens(samples.top()),
     figures.effect(samples.effect()),

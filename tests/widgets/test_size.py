@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 from tests.widgets import cards, samples
+from tests.widgets.compared import compared
 from tests.widgets.pooled import pooled
 
 POSITIONS, WIDTH, HEADS, LAYERS = 512, 4096, 32, 48
@@ -31,7 +32,6 @@ def large() -> list[View]:
     }
     shared = range(POSITIONS - 12, POSITIONS)
     pair = (wide[-12:], wide[-12:] * np.float32(1.01))
-    line = cards.line("paris", seed=1)
     long_line = views.DiffSide(
         name="paris",
         state="paused",
@@ -53,7 +53,7 @@ def large() -> list[View]:
         views.snapshot_view(cards.look("pattern.2[3]", pattern[:, 3:4], "T H K")),
         views.lens_grid_view(lens),
         views.lens_view("resid_post.7", samples.lens_rows(tuple(range(64)), TEXTS)),
-        views.diff_view(line, cards.line("rome", seed=2)),
+        views.diff_view(long_line, cards.line("rome", seed=2), compared=compared(wide, wide * np.float32(1.01))),
         views.diff_view(
             long_line, long_line, positions=shared, layers={f"resid_post.{i}": pair for i in range(LAYERS)}
         ),

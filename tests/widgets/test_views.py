@@ -11,10 +11,12 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets import attention, views
 from djinn_jupyter.widgets.diff import differing
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
-from tests.widgets import cards, samples
+from djinn_jupyter.wire.pooling import ReadPooled
+from tests.widgets import cards, compared, samples
+from tests.widgets.pooled import heads_of, pooled
 
 CARDS = cards.all_cards()
 
@@ -196,6 +198,33 @@ def test_a_pattern_says_where_the_last_position_looks() -> None:
     assert rows[1][1].strip().startswith("0 'The' 75 %")
 
 
+@pytest.mark.parametrize("count", [5, 14, 90])
+def test_a_pattern_that_the_engine_pooled_is_drawn_as_the_whole_is(count: int) -> None:
+    weights = np.random.default_rng(1).random((count, 4, count)).astype(np.float32)
+    whole = dataclasses.replace(cards.look("pattern.5", weights, "T H K"), texts={p: f" word{p}" for p in range(count)})
+    most = attention.PATTERN_CELLS
+    asked = ReadPooled(
+        session="a", heads=most.cells, most_heads=most.heads, strongest=most.strongest, strongest_at=most.queries
+    )
+    read = pooled(weights, site="pattern.5", axes="T H K", **heads_of(weights, asked))
+    drawn = dataclasses.replace(whole, values=weights[:0], pooled=read)
+    for hover in (False, True):
+        assert _drawn(views.snapshot_view(drawn, hover=hover)) == _drawn(views.snapshot_view(whole, hover=hover))
+
+
+def _drawn(view: views.View) -> object:
+    return view._repr_mimebundle_()
+
+
+def test_a_pattern_of_chosen_queries_names_the_keys_by_the_end_of_the_pass() -> None:
+    weights = np.zeros((1, 1, 5), np.float32)
+    weights[0, 0, 1] = 1.0
+    look = dataclasses.replace(cards.look("pattern.2[4]", weights, "T H K"), positions=(2,), end=5)
+    view = views.snapshot_view(look)
+    assert "1 ' capital' 100 %" in view.plain
+    assert "keys 0-4 across" in view.html
+
+
 def test_a_pattern_of_some_dozen_tokens_is_a_picture_with_its_tokens_along_two_sides() -> None:
     count = 14
     weights = np.tril(np.ones((count, 4, count), np.float32).transpose(1, 0, 2)).transpose(1, 0, 2)
@@ -316,11 +345,32 @@ def test_a_diff_counts_and_places_the_differences() -> None:
     assert "the same 7 tokens" in same.plain
 
 
-def test_a_diff_of_stops_measures_their_distance() -> None:
-    a, b = cards.line("a", seed=1), cards.line("b", seed=1)
-    assert "values at resid_post.4: equal at 5 positions" in views.diff_view(a, b).plain
-    moved = dataclasses.replace(b, value=b.value * np.float32(1.5))
-    assert "0: 0.50, 1: 0.50, 2: 0.50, 3: 0.50, 4: 0.50 (relative" in views.diff_view(a, moved).plain
+def _diff(a: np.ndarray, b: np.ndarray, **changes: object) -> views.View:
+    return views.diff_view(
+        cards.line("a", seed=1), cards.line("b", seed=1), compared=compared.compared(a, b, **changes)
+    )
+
+
+def test_a_diff_of_stops_measures_their_distance_and_says_where_it_is_largest() -> None:
+    values = samples.values(5, samples.WIDTH, seed=1)
+    assert f"values at resid_post.4: all {values.size:,} numbers are equal" in _diff(values, values).plain
+    view = _diff(values, values * np.float32(1.5))
+    assert "0: 0.50, 1: 0.50, 2: 0.50, 3: 0.50, 4: 0.50 (relative" in view.plain
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
+    assert f"at position {row}, {column}: {float(values[row, column]):.9g} and" in view.plain
+    assert f"at position {row}, {column}: " in view.html
+
+
+def test_a_diff_says_what_it_leaves_out_and_of_which_dtypes_its_numbers_are() -> None:
+    values = samples.values(5, samples.WIDTH, seed=1)
+    odd = values.copy()
+    odd[2, 3] = np.nan
+    odd[3, 4] += 1
+    said = _diff(values, odd, dtypes=("float32", "bfloat16")).plain
+    assert f"2 of {values.size:,} numbers (float32 and bfloat16) differ; the most by 1" in said
+    assert "1 of them are not finite on one side, and in no distance" in said
+    wider = _diff(values, samples.values(6, samples.WIDTH + 1))
+    assert "[5, 256] and [6, 257]: their positions have other shapes" in wider.plain
 
 
 def test_a_diff_by_layer_reads_from_the_deepest_layer_and_says_where_the_passes_part() -> None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
-from djinn_jupyter.engine.process.persons import Person, as_own_user, named_by
+from djinn_jupyter.engine.process.persons import Person, as_own_user
 from djinn_jupyter.engine.process.presence import Presence, no_persons
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
@@ -181,11 +181,7 @@ class ClientTable:
         self, person: Person, peer: bytes, request: Request, answer: Answer, known_as: RequestId | None
     ) -> None:
         asked = person.asks(request)
-        session = named_by(asked)
-        if session is None or person.owns(session):
-            self._receive(peer, asked, answer, person, known_as)
-        else:
-            self._receive(peer, asked, person.told_as_guest(answer, session, request), person, known_as)
+        self._receive(peer, asked, person.told(answer, request, asked), person, known_as)
 
     def sweep(self) -> None:
         """Detach the sessions of holders that have been silent for too long, and forget clients after a day."""

@@ -114,9 +114,11 @@ class Person:
         full, named = respelled(request, self._in_full), named_by(request)
         if named is not None and isinstance(request, ask.Unlisten) and self._is_of_another(named):
             return _of_another(full, named)  # also when it is not shared any more
-        for name in (named, _made_by(request)):
+        for name in (named, compared_with(request), _made_by(request)):
             if name is not None and self._is_of_another(name) and self.access(name) is None:
                 raise not_shared(name)
+        if isinstance(request, ask.Compare) and self._is_of_another(request.other):
+            full = msgspec.structs.replace(full, other=request.other)
         access = None if named is None else self.access(named)
         if named is None or access is None:
             return full
@@ -128,6 +130,13 @@ class Person:
 
     def answered_by(self, answer: Callable[[Reply], None]) -> Callable[[Reply], None]:
         return lambda reply: answer(self.hears(reply))
+
+    def told(self, answer: Callable[[Reply], None], request: Request, asked: Request) -> Callable[[Reply], None]:
+        """Return the callback of a request, which has been `asked` under the engine's names."""
+        for session in (named_by(asked), compared_with(asked)):
+            if session is not None and not self.owns(session):
+                answer = self.told_as_guest(answer, session, request)
+        return answer
 
     def told_as_guest(self, answer: Callable[[Reply], None], session: str, asked: Request) -> Callable[[Reply], None]:
         """Return the callback of a request for another's session: it refuses where that is not shared any more."""
@@ -219,6 +228,11 @@ def named_by(request: Request) -> str | None:
     if isinstance(request, ask.SessionRequest | ask.Listen | ask.Unlisten):
         return request.session
     return None
+
+
+def compared_with(request: Request) -> str | None:
+    """Return the second session that a request reads."""
+    return request.other if isinstance(request, ask.Compare) else None
 
 
 def _entered(request: ask.Open) -> ask.Describe:

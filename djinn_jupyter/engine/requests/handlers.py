@@ -14,6 +14,7 @@ from djinn_jupyter.engine.requests.added_modules import AddedModuleRequests
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
 from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
+from djinn_jupyter.engine.requests.comparing import ComparisonRequests
 from djinn_jupyter.engine.requests.edges import EdgeRequests
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
 from djinn_jupyter.engine.requests.graphs import GraphRequests
@@ -49,6 +50,7 @@ HANDLED_BY: Final = (
     RuleRequests,
     SwitchingRequests,
     InspectionRequests,
+    ComparisonRequests,
     PassRequests,
     AttributionRequests,
     SweepRequests,
@@ -96,6 +98,7 @@ def request_handlers(
         RuleRequests(sessions, runtime),
         SwitchingRequests(sessions, runtime, residency),
         inspection,
+        ComparisonRequests(sessions, residency),
         PassRequests(sessions, runtime),
         AttributionRequests(sessions, runtime, persistence),
         SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),

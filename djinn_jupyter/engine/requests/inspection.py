@@ -14,6 +14,7 @@ from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests import interventions
+from djinn_jupyter.engine.requests.figures import figures_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.look_recipes import look_recipe
 from djinn_jupyter.engine.requests.making_rules import checked_condition
@@ -94,10 +95,18 @@ class InspectionRequests:
         part = yield from self._part(request)
         return PooledRead(pooled=pooled_for(request, part))
 
-    def _part(self, request: ask.Inspect | ask.ReadPooled) -> Generator[Blocked | None, None, PartOfPass]:
+    @handles(ask.ReadFigures, changes=False)
+    def read_figures(self, request: ask.ReadFigures, holder: Holder) -> Steps:
+        part = yield from self._part(request)
+        return figures_for(part, each=request.each)
+
+    def _part(
+        self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures
+    ) -> Generator[Blocked | None, None, PartOfPass]:
         """Return the values that are asked for, of the stopped pass or ahead of it."""
         session, frame, site, tap = self._looked_at(request)
-        seen = yield from queries.value_at(self._runtime.of(session), session, tap, request.ahead)
+        ahead = not isinstance(request, ask.ReadFigures) and request.ahead
+        seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead)
         value = tap.read(seen.raw)
         available = frame.positions[len(frame.positions) - value.shape[0] :]
         rows = edits.rows_of(request.positions, available)
@@ -167,7 +176,7 @@ class InspectionRequests:
         return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
     def _looked_at(
-        self, request: ask.Inspect | ask.ReadPooled | ask.Lens | ask.Evaluate
+        self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate
     ) -> tuple[Session, Frame, Site, Tap]:
         """Return the session, the frame that it is stopped in, the site that is asked for, and its tap."""
         session = self._sessions.find(request.session)

@@ -25,13 +25,18 @@ class Owners:
         """Raise UsageError or UnknownSession where the request is about another person's session and not granted."""
         if sender.person is None or not isinstance(request, ask.SessionRequest):
             return
-        if person_of(request.session) == sender.person:
+        self._require_granted(request, request.session, sender.person)
+        if isinstance(request, ask.Compare):
+            self._require_granted(request, request.other, sender.person)
+
+    def _require_granted(self, request: ask.RequestBase, name: str, person: str) -> None:
+        if person_of(name) == person:
             return
-        session = self._sessions.get(request.session)
-        access = session.shares.access(sender.person) if session is not None else None
+        session = self._sessions.get(name)
+        access = session.shares.access(person) if session is not None else None
         if access is None:
-            raise not_shared(request.session)
-        require_granted(request, request.session, access)
+            raise not_shared(name)
+        require_granted(request, name, access)
 
     def require_own(self, request: ask.RequestBase, sender: Holder) -> None:
         """Raise SessionsWouldSuffer where the request would end what belongs to another notebook, without `force`."""

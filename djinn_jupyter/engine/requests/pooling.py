@@ -15,7 +15,7 @@ from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import StopIdentity, ValueExactness
-from djinn_jupyter.wire.pooling import Pooled, ReadPooled
+from djinn_jupyter.wire.pooling import Pooled, PooledHeads, ReadPooled, Strongest
 from djinn_jupyter.wire.sites import Site
 
 CHUNK: Final = 2**22  # numbers that are pooled at once: pooling makes a few copies of them
@@ -50,7 +50,7 @@ def pooled_for(request: ReadPooled, part: PartOfPass) -> Pooled:
     """Return a part of a pass as it is asked for. UsageError for the mean of heads that are not there, InvalidEdit for
     a position that is not."""
     value = _mean_of_heads(part) if request.mean_of_heads else part.value
-    whole = pooled(value, request.rows, request.columns)
+    whole = pooled(value, request.rows, request.columns, rounded=request.rounded)
     return Pooled(
         site=str(part.site),
         cells=to_array(whole.cells),
@@ -68,12 +68,41 @@ def pooled_for(request: ReadPooled, part: PartOfPass) -> Pooled:
         not_finite=whole.not_finite,
         stop=part.stop,
         exactness=part.exactness,
+        heads=_heads(part, request),
+        strongest=_strongest_of(part, request),
     )
+
+
+def _heads(part: PartOfPass, request: ReadPooled) -> PooledHeads | None:
+    if not request.heads or not has_heads(part.axes):
+        return None
+    first = range(min(part.value.shape[1], request.most_heads))
+    side = max(1, math.isqrt(request.heads // len(first)))
+    found = [pooled(part.value[:, head], side, side, rounded=request.rounded) for head in first]
+    return PooledHeads(
+        cells=to_array(torch.stack([of_head.cells for of_head in found])),
+        heads=tuple(first if part.site.selector is None else part.site.selector[: len(first)]),
+        rows_per_cell=found[0].rows_per_cell,
+        columns_per_cell=found[0].columns_per_cell,
+    )
+
+
+def _strongest_of(part: PartOfPass, request: ReadPooled) -> Strongest | None:
+    if not request.strongest or not has_heads(part.axes):
+        return None
+    values = part.value[-request.strongest_at :]
+    places = values.float().neg().sort(dim=-1, stable=True).indices[..., : request.strongest]
+    return Strongest(places=to_array(places.int()), values=to_array(values.gather(-1, places)))
+
+
+def has_heads(axes: str) -> bool:
+    """Return whether the axis after the positions is that of heads."""
+    return axes.startswith("T H")
 
 
 def _mean_of_heads(part: PartOfPass) -> Tensor:
     value = part.value
-    if not part.axes.startswith("T H"):
+    if not has_heads(part.axes):
         raise UsageError(f"{part.site} has no heads ({part.axes}): leave their mean out.")
     return value.mean(1, dtype=torch.promote_types(value.dtype, torch.float32)).to(value.dtype)
 
@@ -87,10 +116,10 @@ def _alone(value: Tensor, part: PartOfPass, request: ReadPooled) -> Array | None
     if absent:
         raise InvalidEdit(f"Position {absent[0]} is not among those that are read: name one of them, counted from 0.")
     rows = [row_of[position] for position in request.alone]
-    return to_array(pooled(value[rows], len(rows), request.columns).cells)
+    return to_array(pooled(value[rows], len(rows), request.columns, rounded=request.rounded).cells)
 
 
-def pooled(value: Tensor, rows: int, columns: int) -> PooledTensor:
+def pooled(value: Tensor, rows: int, columns: int, *, rounded: bool = True) -> PooledTensor:
     """Pool [T, ...], which is not empty, to at most `rows` by `columns` cells, as `wire.pooling` describes them."""
     flat = value.reshape(len(value), math.prod(value.shape[1:]))
     down, across = (-(-size // most) for size, most in zip(flat.shape, (rows, columns), strict=True))
@@ -99,7 +128,7 @@ def pooled(value: Tensor, rows: int, columns: int) -> PooledTensor:
     )
     lows, highs, others = torch.stack(figures).unbind(1)
     return PooledTensor(
-        cells=torch.cat(cells).to(value.dtype if down == across == 1 else dtype_of_view(value.dtype)),
+        cells=torch.cat(cells).to(dtype_of_view(value.dtype) if rounded and down * across > 1 else value.dtype),
         rows_per_cell=down,
         columns_per_cell=across,
         lowest=_finite(lows.amin()),

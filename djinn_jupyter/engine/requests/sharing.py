@@ -20,6 +20,8 @@ READING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
         ask.Fork,
         ask.Inspect,
         ask.ReadPooled,
+        ask.ReadFigures,
+        ask.Compare,
         ask.Lens,
         ask.Attribute,
         ask.Evaluate,

@@ -18,7 +18,7 @@ from djinn_jupyter.dap.debug_thread import DebugThread, state_of
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.showing import look_of
+from djinn_jupyter.magics.showing import look_at
 from djinn_jupyter.wire.replies import SessionEdited
 
 if TYPE_CHECKING:
@@ -176,15 +176,16 @@ class Bridge:
 
     def _picture(self, given: Message) -> Message:
         thread, site = self._site_of(given.get("variableName"), given.get("frameId") or 0)
-        view = views.snapshot_view(look_of(thread.session, thread.stopped.snapshot(site)))
-        return {"data": view._repr_mimebundle_(), "metadata": {}}
+        look = look_at(thread.session, site, ahead=False)
+        thread.stopped.check(look.stop)
+        return {"data": views.snapshot_view(look)._repr_mimebundle_(), "metadata": {}}
 
     def _copy(self, given: Message) -> Message:
         thread, site = self._site_of(given.get("srcVariableName"), given.get("srcFrameId") or 0)
         name = str(given.get("dstVariableName"))
         if not name.isidentifier():
             raise UsageError(f"{name!r} is not a name for a variable.")
-        self._state.shell.push({name: thread.stopped.snapshot(site).value})
+        self._state.shell.push({name: thread.stopped.whole(site)})
         return {}
 
     def _site_of(self, name: object, frame: int) -> tuple[DebugThread, str]:

@@ -20,6 +20,17 @@ export function toFloats(array: ArrayJson): Float32Array {
   }
 }
 
+/** One entry of the first axis. */
+export function entryOf({ dtype, shape, base64 }: ArrayJson, index: number): ArrayJson {
+  const bytes = atob(base64);
+  const size = bytes.length / (shape[0] ?? 1);
+  return {
+    dtype,
+    shape: shape.slice(1),
+    base64: btoa(bytes.slice(index * size, (index + 1) * size))
+  };
+}
+
 function fromHalf(half: number): number {
   const sign = half & 0x8000 ? -1 : 1;
   const exponent = (half >> 10) & 0x1f;

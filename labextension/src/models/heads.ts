@@ -1,6 +1,7 @@
 /* Values with an axis of heads: which heads they have, and the site of one of them. Pure. */
 
 import { Pooled } from '../wire';
+import { entryOf } from './arrays';
 
 /** Positions, heads, entries: the engine's name for values that have heads. */
 const WITH_HEADS = 'T H D';
@@ -21,4 +22,24 @@ export function headsOf(value: Valued): readonly number[] {
 /** The site of one head alone. */
 export function siteOfHead(site: string, head: number): string {
   return `${site.replace(/\[[\d,]+\]$/, '')}[${head}]`;
+}
+
+/** A head as it was pooled beside the mean of all, for a stop that cannot be asked any more; null where it was not. */
+export function headKept(pooled: Pooled, head: number): Pooled | null {
+  const { heads, shape, site } = pooled;
+  const at = heads?.heads.indexOf(head) ?? -1;
+  if (heads === null || at < 0) {
+    return null;
+  }
+  return {
+    ...pooled,
+    site: siteOfHead(site, head),
+    cells: entryOf(heads.cells, at),
+    rows_per_cell: heads.rows_per_cell,
+    columns_per_cell: heads.columns_per_cell,
+    shape: [shape[0] ?? 0, 1, ...shape.slice(2)],
+    lowest: null, // range and count are known of the mean alone
+    highest: null,
+    not_finite: 0
+  };
 }

@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 
-import { hasHeads, headsOf, siteOfHead } from '../models/heads';
+import { hasHeads, headKept, headsOf, siteOfHead } from '../models/heads';
 import { Place } from '../models/live';
 import { acrossOf, pictureOf } from '../models/picture';
 import { spellNumber } from '../models/spell';
@@ -15,7 +15,8 @@ import { Thumbnail } from './thumbnail';
 /** As many cells as the panel has pixels for. */
 const CELLS = { rows: 96, columns: 128 } as const;
 
-/** The stopped value, the mean of its heads where it has some; at a site of one head, that head. */
+/** The stopped value, the mean of its heads where it has some; at a site of one head, that head. Each head comes with
+ * the mean, in so many cells altogether, to be chosen when the session has gone on. */
 export async function readPooled(
   service: IDjinn,
   { engine, session }: Place,
@@ -28,6 +29,7 @@ export async function readPooled(
     session,
     site,
     mean_of_heads,
+    heads: mean_of_heads && site === null ? CELLS.rows * CELLS.columns : 0,
     ...CELLS
   });
   return pooled;
@@ -42,14 +44,14 @@ interface PictureProps {
   readonly place: Place;
   readonly paused: Paused;
   readonly pooled: Pooled;
-  /** The session has gone on since: its other heads cannot be read any more. */
+  /** The session has gone on since: its other heads are as they were read with the mean. */
   readonly past: boolean;
   readonly service: IDjinn;
   readonly trans: Trans;
 }
 
 export function Picture(props: PictureProps): React.JSX.Element {
-  const { paused, pooled, past, trans } = props;
+  const { paused, pooled, trans } = props;
   const [wanted, want] = React.useState<number | null>(null);
   const heads = headsOf(pooled);
   const asked = wanted !== null && heads.includes(wanted) ? wanted : null;
@@ -65,7 +67,6 @@ export function Picture(props: PictureProps): React.JSX.Element {
           {trans.__('Heads')}
           <select
             value={asked ?? ''}
-            disabled={past}
             onChange={({ target }) => want(target.value === '' ? null : Number(target.value))}
           >
             <option value="">{mean}</option>
@@ -113,7 +114,8 @@ interface Head {
   readonly refused: string | null;
 }
 
-/** The head that is asked for, read of this very stop; until it is there, and where it is refused, the mean of all. */
+/** The head that is asked for, read of this very stop; until it is there, and where it is refused, the mean of all. Of a
+ * past stop it is what came with the mean, unless it was read before. */
 function useHead(
   { service, place, paused, pooled, past }: PictureProps,
   asked: number | null
@@ -135,6 +137,8 @@ function useHead(
       wanted = false;
     };
   }, [service, pooled, asked, past]);
-  const read = asked !== null && last?.of === pooled ? last.read : all;
-  return read.head === asked || read.refused !== null ? read : all;
+  const kept = asked !== null && past ? headKept(pooled, asked) : null;
+  const otherwise = kept === null ? all : { head: asked, drawn: kept, refused: null };
+  const read = asked !== null && last?.of === pooled ? last.read : otherwise;
+  return read.head === asked || (read.refused !== null && !past) ? read : otherwise;
 }

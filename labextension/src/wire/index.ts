@@ -36,6 +36,7 @@ export * from './scoring';
 export * from './moving';
 export * from './passes';
 export * from './pooling';
+export * from './figures';
 export * from './collecting';
 export * from './replies';
 export * from './reply';

@@ -105,6 +105,11 @@ import {
 } from './pooling';
 
 import {
+  Compared,
+  FiguresRead,
+} from './figures';
+
+import {
   Collected,
 } from './collecting';
 
@@ -160,6 +165,8 @@ export type WireReply =
   | Steered
   | Inspected
   | PooledRead
+  | FiguresRead
+  | Compared
   | PassRead
   | LensRead
   | Attributed

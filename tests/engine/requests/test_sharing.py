@@ -58,7 +58,8 @@ def share(house: House, access: Any) -> Any:
 
 def cases(kind: type) -> Iterator[Any]:
     for fields in values.requests(kind, "ordinary")[:MOST]:
-        yield kind(**{**fields, "session": SHARED})
+        second = {"other": SHARED} if kind is ask.Compare else {}
+        yield kind(**{**fields, "session": SHARED, **second})
 
 
 def refused(reply: Any) -> bool:
@@ -110,6 +111,26 @@ def test_one_who_reads_enters_inspects_and_forks_but_holds_nothing(stopped: Hous
     emptied = stopped.ask("anna", ask.Open(session=SHARED, fresh=True, force=True))
     assert "only its owner makes it fresh" in emptied.message
     assert stopped.ask("bert", ask.Describe(session=GUESSED)).session.holder == own.holder
+
+
+def test_ones_own_stop_is_compared_with_anothers_while_that_is_shared(stopped: House) -> None:
+    for asked in (ask.Open(session="mine"), ask.SetBreakpoint(session="mine", site="resid_post.3", when="step == 1")):
+        stopped.ask("anna", asked)
+    stopped.ask("anna", ask.Run(session="mine", tokens=tokens(9, seed=5), max_new_tokens=2))
+    pairs = [("mine", SHARED), (SHARED, "mine"), (SHARED, SHARED)]
+
+    def compared() -> list[Any]:
+        return [stopped.ask("anna", ask.Compare(session=one, other=other)) for one, other in pairs]
+
+    assert all(map(refused, compared()))
+    share(stopped, "read")
+    found = compared()
+    assert [tuple(stop.session for stop in one.stops) for one in found] == pairs
+    assert found[0].apart.differing == found[1].apart.differing > 0
+    assert found[2].apart.differing == 0
+    share(stopped, None)
+    assert all(map(refused, compared()))
+    assert refused(stopped.ask("anna", ask.Compare(session="mine", other=f"bert@{UNSAID}")))
 
 
 def test_lists_tell_the_owner_with_whom_and_the_other_what_is_shared(stopped: House) -> None:

@@ -1,0 +1,131 @@
+"""Two stopped values compared, in float64 and over all of their numbers, which stay where they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.requests.figures import chunks
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import queries, reports
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Pieces, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.arrays import dtype_name
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.figures import Apart, Compared, LargestDifference
+from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.texts import in_quotes
+
+
+class ComparisonRequests:
+    def __init__(self, sessions: SessionTable, residency: Residency) -> None:
+        self._sessions, self._residency = sessions, residency
+
+    @handles(ask.Compare, without_rows=True, changes=False)
+    def compare(self, request: ask.Compare, holder: Holder) -> Steps:
+        queries.stopped_frame(self._sessions.find(request.other))
+        yield from self._brought(request.other)
+        both = (self._sessions.find(request.session), self._sessions.find(request.other))
+        return compared(both, request.last)
+
+    def _brought(self, name: str) -> Pieces:
+        """Run steps until that session is on the device. Raises the error for which it cannot come."""
+        while not (session := self._sessions.find(name)).residence.present:
+            self._residency.need(session)
+            yield from self._residency.settled(session)
+            if session.residence.error is not None:
+                raise session.residence.error
+
+
+def compared(both: tuple[Session, Session], last: int) -> Compared:
+    """Return how far the stopped values of two sessions are apart. UsageError where they stand at other sites."""
+    frames = [queries.stopped_frame(session) for session in both]
+    sites = [_site(frame) for frame in frames]
+    if sites[0] != sites[1]:
+        names = [in_quotes(label(session.name)) for session in both]
+        raise UsageError(
+            f"Session {names[0]} stands at {sites[0]} and {names[1]} at {sites[1]}: values are compared at one site."
+        )
+    a, b = (_value(frame) for frame in frames)
+    rows_a, rows_b = frames[0].positions[-len(a) :], frames[1].positions[-len(b) :]
+    shared = range(max(rows_a.start, rows_b.start), min(rows_a.stop, rows_b.stop))
+    alike = bool(shared) and a.shape[1:] == b.shape[1:]
+    return Compared(
+        site=sites[0],
+        stops=(reports.standing(both[0]), reports.standing(both[1])),
+        shapes=(tuple(a.shape), tuple(b.shape)),
+        dtypes=(dtype_name(a.dtype), dtype_name(b.dtype)),
+        apart=apart(_at(shared, rows_a, a), _at(shared, rows_b, b), tuple(shared), last) if alike else None,
+    )
+
+
+def _site(frame: Frame) -> str:
+    assert frame.tap is not None
+    return str(frame.tap.site.whole())
+
+
+def _value(frame: Frame) -> Tensor:
+    assert frame.tap is not None
+    assert frame.raw is not None
+    return frame.tap.read(frame.raw)
+
+
+def _at(shared: range, positions: range, value: Tensor) -> Tensor:
+    """Return the rows of the shared positions."""
+    return value[positions.index(shared.start) :][: len(shared)]
+
+
+def apart(a: Tensor, b: Tensor, positions: tuple[int, ...], last: int) -> Apart:
+    """Return how far two values [T, ...] of one shape are apart; `positions` are those of their rows."""
+    differing = not_finite = 0
+    largest: LargestDifference | None = None
+    distances: list[float | None] = []
+    first = 0
+    for rows_a, rows_b in zip(chunks(a), chunks(b.to(a.device)), strict=True):
+        differ = (rows_a != rows_b) & ~(rows_a.isnan() & rows_b.isnan())
+        finite = rows_a.isfinite() & rows_b.isfinite()
+        differences = (rows_b - rows_a).abs().where(finite, 0.0)
+        differing += int(differ.sum())
+        not_finite += int((differ & ~finite).sum())
+        found = _largest(differences, rows_a, rows_b, positions[first:], a.shape[1:])
+        if found is not None and (largest is None or found.difference > largest.difference):
+            largest = found
+        distances += _distances(differences, rows_a.where(finite, 0.0))
+        first += len(rows_a)
+    return Apart(
+        positions=positions[-last:],
+        numbers=a.numel(),
+        differing=differing,
+        not_finite=not_finite,
+        largest=largest,
+        distances=tuple(distances[-last:]),
+    )
+
+
+def _largest(
+    differences: Tensor, a: Tensor, b: Tensor, positions: tuple[int, ...], inner: torch.Size
+) -> LargestDifference | None:
+    place = int(differences.argmax())
+    row, column = divmod(place, differences.shape[1])
+    difference = float(differences[row, column])
+    if difference == 0:
+        return None
+    index = [int(one) for one in torch.unravel_index(torch.tensor(column), inner)] if inner else []
+    return LargestDifference(
+        difference=difference,
+        position=positions[row],
+        index=tuple(index),
+        a=float(a[row, column]),
+        b=float(b[row, column]),
+    )
+
+
+def _distances(differences: Tensor, a: Tensor) -> list[float | None]:
+    """Return |b - a| / |a| of each row; None where |a| is zero."""
+    apart, sizes = (torch.linalg.vector_norm(rows, dim=1).tolist() for rows in (differences, a))
+    return [distance / size if size else None for distance, size in zip(apart, sizes, strict=True)]
