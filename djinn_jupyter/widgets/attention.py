@@ -63,7 +63,7 @@ class Attention:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each weight has a cell of its own."""
+        """True where each weight has a cell of its own."""
         return self.rows_per_cell == self.columns_per_cell == 1
 
     def picture(self, index: int) -> Picture:

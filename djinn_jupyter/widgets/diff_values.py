@@ -15,7 +15,7 @@ from djinn_jupyter.wire.names import label
 TO_EXACT = ".9g"  # a float32 is itself again
 
 
-class Named(Protocol):
+class ComparedLine(Protocol):
     """The session that distances are relative to."""
 
     @property
@@ -38,7 +38,7 @@ def values_plain(compared: Compared) -> list[str]:
     return [f"values at {compared.site}: {distances} (relative distance by position)", f"  {said(compared)}"]
 
 
-def values_part(a: Named, compared: Compared) -> Html:
+def values_part(a: ComparedLine, compared: Compared) -> Html:
     """Draw the distance at each position, and say where it is largest."""
     name, note = f"values at {compared.site}", div("dj-note", said(compared))
     if compared.apart is None or not compared.apart.differing:
@@ -46,7 +46,7 @@ def values_part(a: Named, compared: Compared) -> Html:
     return part(_distances(a, compared.apart), note, name=f"distance of the {name}, relative to {label(a.name)}")
 
 
-def _distances(a: Named, apart: Apart) -> Html:
+def _distances(a: ComparedLine, apart: Apart) -> Html:
     shown = list(zip(apart.positions, apart.distances, strict=True))
     most = max((rounded(distance, 2) for _, distance in shown if distance), default=0.0) or 1.0
     rows = [

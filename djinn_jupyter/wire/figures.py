@@ -61,8 +61,8 @@ class LargestDifference(Noun, frozen=True):
 
 
 class Apart(Noun, frozen=True):
-    """How far two values of one shape are apart at the positions that both passes have, computed in float64 over all
-    of their numbers. `differing` counts pairs that are not the same number (NaN is the same as NaN), `not_finite` those
+    """The distance of two values of one shape at the positions that both passes have, in float64 and over all of their
+    numbers. `differing` counts pairs that are not the same number (NaN is the same as NaN), `not_finite` those
     of them that have a number that is not finite; `largest` is of the others, None where no finite pair differs.
 
     `distances` are |b - a| / |a| at the last of `positions`, as many as were asked for, without pairs that are not

@@ -196,9 +196,11 @@ def test_a_look_reads_figures_and_of_the_values_those_of_the_position_that_is_un
     read: list[tuple[str, tuple[int, ...] | None]] = []
     inspect = RemoteSession.inspect
 
-    def recorded(session: RemoteSession, site: str, positions: tuple[int, ...] | None = None) -> Any:
+    def recorded(
+        session: RemoteSession, site: str, positions: tuple[int, ...] | None = None, *, ahead: bool = False
+    ) -> Any:
         read.append((site, positions))
-        return inspect(session, site, positions)
+        return inspect(session, site, positions, ahead=ahead)
 
     monkeypatch.setattr(RemoteSession, "inspect", recorded)
     rows = desk.body("variables", variablesReference=desk.value())["variables"]
