@@ -94,6 +94,7 @@ class Turns:
         except Exception as error:  # noqa: BLE001  the request's edge
             reply = self._broke(job, error)
         finally:
+            self._giving_way.end_slice()
             with self._faults.during("it counted what a slice has made"):
                 self._residency.accounted(job.session)
         self._conclude(job, reply)

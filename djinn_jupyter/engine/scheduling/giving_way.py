@@ -20,6 +20,10 @@ class GivingWay:
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
+    def end_slice(self) -> None:
+        """Hold the job no longer: its session may be closed next, and is freed with it."""
+        self._job = None
+
     @property
     def for_mail(self) -> bool:
         """True where mail has come, which is read before another slice."""

@@ -348,18 +348,6 @@ def test_an_address_of_s3_and_a_folder_are_taken(tmp_path: Path) -> None:
     assert spell_shared(str(tmp_path)) == str(tmp_path)
 
 
-def test_sessions_do_not_move_by_a_journal_in_a_store(start: Start) -> None:
-    desk = start("a")
-    desk.open()
-    said = r"^No session moves to or from an engine with a journal in s3://lab/djinn: save a checkpoint"
-    here = desk.ask(ask.ReadProvenance()).provenance
-    with pytest.raises(UsageError, match=said):
-        desk.ask(ask.SendAway(session="a", to=here, move="0" * 32))
-    with pytest.raises(UsageError, match=said):
-        desk.ask(ask.TakeIn(session="b", move="0" * 32))
-    assert list(desk.engine.sessions) == ["a"]
-
-
 def test_without_the_parts_that_speak_s3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "find_spec", lambda name: None)
     with pytest.raises(
