@@ -140,13 +140,16 @@ hub-test: setup
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
 	DJINN_JUPYTERHUB=$(abspath $(HUB)) $(BIN)/pytest tests/process/test_jupyterhub.py -m slow
 
+# What a client of S3 can be installed with: botocore wants a python-dateutil below 3.
+OF_A_STORE := <(grep -v '^python-dateutil=' constraints.txt)
+
 # Likewise with Ray; its machines are addresses of this one's loopback.
 CLUSTER := .venv/cluster
 cluster-test: setup
 	@test -x $(CLUSTER)/bin/python || $(BIN)/python -m venv $(CLUSTER)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
-	$(CLUSTER)/bin/python -m pip install --quiet --constraint constraints.txt ray s3fs 'moto[server]'
+	$(CLUSTER)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) ray s3fs 'moto[server]'
 	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py tests/process/test_stored_cluster.py -m slow
 
 # Likewise with a server of S3.
@@ -155,7 +158,7 @@ store-test: setup
 	@test -x $(STORE)/bin/python || $(BIN)/python -m venv $(STORE)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(STORE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
-	$(STORE)/bin/python -m pip install --quiet --constraint constraints.txt s3fs 'moto[server]'
+	$(STORE)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) s3fs 'moto[server]'
 	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own, SAELens with the TransformerLens that it
