@@ -93,7 +93,7 @@ def _drain(options: argparse.Namespace) -> int:
     print(f"Ray places nothing more on {options.machine}.")
     for identity, state in found:
         print(f"{identity} {state}.")
-    return int(any("stays" in state for _, state in found))
+    return int(not all(state.startswith("is on ") for _, state in found))
 
 
 def _stop(options: argparse.Namespace) -> int:

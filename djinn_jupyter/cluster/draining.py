@@ -50,7 +50,7 @@ def _led_away(one: Placed, told: StartCallbacks) -> str:
     try:
         entry = await_entry(one, None, told)
     except DjinnError as error:
-        return f"has put its sessions into its journal, and does not start elsewhere: {error}"
+        return f"has put its sessions into its journal, and does not start elsewhere: {str(error).rstrip('.')}"
     return f"is on {entry.host} now, at {entry.listens}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ def await_entry(engine: Placed, needs: SetAside | None, told: StartCallbacks) ->
                 told.second(line)
     raise EngineUnavailable(
         f"Ray has not placed the engine of {engine.identity} within {PLACE_SECONDS:.0f} s: no machine has what it needs"
-        f"{f', {needs}' if needs else ''}; `djinn cluster stop {engine.identity.model}` takes it back."
+        f"{f', {needs}' if needs else ''}; `djinn cluster stop {shlex.quote(str(engine.identity))}` takes it back."
     )
 
 

@@ -16,8 +16,10 @@ from djinn_jupyter.client.connection import road as roads
 from djinn_jupyter.client.connection.road import road_to
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency
+from djinn_jupyter.options import Identity
 from djinn_jupyter.wire.registry import Entry
 from tests.magics.double import EngineDouble
 
@@ -63,8 +65,24 @@ def test_a_name_without_a_port_is_a_machine_of_the_cluster(
 
 
 def test_an_engine_of_another_version_names_the_way_to_end_it_there() -> None:
-    there = msgspec.structs.replace(entry_at(read_address("10.0.0.3:7001"), None), protocol="another", in_cluster=True)
-    assert f"end it with `djinn cluster stop {there.identity.model}`" in (refusal_of(there) or "")
+    """A copy by its name in the list: by its model alone another engine would be ended."""
+    there = msgspec.structs.replace(
+        entry_at(read_address("10.0.0.3:7001"), None),
+        protocol="another",
+        in_cluster=True,
+        identity=Identity(model="demo", copy=2),
+    )
+    assert "end it with `djinn cluster stop 'demo (copy 2)'`" in (refusal_of(there) or "")
+
+
+def test_a_copy_that_ray_has_not_placed_is_taken_back_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="no Ray here: make cluster-test")
+    from djinn_jupyter.cluster import placement
+
+    monkeypatch.setitem(vars(placement), "PLACE_SECONDS", 0.0)
+    waiting = placement.Placed(identity=Identity(model="demo", copy=2), actor=None)
+    with pytest.raises(EngineUnavailable, match=r"`djinn cluster stop 'demo \(copy 2\)'` takes it back\."):
+        placement.await_entry(waiting, None, StartCallbacks(line=print, second=print))
 
 
 def test_without_ray_the_command_says_what_to_install(

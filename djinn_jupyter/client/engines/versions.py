@@ -23,7 +23,7 @@ def refusal_of(entry: Entry) -> str | None:
         return None
     stop = f"`djinn stop --force {shlex.quote(str(entry.identity))}`"
     if entry.in_cluster:
-        stop = f"`djinn cluster stop {shlex.quote(entry.identity.model)}`"
+        stop = f"`djinn cluster stop {shlex.quote(str(entry.identity))}`"
     after = "its sessions end with it" if entry.options.no_journal else "its sessions come back then"
     return (
         f"The engine of {entry.identity} (process {entry.pid}) {different}: end it with {stop} and load again; {after}."
