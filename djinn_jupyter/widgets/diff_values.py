@@ -81,6 +81,6 @@ def said(compared: Compared) -> str:
 def _largest(apart: Apart) -> str:
     assert apart.largest is not None
     found = apart.largest
-    place = ".".join(str(index) for index in found.index)
-    at = f"position {found.position}" + (f", {place}" if place else "")
+    place = ", ".join(map(str, found.index))
+    at = f"position {found.position}" + (f", index [{place}]" if place else "")
     return f"the most by {found.difference:{TO_EXACT}}, at {at}: {found.a:{TO_EXACT}} and {found.b:{TO_EXACT}}"

@@ -357,8 +357,8 @@ def test_a_diff_of_stops_measures_their_distance_and_says_where_it_is_largest() 
     view = _diff(values, values * np.float32(1.5))
     assert "0: 0.50, 1: 0.50, 2: 0.50, 3: 0.50, 4: 0.50 (relative" in view.plain
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
-    assert f"at position {row}, {column}: {float(values[row, column]):.9g} and" in view.plain
-    assert f"at position {row}, {column}: " in view.html
+    assert f"at position {row}, index [{column}]: {float(values[row, column]):.9g} and" in view.plain
+    assert f"at position {row}, index [{column}]: " in view.html
 
 
 def test_a_diff_says_what_it_leaves_out_and_of_which_dtypes_its_numbers_are() -> None:
