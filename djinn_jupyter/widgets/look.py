@@ -19,8 +19,8 @@ from djinn_jupyter.wire.pooling import Pooled
 class Look:
     """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line.
     `pooled` is all of it for the pictures, where `values` are those of the last `positions` alone: none of a pattern.
-    `end` is one past the last position of the pass, where that is not among `positions`;
-    `stop` is what a pooled value was read from."""
+    `end` is one past the last position of the pass, where that is not among `positions`; `stop` is what a pooled value
+    was read from."""
 
     site: str
     values: NDArray[np.generic]

@@ -8,11 +8,12 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.requests.figures import chunks
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.other_sessions import brought
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Pieces, Steps
+from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.arrays import dtype_name
 from djinn_jupyter.errors import UsageError
@@ -28,18 +29,10 @@ class ComparisonRequests:
 
     @handles(ask.Compare, without_rows=True, changes=False)
     def compare(self, request: ask.Compare, holder: Holder) -> Steps:
-        queries.stopped_frame(self._sessions.find(request.other))
-        yield from self._brought(request.other)
-        both = (self._sessions.find(request.session), self._sessions.find(request.other))
-        return compared(both, request.last)
-
-    def _brought(self, name: str) -> Pieces:
-        """Run steps until that session is on the device. Raises the error for which it cannot come."""
-        while not (session := self._sessions.find(name)).residence.present:
-            self._residency.need(session)
-            yield from self._residency.settled(session)
-            if session.residence.error is not None:
-                raise session.residence.error
+        other = self._sessions.find(request.other)
+        queries.stopped_frame(other)
+        yield from brought(other, self._sessions, self._residency)
+        return compared((self._sessions.find(request.session), other), request.last)
 
 
 def compared(both: tuple[Session, Session], last: int) -> Compared:

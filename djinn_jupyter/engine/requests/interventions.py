@@ -16,19 +16,19 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.making_rules import checked_condition, made_rule
+from djinn_jupyter.engine.requests.other_sessions import brought
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import note_of
 from djinn_jupyter.errors import (
     InvalidEdit,
     UnknownBreakpoint,
     UnknownRule,
-    UnknownSession,
     UnknownSite,
     UsageError,
 )
@@ -127,20 +127,12 @@ class EditRequests:
         source = self._sessions.find(edit.session)
         if source.work == "run":
             raise InvalidEdit(f"Session {in_quotes(edit.session)} is running; pause it where its value is to be taken.")
-        yield from self._present(source)
+        yield from brought(source, self._sessions, self._residency)
         source.residence.hold()
         try:
             return (yield from self._value_there(source, edit, site, positions))
         finally:
             source.residence.let_go()
-
-    def _present(self, session: Session) -> Pieces:
-        """Yield steps until the session's bytes are on the device. Raises the error that prevents it."""
-        if not session.residence.present:
-            self._residency.need(session)
-            yield from self._residency.settled(session)
-        if self._sessions.find(session.name) is not session or not session.residence.present:
-            raise session.residence.error or UnknownSession(f"Session {in_quotes(session.name)} was closed meanwhile.")
 
     def _value_there(
         self, source: Session, edit: PatchFrom, site: Site, positions: tuple[int, ...]

@@ -27,7 +27,7 @@ from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.errors import SlabFull
 
 PASSES: Final = 3  # before the runs that generate have their turn
-CHECKED_OF: Final = 64  # shared prompts; after so many one is computed again: as of next positions, of pairs at most
+CHECKED_OF: Final = 64  # shared prompts, of which one is computed again alone
 Asking = Generator[Blocked | None, None, None]
 
 
