@@ -1,5 +1,5 @@
-"""Engine processes on machines of their own, as far as files go: each has a registry and user data of its own, and they
-have one journal in common."""
+"""Engine processes on machines of their own, as far as files go: each has a registry and user data of its own. What
+they have in common is in their options."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from djinn_jupyter.client.engines.registry import running_engines
 
 PROMPT = [1, 5, 6, 7, 8]
 Start = Callable[[str], RemoteEngine]
+Machine = Callable[..., RemoteEngine]
 
 
 def save_model(folder: Path) -> Path:
@@ -28,8 +30,8 @@ def save_model(folder: Path) -> Path:
 
 
 @contextmanager
-def machines_apart(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, journal: str) -> Iterator[Start]:
-    """Yield what starts an engine of the model on the machine of a name."""
+def machines_apart(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, **common: str) -> Iterator[Machine]:
+    """Yield what starts an engine of the model, with options, on the machine of a name."""
     machines: set[str] = set()
 
     def on(machine: str) -> None:
@@ -37,9 +39,9 @@ def machines_apart(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, jou
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(home / machine / "runtime"))
         monkeypatch.setenv("JUPYTER_DATA_DIR", str(home / machine / "data"))
 
-    def start(machine: str) -> RemoteEngine:
+    def start(machine: str, **options: Any) -> RemoteEngine:
         on(machine)
-        return dj.load(model, dtype="float32", device="cpu", threads=1, shared_journal=journal)
+        return dj.load(model, dtype="float32", device="cpu", threads=1, **common, **options)  # type: ignore[arg-type]
 
     yield start
     for machine in tuple(machines):
@@ -47,4 +49,12 @@ def machines_apart(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, jou
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
+    loading._channels.close()
+
+
+def killed(engine: RemoteEngine) -> None:
+    """End the engine's process by SIGKILL, and forget this process's lines to engines."""
+    assert engine.entry is not None
+    os.kill(engine.entry.pid, signal.SIGKILL)
+    await_end(engine.entry)
     loading._channels.close()

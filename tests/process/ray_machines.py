@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import djinn_jupyter as dj
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
@@ -101,3 +102,15 @@ def at(engine: RemoteEngine) -> str:
     """Return the address of an engine's machine."""
     assert engine.entry is not None
     return engine.entry.commands.removeprefix("tcp://").partition(":")[0]
+
+
+def drained(placed: RemoteEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """Drain the machine of an engine of the demo model, which goes on on the other one."""
+    before = at(placed)
+    capsys.readouterr()
+    assert main(["cluster", "drain", before]) == 0
+    said = capsys.readouterr().out
+    assert f"Ray places nothing more on {before}." in said
+    after = at(dj.load("demo", device="cpu", at="cluster"))
+    assert after != before
+    assert f"at tcp://{after}:" in said

@@ -17,7 +17,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.errors import ModelNotFound, UsageError
 from djinn_jupyter.wire.host import host_name
-from tests.process.ray_machines import MACHINES, Machines, at, cluster, needs_ray
+from tests.process.ray_machines import MACHINES, Machines, at, cluster, drained, needs_ray
 from tests.waiting import until
 
 PROMPT = "The capital of France is"
@@ -119,14 +119,8 @@ def test_the_engines_of_a_drained_machine_go_on_elsewhere_with_their_sessions(
     session = placed.session("paris", fresh=True)
     plain = session.run(PROMPT, max_new_tokens=6)
     session.breakpoint("resid_post.4", when="step == 2")
-    hidden, before = session.run(PROMPT, max_new_tokens=6).hidden.tobytes(), at(placed)
-    capsys.readouterr()
-    assert main(["cluster", "drain", before]) == 0
-    said = capsys.readouterr().out
-    assert f"Ray places nothing more on {before}." in said
-    after = at(dj.load("demo", device="cpu", at="cluster"))
-    assert after != before
-    assert f"at tcp://{after}:" in said
+    hidden = session.run(PROMPT, max_new_tokens=6).hidden.tobytes()
+    drained(placed, capsys)
     assert session.describe().exactness == "exact"
     assert session.stop.hidden.tobytes() == hidden
     assert session.resume().logits.tobytes() == plain.logits.tobytes()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import FingerprintsDiffer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from tests.process.machines_apart import killed
 
 pytestmark = pytest.mark.processes
 PROMPT = "The capital of France is"
@@ -28,13 +26,6 @@ def stopped(engine: RemoteEngine, name: str = "paris") -> dj.RemoteSession:
     session.steer("resid_post.2", dj.scale(0.9), -1)
     session.run(PROMPT, max_new_tokens=4)
     return session
-
-
-def killed(engine: RemoteEngine) -> None:
-    assert engine.entry is not None
-    os.kill(engine.entry.pid, signal.SIGKILL)
-    await_end(engine.entry)
-    loading._channels.close()
 
 
 def bits(values: object) -> torch.Tensor:

@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    with machines_apart(model, tmp_path, monkeypatch, str(tmp_path / "shared")) as start:
+    with machines_apart(model, tmp_path, monkeypatch, shared_journal=str(tmp_path / "shared")) as start:
         yield start
 
 

@@ -13,7 +13,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
-from tests.process.ray_machines import MACHINES, Machines, at, cluster, needs_ray
+from tests.process.ray_machines import MACHINES, Machines, at, cluster, drained, needs_ray
 from tests.process.s3_server import Server, needs_s3
 from tests.waiting import until
 
@@ -99,13 +99,8 @@ def test_a_machine_is_drained_and_its_sessions_come_back_recomputed_and_say_so(
     session = placed.session("paris", fresh=True)
     plain = session.run(PROMPT, max_new_tokens=6)
     session.breakpoint("resid_post.4", when="step == 2")
-    hidden, before = session.run(PROMPT, max_new_tokens=6).hidden.tobytes(), at(placed)
-    capsys.readouterr()
-    assert main(["cluster", "drain", before]) == 0
-    said = capsys.readouterr().out
-    after = at(dj.load("demo", device="cpu", at="cluster"))
-    assert after != before
-    assert f"at tcp://{after}:" in said
+    hidden = session.run(PROMPT, max_new_tokens=6).hidden.tobytes()
+    drained(placed, capsys)
     assert session.describe().exactness == "recomputed"
     assert session.stop.hidden.tobytes() == hidden
     session.accept_recomputed()

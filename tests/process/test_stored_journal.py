@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(model: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    with machines_apart(model, tmp_path, monkeypatch, PLACE) as start:
+    with machines_apart(model, tmp_path, monkeypatch, shared_journal=PLACE) as start:
         yield start
 
 

@@ -3,22 +3,18 @@ way. `make store-test` installs what it needs."""
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from tests.process.machines_apart import PROMPT, save_model
+from tests.process.machines_apart import PROMPT, Machine, killed, machines_apart, save_model
 from tests.process.s3_server import Server, needs_s3, server
 
 __all__ = ["server"]
@@ -31,7 +27,6 @@ WAYS = {
     "store to folder": (OF_STORE, OF_FOLDER),
     "folder to store": (OF_FOLDER, OF_STORE),
 }
-Start = Callable[[str, dict[str, str], int], RemoteEngine]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_s3]
 
 
@@ -41,26 +36,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(model: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start an engine on the machine of a name: a registry and user data of its own."""
-    machines: set[str] = set()
-
-    def on(machine: str) -> None:
-        machines.add(machine)
-        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / machine / "runtime"))
-        monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / machine / "data"))
-
-    def start(machine: str, options: dict[str, str], copy: int) -> RemoteEngine:
-        on(machine)
-        return dj.load(model, dtype="float32", device="cpu", threads=1, copy=copy, **options)  # type: ignore[arg-type]
-
-    yield start
-    for machine in tuple(machines):
-        on(machine)
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-    loading._channels.close()
+def start(model: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    with machines_apart(model, tmp_path, monkeypatch) as start:
+        yield start
 
 
 def stopped(engine: RemoteEngine, name: str = "paris") -> dj.RemoteSession:
@@ -70,20 +48,15 @@ def stopped(engine: RemoteEngine, name: str = "paris") -> dj.RemoteSession:
     return session
 
 
-def killed(engine: RemoteEngine) -> None:
-    assert engine.entry is not None
-    os.kill(engine.entry.pid, signal.SIGKILL)
-    await_end(engine.entry)
-    loading._channels.close()
-
-
 def has(engine: RemoteEngine) -> bool:
     return "paris" in [one.name for one in engine.sessions()]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_session_moves_and_moves_back_bit_for_bit(start: Start, server: Server, way: str) -> None:
-    one, other = (start(name, options, copy) for name, options, copy in zip("ab", WAYS[way], (1, 2), strict=True))
+def test_a_session_moves_and_moves_back_bit_for_bit(start: Machine, server: Server, way: str) -> None:
+    one, other = (
+        start(name, copy=copy, **options) for name, options, copy in zip("ab", WAYS[way], (1, 2), strict=True)
+    )
     session, unmoved = stopped(one), stopped(one, "unmoved").resume()
     hidden = session.stop.hidden.tobytes()
     moved = session.move(other)
@@ -102,10 +75,10 @@ def test_a_session_moves_and_moves_back_bit_for_bit(start: Start, server: Server
 @pytest.mark.parametrize("after", ["sent", "taken"])
 @pytest.mark.parametrize("dies", [0, 1], ids=["the one that it leaves", "the one that takes it in"])
 @pytest.mark.parametrize("way", WAYS)
-def test_one_of_two_has_it_when_either_was_killed(start: Start, way: str, dies: int, after: str) -> None:
+def test_one_of_two_has_it_when_either_was_killed(start: Machine, way: str, dies: int, after: str) -> None:
     """The one that is begun anew is on another machine where its journal is in the store."""
     options = WAYS[way]
-    engines = [start("a", options[0], 1), start("b", options[1], 2)]
+    engines = [start("a", **options[0]), start("b", copy=2, **options[1])]
     hidden = stopped(engines[0]).stop.hidden.tobytes()
     to = ask_for(engines[1].channel, ask.ReadProvenance(), replies.ProvenanceRead)
     assert MOVES in to.stores
@@ -115,15 +88,15 @@ def test_one_of_two_has_it_when_either_was_killed(start: Start, way: str, dies: 
         ask_for(engines[1].channel, ask.TakeIn(session="paris", move=MOVE, store=MOVES), replies.Opened)
     killed(engines[dies])
     again = "c" if options[dies] is OF_STORE else "ab"[dies]
-    engines = [start(again if dies == at else "ab"[at], options[at], at + 1) for at in (0, 1)]
+    engines = [start(again if dies == at else "ab"[at], copy=at + 1, **options[at]) for at in (0, 1)]
     ask_for(engines[0].channel, ask.SettleMove(session="paris", move=MOVE), replies.MoveSettled)
     assert [has(engine) for engine in engines] == [after == "sent", after == "taken"]
     found = engines[after == "taken"].session("paris")
     assert found.stop.hidden.tobytes() == hidden
 
 
-def test_engines_without_a_place_in_common_say_what_to_do(start: Start) -> None:
-    stored, plain = start("a", OF_STORE, 1), start("b", {}, 2)
+def test_engines_without_a_place_in_common_say_what_to_do(start: Machine) -> None:
+    stored, plain = start("a", **OF_STORE), start("b", copy=2)
     session = stopped(stored)
     with pytest.raises(UsageError, match=f"was not given {MOVES} .* start it with --moves {MOVES}, or give both"):
         session.move(plain)

@@ -3,7 +3,6 @@ bit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from djinn_jupyter.errors import IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.figures import Apart, Compared
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooled_heads import inspected, pattern
 from tests.engine.requests.test_pooling import values
 from tests.widgets import compared as plainly
@@ -61,10 +60,8 @@ def test_two_values_are_compared_as_numpy_compares_the_whole(
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = desk_of("llama")
-    yield desk
-    desk.close_all()
+def desk(llama: Desk) -> Desk:
+    return llama
 
 
 def stopped_pair(desk: Desk, site: str = "resid_post.4", lengths: tuple[int, int] = (40, 40)) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,7 @@ from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.figures import Figures
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooled_heads import inspected, part_of, pattern
 from tests.engine.requests.test_pooling import values
 
@@ -47,14 +45,6 @@ def test_they_are_numpys_over_the_whole_value(value: Tensor, chunk: int) -> None
     assert np.array_equal(found[2:4], expected[2:4], equal_nan=True)
     assert np.allclose(found, expected, rtol=1e-9, equal_nan=True)
     assert np.allclose(each.numpy(), [plainly(row.reshape(-1)) for row in wide], rtol=1e-9, equal_nan=True)
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = desk_of("llama")
-    desk.open()
-    yield desk
-    desk.close_all()
 
 
 @pytest.mark.parametrize("site", ["resid_post.4", "pattern.3[1,3]", None])

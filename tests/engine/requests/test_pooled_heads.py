@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
 from djinn_jupyter.wire.passes import Inspected
 from djinn_jupyter.wire.pooling import Pooled, PooledRead
 from djinn_jupyter.wire.sites import parse_site
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooling import plainly
 
 STOP = StopIdentity(session="a", number=1, edition=1)
@@ -90,14 +89,6 @@ def test_selected_heads_keep_their_numbers_and_a_value_without_heads_has_none() 
     )
     read = pooled_for(asked(heads=100, strongest=2), plain)
     assert read.heads is read.strongest is None
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = desk_of("llama")
-    desk.open()
-    yield desk
-    desk.close_all()
 
 
 @pytest.mark.parametrize("site", ["pattern.3", "pattern.3[1,3]", "z.3"])

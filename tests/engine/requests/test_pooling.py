@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Snapshot
 from djinn_jupyter.wire.pooling import Pooled
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, tokens
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 ODD = (0.0, 1.0, -1.0, 2.5, -2.5, float("nan"), float("inf"), float("-inf"), 3.4e38, -3.4e38, 1e-40)
@@ -89,14 +88,6 @@ def test_the_range_and_the_count_are_those_of_the_value_to_the_last_bit(value: T
     assert found.not_finite == value.numel() - finite.numel()
     assert found.lowest == (finite.min().item() if finite.numel() else None)
     assert found.highest == (finite.max().item() if finite.numel() else None)
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = desk_of("llama")
-    desk.open()
-    yield desk
-    desk.close_all()
 
 
 def both(desk: Desk, **asked: Any) -> tuple[Snapshot, Pooled]:

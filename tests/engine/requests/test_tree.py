@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Origin
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, tokens
 
 PROMPT = tokens(6)
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = desk_of("llama")
-    desk.open()
-    yield desk
-    desk.close_all()
 
 
 def branches(desk: Desk) -> dict[str, Any]:
