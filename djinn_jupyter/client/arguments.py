@@ -163,5 +163,4 @@ def _words(kind: Any) -> str:
         return f"a dict of {WORDS[get_args(kind)[1]].removeprefix('a ')}s"
     if origin is Callable:
         return "a function"
-    named: str = WORDS.get(kind) or f"a {kind.__name__}"
-    return named
+    return WORDS.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"

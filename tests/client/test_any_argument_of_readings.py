@@ -42,6 +42,8 @@ def test_readings_of_a_stop(session: dj.RemoteSession) -> None:
     assert wrong_of(session.effect, {}, "top", "tokens") == []
     assert wrong_of(session.inspect, {}, "site", "positions") == []
     assert wrong_of(session.watched, {"site": "resid_post.1"}, "site", "name") == []
+    with pytest.raises(UsageError, match=r"^to is an Engine, not 'x'\.$"):
+        session.move("x")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"^tokens is a list of texts or whole numbers, not ' Paris'\.$"):
         session.lens(tokens=" Paris")
     assert len(session.lens(tokens=np.array([3, 4])).rows[0].chosen) == 2

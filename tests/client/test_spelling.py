@@ -44,6 +44,11 @@ def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             )
             for address in ("gs://lab/djinn", "s3://", "s3://lab/djinn?token=secret", "s3://anna:secret@lab/djinn")
         ),
+        *(
+            ("demo", {"moves": address}, "Sessions on their way wait in a store that speaks S3, at s3://BUCKET/PATH")
+            for address in ("gs://lab/djinn", "s3://anna:secret@lab/djinn")
+        ),
+        ("demo", {"moves": "/lab/djinn"}, "Sessions wait in the folder of the shared journal without an option;"),
         ("dmeo", {}, "There is no model dmeo; did you mean demo?"),
         ("./nowhere", {}, "There is no folder ./nowhere; give a folder, a hub name (owner/model) or demo."),
         ("a/b/c", {}, "There is no folder a/b/c; give a folder"),

@@ -111,7 +111,11 @@ def spell_moves(asked: object) -> str:
             "Sessions wait in the folder of the shared journal without an option; --moves is for engines without a "
             "folder in common, and takes a store that speaks S3, as s3://BUCKET/PATH."
         )
-    return spell_checkpoints(asked)
+    return _spell_place(
+        str(asked),
+        "Sessions on their way wait in a store that speaks S3, at s3://BUCKET/PATH without keys and options (they "
+        "belong into the environment of the engine).",
+    )
 
 
 def _spell_place(text: str, otherwise: str) -> str:

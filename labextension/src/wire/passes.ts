@@ -39,9 +39,8 @@ export interface Lens {
 
 /**
  * Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
- * from there with the edits made so far, and with `logits` those of all its positions. It would go on with `value` in
- * the place of the stopped one at `positions` (as in ResumeWith) where that is given: the stop
- * itself stays as it is.
+ * from there with the edits made so far, and with `logits` those of all its positions. Where `value` is given it would
+ * go on with that in the place of the stopped one at `positions`, as in ResumeWith; the stop itself stays as it is.
  */
 export interface ReadPass {
   readonly request: 'ReadPass';
