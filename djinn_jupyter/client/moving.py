@@ -15,7 +15,7 @@ from djinn_jupyter.wire.texts import in_quotes
 
 
 @runtime_checkable
-class Engine(Protocol):
+class AttachedEngine(Protocol):
     """An engine that this process is attached to."""
 
     @property
@@ -30,7 +30,7 @@ class MovingSession:
     _channel: Channel
 
     @typed
-    def move(self, to: Engine, name: str | None = None, *, force: bool = False) -> Self:
+    def move(self, to: AttachedEngine, name: str | None = None, *, force: bool = False) -> Self:
         """Move the session to another engine of the same model, and return its handle there: with its stop, keys and
         values, rules, watches and history, to the last bit. `name` is the one that it has there. The engines keep their
         sessions in one place (the same user's on one machine, or the same `shared_journal`, or were given a store by

@@ -42,7 +42,7 @@ def test_readings_of_a_stop(session: dj.RemoteSession) -> None:
     assert wrong_of(session.effect, {}, "top", "tokens") == []
     assert wrong_of(session.inspect, {}, "site", "positions") == []
     assert wrong_of(session.watched, {"site": "resid_post.1"}, "site", "name") == []
-    with pytest.raises(UsageError, match=r"^to is an Engine, not 'x'\.$"):
+    with pytest.raises(UsageError, match=r"^to is an AttachedEngine, not 'x'\.$"):
         session.move("x")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"^tokens is a list of texts or whole numbers, not ' Paris'\.$"):
         session.lens(tokens=" Paris")
