@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import Cache
 
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -43,10 +44,16 @@ def _noting(layer: int, note: Callable[[int, Attended], None]) -> Callable[..., 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor):
             note(layer, output.clone())
-        elif type(output) is tuple and output and isinstance(output[0], Tensor):
+        elif type(output) is tuple and output and isinstance(output[0], Tensor) and all(map(_is_passed_on, output[1:])):
             note(layer, (output[0].clone(), *(None for _ in output[1:])))
 
     return hook
+
+
+def _is_passed_on(part: Any) -> bool:
+    """True for weights [1, heads, positions, keys], and what else a layer does not compute with: DBRX's attention
+    returns the MLP's input beside the residual."""
+    return part is None or isinstance(part, Cache) or (isinstance(part, Tensor) and part.ndim == 4)
 
 
 def handed_out(attended: Attended) -> Attended:

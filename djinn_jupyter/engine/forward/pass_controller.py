@@ -23,6 +23,7 @@ from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.feature_layout import ThroughLayout
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.model.hooks.layout import laid_as
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.errors import SlabFull
@@ -189,7 +190,7 @@ class PassController:
         override = self._overrides.get(tap.site)
         place = self._places.get(tap.site)
         if self._replaying:
-            return self._replay(tap, override)
+            return self._replay(tap, raw, override)
         changed = raw
         if override is not None:
             changed = override.raw.clone()
@@ -210,11 +211,13 @@ class PassController:
         number = 1 + [one.site for one in override.tap.later].index(tap.site)
         return override.tap.layout.handed(override.raw, number, raw)
 
-    def _replay(self, tap: Tap, override: Override | None) -> Tensor | None:
+    def _replay(self, tap: Tap, raw: Tensor, override: Override | None) -> Tensor | None:
         """Replay up to the stop inside this layer: the same values as the first time, no rules, no halts."""
         if self.frame.tap is not None and tap.site == self.frame.tap.site:
             self._replaying = False
-            return self.frame.raw.clone() if self.frame.raw is not None and tap.editable else None
+            if self.frame.raw is None or not tap.editable:
+                return None
+            return laid_as(self.frame.raw, raw) if override is None else self.frame.raw.clone()
         return None if override is None else override.raw.clone()
 
     # --- helpers ---------------------------------------------------------------------------------------------------

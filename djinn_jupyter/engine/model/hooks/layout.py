@@ -138,3 +138,11 @@ def written(layout: Layout, raw: Tensor, value: Tensor, site: str) -> Tensor:
     else:
         layout.put(fresh, value.to(raw))
     return fresh
+
+
+def laid_as(value: Tensor, met: Tensor) -> Tensor:
+    """Return a copy of `value` that lies in memory as `met` does, whose shape it has: kernels round differently where
+    strides differ, as those of a half of a fused projection do."""
+    if value.stride() == met.stride() or 0 in met.stride():
+        return value.clone()
+    return torch.empty_strided(met.shape, met.stride(), dtype=value.dtype, device=value.device).copy_(value)
