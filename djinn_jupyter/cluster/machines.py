@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray._private import state
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
 
 Machine = Mapping[str, Any]  # as Ray describes it
@@ -41,3 +43,25 @@ def names() -> tuple[str, ...]:
 def has(machine: Machine, needs: Mapping[str, float]) -> bool:
     """True where a machine that runs nothing else has so much, by Ray's names."""
     return all(machine["Resources"].get(name, 0) >= much for name, much in needs.items())
+
+
+def closed() -> set[str]:
+    """Return Ray's numbers of the machines on which it places nothing more, because they are drained."""
+    return {*state.state.get_draining_nodes()}
+
+
+def free() -> dict[str, Mapping[str, float]]:
+    """Return what each machine, by Ray's number, has that nothing uses now."""
+    found: dict[str, Mapping[str, float]] = state.available_resources_per_node()
+    return found
+
+
+def spell_resources(much: Mapping[str, float]) -> str:
+    """Write an amount of each of Ray's resources: `2 CPUs, 1 GPU, 20 GiB`."""
+    return ", ".join(_spelled(name, amount) for name, amount in much.items())
+
+
+def _spelled(name: str, amount: float) -> str:
+    if name == "memory":
+        return spell_bytes(int(amount))
+    return f"{amount:g} {name}{'s' if name in ('CPU', 'GPU') and amount != 1 else ''}"

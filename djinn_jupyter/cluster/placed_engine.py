@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from djinn_jupyter.client.engines.keys import key_folder, of_engines_here
 from djinn_jupyter.client.engines.launcher import start_child
 from djinn_jupyter.client.engines.starting import ChildEngine, StartCallbacks
+from djinn_jupyter.cluster.fingerprints import of_this_machine
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.options import Identity
 from djinn_jupyter.wire.keys import read_public, spell_public
@@ -62,6 +63,10 @@ class PlacedEngine:
     def resources(self) -> dict[str, float]:
         """Return what Ray sets aside for it."""
         return dict(ray.get_runtime_context().get_assigned_resources())
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what the engine's bits follow from on its machine; Ray runs nothing else on one that is drained."""
+        return of_this_machine()
 
     def end(self) -> None:
         """End the engine in order; the actor goes with it."""

@@ -13,9 +13,9 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.cluster.attaching import NAMESPACE
+from djinn_jupyter.cluster.machines import spell_resources
 from djinn_jupyter.cluster.placed_engine import PlacedEngine
 from djinn_jupyter.described import words_of
 from djinn_jupyter.errors import EngineUnavailable, UsageError, from_code
@@ -44,12 +44,11 @@ class SetAside:
         return cls(cpus=found["CPU"], gpus=found["GPU"], memory_bytes=found["memory"])
 
     def __str__(self) -> str:
-        named = [
-            f"{self.cpus} {'CPU' if self.cpus == 1 else 'CPUs'}",
-            *([f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}"] if self.gpus else []),
-            *([spell_bytes(self.memory_bytes)] if self.memory_bytes else []),
-        ]
-        return ", ".join(named)
+        return spell_resources({name: much for name, much in self.by_name().items() if much or name == "CPU"})
+
+    def by_name(self) -> dict[str, float]:
+        """Return it by Ray's names."""
+        return {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +90,11 @@ class Placed:
     def needs(self) -> dict[str, float]:
         """Return what Ray sets aside for it, by Ray's names."""
         found: dict[str, float] = ray.get(self.actor.resources.remote(), timeout=ANSWER_SECONDS)
+        return found
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what its bits follow from on its machine."""
+        found: dict[str, str] = ray.get(self.actor.fingerprint.remote(), timeout=ANSWER_SECONDS)
         return found
 
     def leave(self) -> None:

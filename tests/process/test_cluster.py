@@ -126,6 +126,46 @@ def test_the_engines_of_a_drained_machine_go_on_elsewhere_with_their_sessions(
     assert session.resume().logits.tobytes() == plain.logits.tobytes()
 
 
+def test_an_engine_serves_on_while_the_other_machines_are_full_and_goes_when_one_has_room(
+    placed: RemoteEngine, machines: Machines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One beside it, which needs no core, goes at once."""
+    machines.refill()
+    session, here = placed.session("paris", fresh=True), at(placed)
+    plain = session.run(PROMPT, max_new_tokens=2).logits.tobytes()
+    assert main(["cluster", "load", "demo", "--device", "cpu", "--copy", "2"]) == 0
+    _placed_beside(placed, copy=3, folder=tmp_path)
+    capsys.readouterr()
+    assert main(["cluster", "drain", here]) == 1
+    said = capsys.readouterr().out
+    (other,) = {*MACHINES} - {here}
+    assert "demo (device cpu) stays and serves on, because it needs 1 CPU, and no other machine has that free (" in said
+    assert f"({other}) has 0 CPUs): end something there or add a machine, then drain {here} again." in said
+    assert "demo (device cpu, copy 3) is on " in said
+    assert at(dj.load("demo", device="cpu", at="cluster")) == here
+    assert session.run(PROMPT, max_new_tokens=2).logits.tobytes() == plain
+    for copy in (2, 3):
+        assert main(["cluster", "stop", f"demo (device cpu, copy {copy})"]) == 0
+    drained(placed, capsys)
+    assert session.describe().exactness == "exact"
+
+
+def _placed_beside(placed: RemoteEngine, copy: int, folder: Path) -> None:
+    """Place a copy on the machine of an engine, for which nothing is set aside."""
+    from djinn_jupyter.client.engines.starting import StartCallbacks
+    from djinn_jupyter.cluster import machines
+    from djinn_jupyter.cluster.attaching import attached
+    from djinn_jupyter.cluster.placement import SetAside, await_entry, place
+    from djinn_jupyter.options import Identity, Options, ProcessOptions
+
+    with attached():
+        options = Options(shared_journal=str(folder))
+        needs, there = SetAside(cpus=0, gpus=0, memory_bytes=0), machines.named(at(placed))["NodeID"]
+        made = place(Identity(model="demo", device="cpu", copy=copy), options, ProcessOptions(), needs, on=there)
+        await_entry(made, needs, StartCallbacks(line=print, second=print))
+        assert made.machine() == there
+
+
 def test_a_session_moves_to_a_machine_by_its_name(
     placed: RemoteEngine, machines: Machines, capsys: pytest.CaptureFixture[str]
 ) -> None:
