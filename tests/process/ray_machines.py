@@ -53,12 +53,16 @@ class Machines:
                 self._up.pop(address, None)
                 self._up[address] = begun(lambda at=address: self._add(at))
 
+    def add(self, address: str, cpus: int) -> None:
+        """Add a machine with room for so many engines."""
+        self._up[address] = begun(lambda: self._add(address, cpus))
+
     def end(self) -> None:
         self._cluster.shutdown()
 
-    def _add(self, address: str) -> Any:
+    def _add(self, address: str, cpus: int = 1) -> Any:
         return self._cluster.add_node(
-            num_cpus=1, node_ip_address=address, env_vars=self._folders(address), **self._size
+            num_cpus=cpus, node_ip_address=address, env_vars=self._folders(address), **self._size
         )
 
     def _folders(self, address: str) -> dict[str, str]:

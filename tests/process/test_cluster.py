@@ -126,32 +126,40 @@ def test_the_engines_of_a_drained_machine_go_on_elsewhere_with_their_sessions(
     assert session.resume().logits.tobytes() == plain.logits.tobytes()
 
 
-def test_an_engine_serves_on_while_the_other_machines_are_full_and_goes_when_one_has_room(
-    placed: RemoteEngine, machines: Machines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_drain_moves_the_engines_that_find_a_place_and_leaves_the_others_serving(
+    machines: Machines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One beside it, which needs no core, goes at once."""
+    """Two engines leave a machine, and there is room for one; the other goes when there is more."""
     machines.refill()
-    session, here = placed.session("paris", fresh=True), at(placed)
-    plain = session.run(PROMPT, max_new_tokens=2).logits.tobytes()
-    assert main(["cluster", "load", "demo", "--device", "cpu", "--copy", "2"]) == 0
-    _placed_beside(placed, copy=3, folder=tmp_path)
+    machines.add("127.0.0.5", cpus=2)
+    engines = [_placed_on("127.0.0.5", copy, tmp_path) for copy in (1, 2)]
+    _placed_on("127.0.0.4", 3, tmp_path)
+    sessions = [engine.session("paris", fresh=True) for engine in engines]
+    plain = [session.run(PROMPT, max_new_tokens=2).logits.tobytes() for session in sessions]
     capsys.readouterr()
-    assert main(["cluster", "drain", here]) == 1
+    assert main(["cluster", "drain", "127.0.0.5"]) == 1
     said = capsys.readouterr().out
-    (other,) = {*MACHINES} - {here}
-    assert "demo (device cpu) stays and serves on, because it needs 1 CPU, and no other machine has that free (" in said
-    assert f"({other}) has 0 CPUs): end something there or add a machine, then drain {here} again." in said
-    assert "demo (device cpu, copy 3) is on " in said
-    assert at(dj.load("demo", device="cpu", at="cluster")) == here
-    assert session.run(PROMPT, max_new_tokens=2).logits.tobytes() == plain
-    for copy in (2, 3):
-        assert main(["cluster", "stop", f"demo (device cpu, copy {copy})"]) == 0
-    drained(placed, capsys)
-    assert session.describe().exactness == "exact"
+    assert "demo (device cpu) is on " in said
+    assert "at tcp://127.0.0.3:" in said
+    assert "demo (device cpu, copy 2) stays and serves on, because it needs 1 CPU, and no other machine has" in said
+    for address in MACHINES:
+        assert f"({address}) has 0 CPUs" in said
+    assert said.endswith("): end something there or add a machine, then drain 127.0.0.5 again.\n")
+    for session, logits in zip(sessions, plain, strict=True):
+        assert session.describe().exactness == "exact"
+        assert session.run(PROMPT, max_new_tokens=2).logits.tobytes() == logits
+    assert at(dj.load("demo", device="cpu", copy=2, at="cluster")) == "127.0.0.5"
+    assert main(["cluster", "stop", "demo (device cpu, copy 3)"]) == 0
+    assert main(["cluster", "drain", "127.0.0.5"]) == 0
+    assert "demo (device cpu, copy 2) is on " in capsys.readouterr().out
+    assert sessions[1].describe().exactness == "exact"
+    assert sessions[1].run(PROMPT, max_new_tokens=2).logits.tobytes() == plain[1]
+    for copy in ("", ", copy 2"):
+        assert main(["cluster", "stop", f"demo (device cpu{copy})"]) == 0
 
 
-def _placed_beside(placed: RemoteEngine, copy: int, folder: Path) -> None:
-    """Place a copy on the machine of an engine, for which nothing is set aside."""
+def _placed_on(address: str, copy: int, folder: Path) -> RemoteEngine:
+    """Return an engine with a shared journal that Ray has placed on one machine."""
     from djinn_jupyter.client.engines.starting import StartCallbacks
     from djinn_jupyter.cluster import machines
     from djinn_jupyter.cluster.attaching import attached
@@ -159,11 +167,12 @@ def _placed_beside(placed: RemoteEngine, copy: int, folder: Path) -> None:
     from djinn_jupyter.options import Identity, Options, ProcessOptions
 
     with attached():
-        options = Options(shared_journal=str(folder))
-        needs, there = SetAside(cpus=0, gpus=0, memory_bytes=0), machines.named(at(placed))["NodeID"]
-        made = place(Identity(model="demo", device="cpu", copy=copy), options, ProcessOptions(), needs, on=there)
+        needs, there = SetAside(cpus=1, gpus=0, memory_bytes=0), machines.named(address)["NodeID"]
+        identity, options = Identity(model="demo", device="cpu", copy=copy), Options(shared_journal=str(folder))
+        made = place(identity, options, ProcessOptions(), needs, on=there)
         await_entry(made, needs, StartCallbacks(line=print, second=print))
         assert made.machine() == there
+    return dj.load("demo", device="cpu", copy=copy, at="cluster")
 
 
 def test_a_session_moves_to_a_machine_by_its_name(
