@@ -1,4 +1,4 @@
-"""What the bits of an engine follow from besides its options, on the machine that has it and on others."""
+"""Fingerprints of machines: the circumstances, besides its options, from which the bits of an engine follow."""
 
 from __future__ import annotations
 

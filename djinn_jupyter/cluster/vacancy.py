@@ -1,5 +1,5 @@
-"""Whether Ray has a free place for an engine now. Ray is asked for it and holds it, so that nothing else takes it while
-the engine puts its sessions away."""
+"""A free place for an engine, which Ray is asked for and holds, so that nothing else takes it while the engine puts its
+sessions away."""
 
 from __future__ import annotations
 

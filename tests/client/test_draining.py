@@ -78,14 +78,14 @@ def free(monkeypatch: pytest.MonkeyPatch, small: Engine, large: Engine) -> dict[
         open_ = [name for name in left if name not in machines.closed()]
         yield any(all(left[name].get(kind, 0) >= much for kind, much in needs.items()) for name in open_)
 
-    monkeypatch.setattr(machines, "alive", lambda: [machine(number, **whole) for number in (3, 4, 5, 6)])
-    monkeypatch.setattr(machines, "closed", lambda: {"gpu-3", "gpu-6"})
-    monkeypatch.setattr(machines, "free", lambda: left)
-    monkeypatch.setattr(fingerprints, "_asked", lambda other: SAME)
-    monkeypatch.setattr(draining, "placed", lambda: [small, large])
-    monkeypatch.setattr(draining, "_close", lambda machine: None)
-    monkeypatch.setattr(draining, "held", held)
-    monkeypatch.setattr(draining, "await_entry", lambda one, needs, told: entry_of(one.identity.model))
+    monkeypatch.setitem(vars(machines), "alive", lambda: [machine(number, **whole) for number in (3, 4, 5, 6)])
+    monkeypatch.setitem(vars(machines), "closed", lambda: {"gpu-3", "gpu-6"})
+    monkeypatch.setitem(vars(machines), "free", lambda: left)
+    monkeypatch.setitem(vars(fingerprints), "_asked", lambda other: SAME)
+    monkeypatch.setitem(vars(draining), "placed", lambda: [small, large])
+    monkeypatch.setitem(vars(draining), "_close", lambda machine: None)
+    monkeypatch.setitem(vars(draining), "held", held)
+    monkeypatch.setitem(vars(draining), "await_entry", lambda one, needs, told: entry_of(one.identity.model))
     return left
 
 
@@ -112,6 +112,6 @@ def test_both_go_where_both_find_a_place(free: dict[str, dict[str, float]], smal
 
 
 def test_of_many_full_machines_a_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "free", lambda: {})
+    monkeypatch.setitem(vars(machines), "free", lambda: {})
     said = vacancy.spell_free([machine(number, CPU=1.0) for number in range(40)], {"CPU": 1.0})
     assert said.endswith("gpu-3 (10.0.0.3) has 0 CPUs, and 36 more are full too")
