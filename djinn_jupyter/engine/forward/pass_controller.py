@@ -115,21 +115,21 @@ class PassController:
         return max(0, self.boundary + self.layers_run)
 
     def halting(self) -> frozenset[int]:
-        """Return the layers in which the pass may stop."""
-        return frozenset(
-            place.tap.stage for place in self.plan.inside if place.halts and place.tap.stage in range(self._last)
-        )
+        """Return the layers ahead in which the pass may stop."""
+        ahead = range(max(self.boundary, 0), self._last)
+        return frozenset(place.tap.stage for place in self.plan.inside if place.halts and place.tap.stage in ahead)
 
     def taps(self) -> list[Tap]:
-        """Return the taps within layers to catch: those of the plan and those with an override. Where several are on
-        one tensor (a point and a module path, parts of a fused projection) their order must be the same at every entry
-        of a pass, whatever was armed since."""
+        """Return the taps within layers to catch: those of the plan and those with an override, but for those in layers
+        below the frame, which do not run. Where several are on one tensor (a point and a module path, parts of a fused
+        projection) their order must be the same at every entry of a pass, whatever was armed since."""
         taps = {place.tap.site: place.tap for place in self.plan.inside}
         taps.update({site: override.tap for site, override in self._overrides.items() if override.tap.boundary is None})
         if self.frame.inside and self.frame.tap is not None:
             taps[self.frame.tap.site] = self.frame.tap
         later = [one for tap in taps.values() for one in tap.later]
-        return [*sorted(taps.values(), key=_spelled), *sorted(later, key=_spelled)]
+        met = [*sorted(taps.values(), key=_spelled), *sorted(later, key=_spelled)]
+        return [tap for tap in met if not 0 <= tap.stage < self.boundary]
 
     # --- called by the gates ---------------------------------------------------------------------------------------
 
