@@ -15,7 +15,7 @@ NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
     "patching", "attribution", "adapters", "collection", "batches", "rules", "streaming", "replay", "paint",
     "cold_start", "first_card", "journal", "beside", "people", "shared_passes",
-    "logs", "features", "agreement", "analysis",
+    "logs", "features", "agreement", "analysis", "tracing",
 )  # fmt: skip
 
 

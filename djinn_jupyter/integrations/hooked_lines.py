@@ -139,14 +139,14 @@ class HookedLines:
             self._each(order, partial(_breakpoint, place), replies.BreakpointSet)
         self._armed = (len(order.lines), order.halts)
 
-    def _resumed(self, order: Order, puts: Puts) -> list[replies.Inspected]:
+    def _resumed(self, order: Order, puts: Puts) -> list[replies.Reached]:
         """Resume all lines with what was put in the place of their values. Return those at the next stop."""
         return self._answers(
-            [ask.ResumeWith(session=name, **_given(put)) for name, put in zip(self._of(order), puts, strict=True)],
-            replies.Inspected,
+            [ask.ResumeWith(session=name, **given(put)) for name, put in zip(self._of(order), puts, strict=True)],
+            replies.Reached,
         )
 
-    def _reached(self, order: Order, here: Sequence[replies.Inspected]) -> tuple[str, Values]:
+    def _reached(self, order: Order, here: Sequence[replies.Inspected | replies.Reached]) -> tuple[str, Values]:
         """Return the place of a stop and the values there of all lines."""
         for one in here:
             _require_whole(one.snapshot, order)
@@ -162,7 +162,7 @@ class HookedLines:
         sites, ahead = tuple(sorted(places)), order.until is None
         read = self._answers(
             [
-                ask.ReadPass(session=name, sites=sites, ahead=ahead, logits=whole, **_given(put))
+                ask.ReadPass(session=name, sites=sites, ahead=ahead, logits=whole, **given(put))
                 for name, put in zip(self._of(order), puts, strict=True)
             ],
             replies.PassRead,
@@ -223,7 +223,7 @@ def put_of(here: Values, changed: Values) -> Put | None:
     return value, None if rows.size == len(here) else tuple(rows.tolist())
 
 
-def _given(put: Put | None) -> dict[str, Any]:
+def given(put: Put | None) -> dict[str, Any]:
     """Return the fields of a request with what is put in the place of a stopped value."""
     return {} if put is None else {"value": put[0], "positions": put[1]}
 

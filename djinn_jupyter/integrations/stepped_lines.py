@@ -1,12 +1,13 @@
 """Lines that run side by side, each in a session of its own, and stop where the caller says while they run: it looks at
-a stop, edits it, and names the sites of the next one. Knows sites and numpy arrays, and no other tool."""
+a stop, edits it, and names the sites of the next one. An edit and the sites go with the request to go on, whose reply
+has the values of the next stop. Knows sites and numpy arrays, and no other tool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,10 +15,9 @@ import numpy as np
 from djinn_jupyter.client.arrays import shared_numpy
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.errors import DjinnError, EngineError, UnknownSite, UsageError
-from djinn_jupyter.integrations.hooked_lines import LOGITS, put_of
+from djinn_jupyter.integrations.hooked_lines import LOGITS, Put, given, put_of
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
 
 Values = np.ndarray[Any, Any]
@@ -35,6 +35,25 @@ class Standing:
     drawn: Mapping[int, tuple[int, ...]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stop:
+    """A line's stop, as a reply tells of it: the positions of the pass, and the value where it came along."""
+
+    site: str
+    step: int
+    positions: tuple[int, ...]
+    drawn: tuple[int, ...]
+    value: Values | None = None
+
+    @classmethod
+    def told(cls, reply: replies.Paused | replies.Reached, line: tuple[int, ...]) -> _Stop:
+        if isinstance(reply, replies.Paused):
+            drawn = reply.tokens[len(line) :]
+            return cls(site=reply.site, step=reply.step, positions=reply.positions, drawn=drawn)
+        value = shared_numpy(reply.snapshot.value)
+        return cls(site=reply.snapshot.site, step=reply.step, positions=reply.positions, drawn=reply.drawn, value=value)
+
+
 class SteppedLines:
     """The sessions in which lines run. `opened` opens that of line n and returns its name."""
 
@@ -42,9 +61,12 @@ class SteppedLines:
         self._channel, self._opened = channel, opened
         self._names: list[str] = []
         self._armed: list[frozenset[str]] = []
+        self._known: set[str] = set()  # sites at which passes of this model stop
+        self._next: frozenset[str] | None = None  # the sites to stop at from here on, where others are armed
         self._closing: list[Future[replies.Reply]] = []
         self._given: tuple[tuple[int, ...], ...] = ()
-        self._at: dict[int, replies.Paused] = {}
+        self._at: dict[int, _Stop] = {}
+        self._puts: dict[int, Put] = {}  # what the lines that stand go on with in the place of their values
         self.ended: dict[int, replies.Finished] = {}
 
     def arm(self, count: int, halts: Collection[str]) -> dict[str, UnknownSite]:
@@ -52,6 +74,9 @@ class SteppedLines:
         stop, and why."""
         self._open(count)
         wanted = frozenset(halts)
+        self._next = wanted if self._at and wanted <= self._known else None
+        if self._next is not None:
+            return {}
         asked = [
             (number, site, self._channel.ask(ask.SetBreakpoint(session=self._names[number], site=site)))
             for number in range(count)
@@ -67,7 +92,9 @@ class SteppedLines:
         self, lines: Sequence[Sequence[int]], *, max_new_tokens: int = 0, sampling: Sampling = GREEDY
     ) -> Standing | None:
         """Run these lines to their first stop, or to the end: None."""
-        self._given, self._at, self.ended = tuple(map(tuple, lines)), {}, {}
+        self._given, self._at, self._puts, self.ended = tuple(map(tuple, lines)), {}, {}, {}
+        if self._next is not None:
+            self.arm(len(self._given), self._next)
         return self._moved(
             {
                 number: ask.Run(
@@ -79,12 +106,27 @@ class SteppedLines:
 
     def go_on(self) -> Standing | None:
         """Run the lines that stand on to their next stop, or to the end: None."""
-        return self._moved({number: ask.Resume(session=self._names[number]) for number in self._at})
+        halts = None if self._next is None else tuple(sorted(self._next))
+        requests = {
+            number: ask.ResumeWith(session=self._names[number], halts=halts, **given(self._puts.get(number)))
+            for number in self._at
+        }
+        if self._next is not None:
+            self._armed = [self._next if n in requests else armed for n, armed in enumerate(self._armed)]
+        self._puts, self._next = {}, None
+        return self._moved(requests)
 
     def values(self) -> list[Values]:
         """Return the values at the stop, [positions, ...], of each line that stands; they are only read."""
-        asked = [self._channel.ask(ask.Inspect(session=self._names[number])) for number in self._at]
-        return [shared_numpy(expect(reply.result(), replies.Inspected).snapshot.value) for reply in asked]
+        asked = {
+            number: self._channel.ask(ask.Inspect(session=self._names[number]))
+            for number, stop in self._at.items()
+            if stop.value is None
+        }
+        for number, reply in asked.items():
+            value = shared_numpy(expect(reply.result(), replies.Inspected).snapshot.value)
+            self._at[number] = replace(self._at[number], value=value)
+        return [stop.value for stop in self._at.values() if stop.value is not None]
 
     def logits(self) -> list[Values]:
         """Return the logits of all positions, fp32, as each pass would go on from where it stands, edits included.
@@ -92,25 +134,24 @@ class SteppedLines:
         if not self._at:
             raise UsageError("The logits of all positions are read at a stop of the pass, and this pass has ended.")
         asked = [
-            self._channel.ask(ask.ReadPass(session=self._names[number], ahead=True, logits=True)) for number in self._at
+            self._channel.ask(
+                ask.ReadPass(session=self._names[number], ahead=True, logits=True, **given(self._puts.get(number)))
+            )
+            for number in self._at
         ]
         read = [expect(reply.result(), replies.PassRead).logits for reply in asked]
         return [shared_numpy(one) for one in read if one is not None]
 
     def edit(self, here: Sequence[Values], changed: Sequence[Values]) -> None:
-        """Put values in the place of those at the stop, line by line, where bits of theirs differ."""
-        asked = [
-            self._channel.ask(ask.ApplyEdit(session=self._names[number], edit=edit[0], positions=edit[1]))
-            for number, old, new in zip(self._at, here, changed, strict=True)
-            if (edit := _edit(old, new, self._at[number])) is not None
-        ]
-        for reply in asked:
-            expect(reply.result(), replies.Edited)
+        """Have the lines go on with these values in the place of those at the stop, where bits of theirs differ."""
+        edits = zip(self._at.items(), here, changed, strict=True)
+        puts = {number: _put(old, new, stop) for (number, stop), old, new in edits}
+        self._puts = {number: put for number, put in puts.items() if put is not None}
 
     def abandon(self) -> None:
         """Close the sessions without waiting for them: what they run ends, and the next lines have others."""
         self._closing += [self._channel.ask(ask.Close(session=name)) for name in self._names]
-        self._names, self._armed, self._at = [], [], {}
+        self._names, self._armed, self._at, self._puts = [], [], {}, {}
 
     def close(self) -> None:
         """Close the sessions, those that were abandoned too."""
@@ -136,12 +177,17 @@ class SteppedLines:
         except UnknownSite as error:
             return error
         self._armed[number] |= {site}
+        self._known.add(site)
         return None
 
     def _moved(self, requests: Mapping[int, ask.Request]) -> Standing | None:
         asked = {number: self._channel.ask(request) for number, request in requests.items()}
         came = {number: reply.result() for number, reply in asked.items()}
-        self._at = {number: reply for number, reply in came.items() if isinstance(reply, replies.Paused)}
+        self._at = {
+            number: _Stop.told(reply, self._given[number])
+            for number, reply in came.items()
+            if isinstance(reply, replies.Paused | replies.Reached)
+        }
         for number, reply in came.items():
             if number not in self._at:
                 self.ended[number] = expect(reply, replies.Finished)
@@ -156,12 +202,12 @@ class SteppedLines:
         if len(places) != 1:
             raise EngineError(f"Lines that run side by side stand at {', '.join(sorted(site for site, _ in places))}.")
         [(site, step)] = places
-        drawn = {number: stop.tokens[len(self._given[number]) :] for number, stop in self._at.items()}
+        drawn = {number: stop.drawn for number, stop in self._at.items()}
         drawn |= {number: stop.tokens for number, stop in self.ended.items()}
         return Standing(site=site, step=step, lines=tuple(self._at), drawn=drawn)
 
 
-def _require_whole(stop: replies.Paused, line: tuple[int, ...]) -> None:
+def _require_whole(stop: _Stop, line: tuple[int, ...]) -> None:
     """Raise UsageError where a prompt is run in parts: what is read at a stop is the part, and not the line."""
     if stop.step == 0 and stop.site != LOGITS and len(stop.positions) != len(line):
         raise UsageError(
@@ -169,11 +215,10 @@ def _require_whole(stop: replies.Paused, line: tuple[int, ...]) -> None:
         )
 
 
-def _edit(old: Values, new: Values, stop: replies.Paused) -> tuple[Set, tuple[int, ...] | None] | None:
+def _put(old: Values, new: Values, stop: _Stop) -> Put | None:
     if new.shape != old.shape:
         raise UsageError(f"A value of shape {old.shape} at {stop.site} was replaced by one of shape {new.shape}.")
     put = put_of(old, new.astype(old.dtype, copy=False))
-    if put is None:
-        return None
-    value, rows = put
-    return Set(value=value), None if rows is None else tuple(stop.positions[row] for row in rows)
+    if put is None or put[1] is None:
+        return put
+    return put[0], tuple(stop.positions[row] for row in put[1])

@@ -62,7 +62,18 @@ class PassRead(ReplyBase, frozen=True, tag="PassRead"):
 class ResumeWith(StopRequest, frozen=True, tag="ResumeWith"):
     """Resume with `value` in the place of the stopped one, and read the value at the next stop: an edit, a Resume and
     an Inspect in one. `positions` are absolute, negative from the end of the pass, None for all of the pass; `value`
-    None leaves all of it."""
+    None leaves all of it. `halts` are the breakpoints that the session has from here on; None leaves those it has."""
 
     value: Array | None = None
     positions: Positions | None = None
+    halts: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] | None = None
+
+
+class Reached(ReplyBase, frozen=True, tag="Reached"):
+    """The stop that a ResumeWith came to: the value there, `step` and `positions` of its pass, as in Paused, and the
+    tokens that the run has `drawn` so far."""
+
+    snapshot: Snapshot
+    step: int
+    positions: tuple[int, ...]
+    drawn: tuple[int, ...]

@@ -67,6 +67,7 @@ ModuleAdded = added_modules.ModuleAdded
 MetricsRead = sweeps.MetricsRead
 PassRead = passes.PassRead
 Inspected = passes.Inspected
+Reached = passes.Reached
 PooledRead = pooling.PooledRead
 FiguresRead = figures.FiguresRead
 Compared = figures.Compared
@@ -281,6 +282,7 @@ Reply = (
     | Effect
     | Steered
     | Inspected
+    | Reached
     | PooledRead
     | FiguresRead
     | Compared

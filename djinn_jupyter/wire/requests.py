@@ -17,7 +17,7 @@
     Open / Fork                 Opened
     Detach / Close              Detached / Closed
     Run / Resume / Step         Paused or Finished, when the run stops
-    ResumeWith                  Inspected at the next stop, or Finished
+    ResumeWith                  Reached, or Finished
     Pause                       Pausing, at once; the run itself is answered by Paused
     Back                        Paused
     SetBreakpoint               BreakpointSet

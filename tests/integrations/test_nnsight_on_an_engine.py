@@ -245,8 +245,8 @@ def test_nothing_but_sites_and_numbers_crosses(engine: RemoteEngine) -> None:
         edit_in_place_and_assign(ours)
     sent = {type(request) for request in engine.channel.requests[before:]}
     ours.close()
-    known = {ask.ListSessions, ask.Open, ask.SetBreakpoint, ask.ClearBreakpoints, ask.Run, ask.Resume, ask.Inspect}
-    assert sent == known | {ask.ApplyEdit, ask.ReadPass}
+    known = {ask.ListSessions, ask.Open, ask.SetBreakpoint, ask.ClearBreakpoints, ask.Run, ask.Inspect}
+    assert sent == known | {ask.ResumeWith, ask.ReadPass}
 
 
 # --- families ---------------------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def test_an_interrupt_ends_a_trace_and_the_next_one_runs(
 
     def interrupted(request: Any) -> Any:
         reply = asks(request)
-        if isinstance(request, ask.Resume):
+        if isinstance(request, ask.ResumeWith):
             monkeypatch.undo()
             reply.result = lambda timeout=None: signal.raise_signal(signal.SIGINT)
         return reply

@@ -12,6 +12,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.temporary import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.integrations.stepped_lines import Standing, SteppedLines
+from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import tokens
 
 LINES = [tokens(7, 1), tokens(5, 2)]
@@ -47,6 +48,39 @@ def test_the_next_stop_is_chosen_at_the_last_one(lines: SteppedLines, model: Any
     assert sorted(lines.ended) == [0, 1]
     with pytest.raises(UsageError, match="this pass has ended"):
         lines.logits()
+
+
+def test_a_stop_at_a_known_place_costs_one_request(lines: SteppedLines, engine: RemoteEngine) -> None:
+    sites = ["resid_post.1", "mlp_out.2", "resid_post.3"]
+    lines.arm(1, set(sites))
+    stop: Standing | None = lines.run(LINES[:1])
+    before, seen = len(engine.channel.requests), []
+    lines.values()
+    for following in [*sites[1:], None]:
+        here = lines.values()
+        seen.append((standing(stop).site, here[0].shape))
+        lines.edit(here, [value * 0.5 for value in here])
+        lines.arm(1, () if following is None else {following})
+        stop = lines.go_on()
+    assert stop is None
+    assert seen == [(site, (7, 32)) for site in sites]
+    assert [type(one) for one in engine.channel.requests[before:]] == [ask.Inspect, *[ask.ResumeWith] * 3]
+
+
+def test_lines_begin_anew_at_the_sites_that_were_named_last(lines: SteppedLines) -> None:
+    lines.arm(1, {"resid_post.1", "mlp_out.2"})
+    standing(lines.run(LINES[:1]))
+    here = lines.values()
+    lines.edit(here, [value * 2 for value in here])
+    lines.arm(1, {"mlp_out.2"})
+    assert standing(lines.run(LINES[:1])).site == "mlp_out.2"
+    plain = lines.values()[0].copy()
+    lines.arm(1, {"resid_post.1"})
+    lines.run(LINES[:1])
+    lines.edit(lines.values(), lines.values())
+    lines.arm(1, {"mlp_out.2"})
+    lines.go_on()
+    assert np.array_equal(lines.values()[0], plain)
 
 
 def test_a_generation_says_the_pass_and_the_tokens_drawn_so_far(lines: SteppedLines) -> None:

@@ -88,12 +88,13 @@ def request_handlers(
     """Return one handler for each kind of request."""
     execution = ExecutionRequests(sessions, runtime, residency)
     inspection = InspectionRequests(sessions, runtime, persistence)
+    breakpoints = BreakpointRequests(sessions, runtime)
     images = WholeImages(runtime, residency, storage_table, options)
     return RequestHandlers(
         SessionRequests(sessions, lifecycle, runtime, residency, options),
         execution,
-        ResumingRequests(sessions, residency, execution, inspection),
-        BreakpointRequests(sessions, runtime),
+        ResumingRequests(sessions, residency, runtime, execution, inspection, breakpoints),
+        breakpoints,
         EditRequests(sessions, runtime, residency),
         RuleRequests(sessions, runtime),
         SwitchingRequests(sessions, runtime, residency),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
-from djinn_jupyter.engine.requests.interventions import edited_site
+from djinn_jupyter.engine.requests.interventions import BreakpointRequests, edited_site
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, stop_edits
+from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
-from djinn_jupyter.wire.replies import Paused
+from djinn_jupyter.wire.replies import Inspected, Paused, Reached
+from djinn_jupyter.wire.sites import Site, parse_site
 
 
 class ResumingRequests:
@@ -22,20 +24,39 @@ class ResumingRequests:
         self,
         sessions: SessionTable,
         residency: Residency,
+        runtime: Runtime,
         execution: ExecutionRequests,
         inspection: InspectionRequests,
+        breakpoints: BreakpointRequests,
     ) -> None:
-        self._sessions, self._residency = sessions, residency
-        self._execution, self._inspection = execution, inspection
+        self._sessions, self._residency, self._runtime = sessions, residency, runtime
+        self._execution, self._inspection, self._breakpoints = execution, inspection, breakpoints
 
     @handles(ask.ResumeWith, wakes_weights=True)
     def resume_with(self, request: ask.ResumeWith, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         session.check_move("go_on")
+        halts = self._sites(session, request.halts)
         if request.value is not None:
             self._put(session, Set(value=request.value), request.positions)
+        if halts is not None:
+            self._arm(session, halts, holder)
         steps = self._execution.resume(ask.Resume(session=session.name), holder)
         return self._looked(session, steps, holder)
+
+    def _sites(self, session: Session, halts: tuple[str, ...] | None) -> list[Site] | None:
+        """Return the sites of breakpoints that are asked for. Raises UnknownSite before anything has changed."""
+        sites = None if halts is None else [parse_site(site) for site in halts]
+        for site in sites or ():
+            self._runtime.of(session).resolve(site)
+        return sites
+
+    def _arm(self, session: Session, halts: list[Site], holder: Holder) -> None:
+        """Have the session stop at these sites, without a condition, and nowhere else."""
+        there = session.breakpoints.items()
+        session.clear_breakpoints([n for n, one in there if one.condition is not None or one.site not in halts])
+        for site in halts:
+            self._breakpoints.set_breakpoint(ask.SetBreakpoint(session=session.name, site=str(site)), holder)
 
     def _put(self, session: Session, edit: Set, positions: tuple[int, ...] | None) -> None:
         """Make an edit of the present stop. Raises InvalidEdit, and SlabFull where there is no room for it now."""
@@ -50,7 +71,10 @@ class ResumingRequests:
 
     def _looked(self, session: Session, steps: Steps, holder: Holder) -> Steps:
         """Run the steps to the next stop. Return the value there; the end where there is none."""
-        reply = yield from steps
-        if not isinstance(reply, Paused):
-            return reply
-        return (yield from self._inspection.inspect(ask.Inspect(session=session.name), holder))
+        stop = yield from steps
+        if not isinstance(stop, Paused):
+            return stop
+        seen = yield from self._inspection.inspect(ask.Inspect(session=session.name), holder)
+        assert isinstance(seen, Inspected)
+        drawn = stop.tokens[stop.prompt_tokens :]
+        return Reached(snapshot=seen.snapshot, step=stop.step, positions=stop.positions, drawn=drawn)

@@ -64,3 +64,16 @@ export interface PassRead {
   readonly logits: ArrayJson | null;
   readonly not_kept: string | null;
 }
+
+/**
+ * The stop that a ResumeWith came to: the value there, `step` and `positions` of its pass, as in Paused, and the
+ * tokens that the run has `drawn` so far.
+ */
+export interface Reached {
+  readonly reply: 'Reached';
+  readonly snapshot: Snapshot;
+  readonly step: number;
+  readonly positions: readonly number[];
+  readonly drawn: readonly number[];
+  readonly not_kept: string | null;
+}

@@ -98,6 +98,7 @@ import {
 import {
   Inspected,
   PassRead,
+  Reached,
 } from './passes';
 
 import {
@@ -164,6 +165,7 @@ export type WireReply =
   | Effect
   | Steered
   | Inspected
+  | Reached
   | PooledRead
   | FiguresRead
   | Compared

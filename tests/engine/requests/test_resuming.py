@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.errors import IllegalMove, InvalidEdit
+from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
-from djinn_jupyter.wire.replies import Finished, Inspected
+from djinn_jupyter.wire.replies import Finished, Reached
 from tests.engine.desk import Desk, array, desk_of, tokens
 
 PROMPT = tokens(13)
@@ -45,13 +45,40 @@ def test_it_is_an_edit_a_resume_and_a_look(desk: Desk) -> None:
         reached = desk.ask(ask.ResumeWith(session="a", value=value, positions=ROWS))
         desk.edit(Set(value=value), "b", positions=ROWS)
         desk.resume("b")
-        assert isinstance(reached, Inspected)
+        assert isinstance(reached, Reached)
         assert reached.snapshot.site == following
         assert torch.equal(to_tensor(reached.snapshot.value), desk.value(name="b"))
     ended = desk.ask(ask.ResumeWith(session="a"))
     assert isinstance(ended, Finished)
     assert desk.outcome(ended) == desk.outcome(desk.resume("b"), "b")
     assert desk.back(2).edits == desk.back(2, name="b").edits
+
+
+def test_it_says_where_the_session_stops_from_here_on(desk: Desk) -> None:
+    desk.stop_at("embed", "step == 1", "a")
+    reached = desk.ask(ask.ResumeWith(session="a", halts=("mlp_out.3", "logits")))
+    assert (reached.snapshot.site, reached.step, reached.drawn) == ("mlp_out.3", 0, ())
+    assert reached.positions == tuple(range(len(PROMPT)))
+    armed = desk.ask(ask.Describe(session="a")).session.breakpoints
+    assert sorted((one.site, one.when) for one in armed) == [("logits", None), ("mlp_out.3", None)]
+    desk.ask(ask.ResumeWith(session="a"))
+    stops = [desk.ask(ask.ResumeWith(session="a", halts=("logits",))) for _ in range(NEW - 1)]
+    assert [(stop.snapshot.site, stop.step, len(stop.drawn)) for stop in stops] == [("logits", 1, 1), ("logits", 2, 2)]
+    ended = desk.ask(ask.ResumeWith(session="a", halts=()))
+    desk.clear("b")
+    assert isinstance(ended, Finished)
+    assert ended.tokens[: NEW - 1] == stops[-1].drawn
+    assert desk.outcome(ended) == desk.outcome(desk.resume("b"), "b")
+
+
+def test_a_halt_that_no_pass_meets_changes_nothing(desk: Desk) -> None:
+    before = desk.ask(ask.Describe(session="a")).session.breakpoints
+    here, value = desk.session("a").standing, desk.value()
+    with pytest.raises(UnknownSite, match="this model has layers"):
+        desk.ask(ask.ResumeWith(session="a", value=array(halved(desk)), positions=ROWS, halts=("mlp_out.3", "z.99")))
+    assert desk.ask(ask.Describe(session="a")).session.breakpoints == before
+    assert desk.session("a").standing == here
+    assert torch.equal(desk.value(), value)
 
 
 def test_a_pass_is_read_as_it_would_go_on_with_a_value(desk: Desk) -> None:
