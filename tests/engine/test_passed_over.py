@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 
+from djinn_jupyter.engine.model.hooks.taps import OnValue, Tap
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, desk_of, tokens
@@ -127,3 +129,20 @@ def test_a_stop_that_left_has_the_attention_before_it(desk: Desk, computed: list
     computed.clear()
     assert desk.outcome(desk.resume()) == alone
     assert not [name for name in computed[: len(computed) - 2 * len(of_a_pass)] if name.startswith(ATTENTION)]
+
+
+def test_no_tap_is_caught_in_layers_that_do_not_run(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, caught = desk.engine.forward, list[list[int]]()
+    catches = forward._catch
+
+    def counted(taps: list[Tap], meet: OnValue) -> AbstractContextManager[None]:
+        caught.append([tap.stage for tap in taps])
+        return catches(taps, meet)
+
+    monkeypatch.setattr(forward, "_catch", counted)
+    for layer in range(8):
+        desk.stop_at(f"mlp_out.{layer}", "step == 0")
+    desk.run(PROMPT, 1)
+    for _ in range(8):
+        desk.resume()
+    assert caught[:9] == [list(range(8)), *(list(range(layer, 8)) for layer in range(8))]
