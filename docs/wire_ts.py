@@ -16,6 +16,7 @@ from djinn_jupyter.wire import (
     adapters,
     added_modules,
     attribution,
+    checking,
     checkpoints,
     circumstances,
     collecting,
@@ -126,6 +127,7 @@ def wire_ts() -> dict[str, str]:
         "passes": [*_interfaces(passes)],
         "pooling": [*_interfaces(pooling)],
         "figures": [*_interfaces(figures)],
+        "checking": [*_interfaces(checking)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
         "replies": [_interface(replies.Failed), *_interfaces(replies, but=replies.EventBase)],
         "reply": [_union("WireReply", typing.get_args(replies.Reply))],
@@ -172,7 +174,7 @@ def _interfaces(module: types.ModuleType, but: type | None = None) -> Iterator[s
 
 
 def _is_base(kind: type) -> bool:
-    return bool(kind.__subclasses__())
+    return bool({*kind.__subclasses__()} - {*typing.get_args(checking.CheckRequest)})
 
 
 def _aliases(module: types.ModuleType) -> Iterator[str]:

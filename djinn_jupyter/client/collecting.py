@@ -13,6 +13,7 @@ from typing import Final
 
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed
+from djinn_jupyter.client.checking import CheckedEngine, Question, require_all
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.given_paths import given_path
@@ -74,7 +75,7 @@ class Collection:
 
 
 def collect(
-    channels: Sequence[Channel],
+    engines: Sequence[CheckedEngine],
     prompts: object,
     sites: str | Sequence[str],
     *,
@@ -87,8 +88,9 @@ def collect(
     adapter: str | None,
     on_progress: OnCollected | None,
 ) -> Activations:
-    """Collect, and return the activations in the folder; several engines each write a shard at a time."""
-    channel = channels[0]
+    """Collect, and return the activations in the folder; several engines, which are all asked first, each write a shard
+    at a time."""
+    channel = engines[0].channel
     asked = Collection(
         sites=_spelled(sites, channel.welcome.model.layers),
         folder=given_path(to, "folder"),
@@ -106,8 +108,8 @@ def collect(
         if following is None:
             raise UsageError("There are no prompts to collect from.")
         work = CollectionWork(asked, on_progress or (lambda done: None))
-        if len(channels) > 1:
-            _spread(channels, work, [following, *shards])
+        if len(engines) > 1:
+            _spread(engines, work, [following, *shards])
             return Activations(asked.folder)
         with temporary_session(channel, "collection", adapter) as session:
             first = number = 0
@@ -130,14 +132,17 @@ def _ended_with(kept: str) -> Iterator[None]:
         raise ended from error
 
 
-def _spread(channels: Sequence[Channel], work: CollectionWork, shards: Sequence[Prompts]) -> None:
+def _spread(engines: Sequence[CheckedEngine], work: CollectionWork, shards: Sequence[Prompts]) -> None:
     """Have each shard written by whichever engine is free. Raises the error of one that failed."""
     starts = [0, *accumulate(map(len, shards))]
     requests = [
         partial(shard_request, work.asked, prompts=here, shard=n, first=starts[n], last=n + 1 == len(shards))
         for n, here in enumerate(shards)
     ]
-    outcome = spread(channels, [_ShardOfMany(work, request) for request in requests])
+    require_all(
+        engines, "collection", lambda engine: Question(request=requests[0]("collection"), adapter=work.asked.adapter)
+    )
+    outcome = spread([one.channel for one in engines], [_ShardOfMany(work, request) for request in requests])
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.error is not None:

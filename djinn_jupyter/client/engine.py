@@ -200,7 +200,8 @@ class RemoteEngine:
         `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs many
         prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone, as do all with the
         `adapter` of this name. Where the folder has shards of this very collection, it goes on after them. Other
-        engines of the model `beside` this one, which write to the same folder, each take a shard at a time.
+        engines of the model `beside` this one, which write to the same folder, each take a shard at a time, once
+        all have said that they would.
         `on_progress` is called with the prompts done. UsageError where the folder has another collection.
 
         >>> prompts = ["The capital of France is", "The capital of Italy is"]
@@ -209,7 +210,7 @@ class RemoteEngine:
         ((2, 128), (2, 4, 32))
         """
         return collecting.collect(
-            [one.channel for one in engines_of_one_model(self, beside)],
+            engines_of_one_model(self, beside),
             prompts,
             sites,
             to=to,

@@ -11,6 +11,9 @@ import msgspec
 
 from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import checked_seed, typed
+from djinn_jupyter.client.asked_sweep import AskedSweep
+from djinn_jupyter.client.asked_sweep import OnProgress as OnProgress
+from djinn_jupyter.client.checking import Question, require_all
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
@@ -36,7 +39,6 @@ from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
 from djinn_jupyter.wire.sweeps import Noise, Recipe
 
-OnProgress = Callable[[Grid, int, int], None]
 Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
 
@@ -123,7 +125,7 @@ def sweep(
     )
     request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
     several = not isinstance(metric, str)
-    asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    asked = AskedSweep(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
@@ -146,7 +148,7 @@ def swept(
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
-    asked = _Asked(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    asked = AskedSweep(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
     return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
 
 
@@ -163,7 +165,9 @@ def swept_again(
         request, attention = made[number].asked, made[number].attention
         require_modules(engine.channel, made[number].modules)
         adapter = same_adapter(engine.channel, made[number].adapter)
-        asked = _Asked(request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter)
+        asked = AskedSweep(
+            request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter
+        )
         return _Sweep(engine, asked, pair=request.pair, attention=attention)
 
     lines = [(one.asked.corrupted, one.asked.clean) for one in made]
@@ -172,7 +176,7 @@ def swept_again(
     return sweep_of_a_pair(engine, 0).of(*lines[0])
 
 
-def _swept_lines(engines: Sequence[RemoteEngine], asked: _Asked, corrupted: object, clean: object) -> Grid:
+def _swept_lines(engines: Sequence[RemoteEngine], asked: AskedSweep, corrupted: object, clean: object) -> Grid:
     require_texts(asked.adapter, corrupted, clean)
     if not (are_lines(corrupted) or are_lines(clean)):
         return _Sweep(engines[0], asked).of(corrupted, clean)
@@ -180,7 +184,7 @@ def _swept_lines(engines: Sequence[RemoteEngine], asked: _Asked, corrupted: obje
 
 
 def _swept_in_noise(
-    engines: Sequence[RemoteEngine], asked: _Asked, clean: object, corrupted: object, samples: int | None
+    engines: Sequence[RemoteEngine], asked: AskedSweep, clean: object, corrupted: object, samples: int | None
 ) -> Grid:
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
     if clean is None or corrupted is not None or are_lines(clean):
@@ -205,6 +209,7 @@ def _swept_pairs(
     meets."""
     if len(engines) > 1:
         require_no_session(pairs)
+        require_all(engines, "sweep", lambda engine: sweep_of_a_pair(engine, 0).question(*pairs[0]))
         pieces = [_PairOfMany(number, pair, sweep_of_a_pair) for number, pair in enumerate(pairs)]
         return grid_of(spread(engines, pieces), len(pairs), several=sweep_of_a_pair(engines[0], 0).asked.several)
     found: list[Swept] = []
@@ -239,21 +244,6 @@ def _swept_pairs(
     return Grid(found, paired=True, several=several, interrupted=interrupted, missing=missing)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The part of a sweep that all its pairs share: a `request` without its lines, whether metrics are an axis, the
-    grid to go on from (`so_far`), and the `adapter` of lines that are no session's."""
-
-    request: ask.Sweep
-    several: bool
-    on_progress: OnProgress | None
-    so_far: Grid | None
-    adapter: str | None = None
-
-    def with_seed(self, seed: int) -> _Asked:
-        return replace(self, request=msgspec.structs.replace(self.request, seed=seed))
-
-
 @dataclass(slots=True, eq=False)
 class _PairOfMany:
     """A pair that is swept by whichever engine is free."""
@@ -284,7 +274,7 @@ class _Sweep:
     by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
 
     engine: RemoteEngine
-    asked: _Asked
+    asked: AskedSweep
     pair: int = 0
     attention: AttentionName | None = None
     cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
@@ -308,22 +298,30 @@ class _Sweep:
         return self
 
     def of(self, corrupted: object, clean: object) -> Grid:
-        source = None if clean is None else line_source(self.engine, clean)
-        lines: dict[str, Any] = {"corrupted": line_source(self.engine, corrupted), "clean": source}
+        asked = self._of_lines(corrupted, clean)
         grid: Grid | None = None
         try:
             with temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
                 self.session = session
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
-                request = msgspec.structs.replace(self.asked.request, session=session, pair=self.pair, **lines)
-                grid = self._run(session, self._continued(request))
+                grid = self._run(session, self._continued(msgspec.structs.replace(asked, session=session)))
         except KeyboardInterrupt:  # while the session closes: what is computed is there
             if grid is None:
                 raise
             self.interrupted = True
             grid = Grid([noted(grid.replies[0], AT_ITS_END)], several=self.asked.several, interrupted=True)
         return grid
+
+    def question(self, corrupted: object, clean: object) -> Question:
+        """Return the question to the engine whether it would begin this sweep."""
+        request = self._continued(self._of_lines(corrupted, clean))
+        return Question(request=request, adapter=self.asked.adapter)
+
+    def _of_lines(self, corrupted: object, clean: object) -> ask.Sweep:
+        source = None if clean is None else line_source(self.engine, clean)
+        lines: dict[str, Any] = {"corrupted": line_source(self.engine, corrupted), "clean": source}
+        return msgspec.structs.replace(self.asked.request, pair=self.pair, **lines)
 
     def _continued(self, request: ask.Sweep) -> ask.Sweep:
         """Return the request with the cells that are finished already, which this grid has from its beginning on."""

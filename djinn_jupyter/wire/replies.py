@@ -6,6 +6,7 @@ from djinn_jupyter.wire import (
     adapters,
     added_modules,
     attribution,
+    checking,
     checkpoints,
     collecting,
     edges,
@@ -295,6 +296,7 @@ Reply = (
     | CircuitsRun
     | MetricsRead
     | Collected
+    | checking.Checked
     | Scored
     | HeadsRead
     | Evaluated

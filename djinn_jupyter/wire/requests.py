@@ -35,6 +35,7 @@
     RunCircuits                 CircuitsRun
     Sweep / Score / ReadHeads   Swept / Scored / HeadsRead
     Collect                     Collected, when the shard is on the disk
+    CheckCollect / CheckSweep   Checked
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
@@ -68,6 +69,7 @@ from msgspec import Meta
 from djinn_jupyter.wire import (
     adapters,
     added_modules,
+    checking,
     checkpoints,
     collecting,
     edges,
@@ -363,6 +365,7 @@ Request = (
     | MakeGraph
     | RunCircuits
     | Collect
+    | checking.CheckRequest
     | Score
     | ReadHeads
     | Evaluate

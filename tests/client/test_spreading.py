@@ -3,6 +3,7 @@ engine, whichever computed which."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,8 +18,9 @@ import djinn_jupyter as dj
 from djinn_jupyter.client import collecting, sweeping
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.spreading import Tell, spread
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, StorageFailed, SweepEnded, UnknownSite, UsageError
 from djinn_jupyter.wire import replies
+from tests import saes
 from tests.client.reached import reached
 from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC
 from tests.engine.desk import build_desk
@@ -309,6 +311,52 @@ def test_a_collection_is_that_of_one_engine(
     assert (acts.complete, len(acts), done[-1], max(done)) == (True, 11, 11, 11)
     for one, other in zip(alone.shards, acts.shards, strict=True):
         assert one.path.read_bytes() == other.path.read_bytes()
+
+
+def test_a_collection_that_another_engine_would_refuse_begins_nowhere(
+    engines: list[RemoteEngine], tmp_path: Path
+) -> None:
+    """Its module is at the first engine, which alone would write shards."""
+    engines[0].add_module("sae", saes.saved(tmp_path / "sae", saes.drawn(32)), at="resid_post.1")
+    asked: dict[str, Any] = {"to": tmp_path / "acts", "beside": engines[1:], "shard_prompts": 1}
+    with pytest.raises(UnknownSite, match=r"An engine refuses the collection, so that none has begun it: .*sae"):
+        engines[0].collect([[1, 2], [3, 4]], ["sae.1"], **asked)
+    assert not (tmp_path / "acts").exists()
+    assert [engine.sessions() for engine in engines] == [(), ()]
+
+
+def test_a_collection_is_refused_where_a_module_of_that_name_is_another(
+    engines: list[RemoteEngine], tmp_path: Path
+) -> None:
+    """Their shards would be no collection."""
+    for number, engine in enumerate(engines):
+        folder = saes.saved(tmp_path / f"sae {number}", saes.drawn(32, seed=number))
+        engine.add_module("sae", folder, at="resid_post.1")
+    asked: dict[str, Any] = {"to": tmp_path / "acts", "beside": engines[1:], "shard_prompts": 1}
+    with pytest.raises(UsageError, match=r"its modules is \[\[\"sae\", .*, and that of the engine asked first \[\["):
+        engines[0].collect([[1, 2], [3, 4]], ["sae.1"], **asked)
+    assert not (tmp_path / "acts").exists()
+
+
+def test_a_folder_in_which_an_engine_cannot_write_is_told_before_any_begins(
+    engines: list[RemoteEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"to": tmp_path / "acts", "beside": engines[1:], "shard_prompts": 1}
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = r"An engine refuses the collection, so that none has begun it: .* could not be written: Permission denied"
+    with pytest.raises(StorageFailed, match=said):
+        engines[0].collect([[1, 2], [3, 4]], ["resid_post.1"], **asked)
+    assert not (tmp_path / "acts").exists()
+
+
+def test_pairs_that_another_engine_would_refuse_are_swept_nowhere(
+    engines: list[RemoteEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines[0].add_module("sae", saes.saved(tmp_path / "sae", saes.drawn(32)), at="resid_post.1")
+    monkeypatch.setattr(sweeping._Sweep, "of", lambda *lines: pytest.fail("a pair was swept"))
+    asked = {**ASKED, "site": "sae.1", "over": "position"}
+    with pytest.raises(UnknownSite, match=r"An engine refuses the sweep, so that none has begun it: .*sae"):
+        dj.sweep(engines[0], beside=engines[1:], **asked)
 
 
 def test_a_shard_that_fails_ends_the_collection_with_its_sentence(

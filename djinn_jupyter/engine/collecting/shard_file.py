@@ -7,6 +7,7 @@ The same values give the same bytes: names are sorted, and nothing says when a f
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -62,6 +63,18 @@ def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: thre
             aside.replace(path)
         force_names(path.parent)
         return path.stat().st_size
+
+
+def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None:
+    """Raise StorageFailed where a shard cannot be written here, UsageError where one is there that `size_if_there`
+    refuses. Writes nothing."""
+    size_if_there(path, tensors, note)
+    with _sentence(f"{path} could not be written"):
+        there = next(folder for folder in path.parents if folder.exists())
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def size_if_there(path: Path, tensors: Mapping[str, Tensor], note: Note) -> int | None:

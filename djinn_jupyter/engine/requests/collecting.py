@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,8 @@ from djinn_jupyter.engine.collecting.batches import Batches
 from djinn_jupyter.engine.collecting.collection import CheckedCollection, Collecting, UntilDone
 from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of
 from djinn_jupyter.engine.collecting.scoring import logits_of, loss_of
-from djinn_jupyter.engine.collecting.shard_file import Note, shard_path
+from djinn_jupyter.engine.collecting.shard import tokens_of
+from djinn_jupyter.engine.collecting.shard_file import Note, require_place, shard_path
 from djinn_jupyter.engine.collecting.shared_losses import SharedLosses
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
@@ -30,11 +32,13 @@ from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.checking import CheckCollect, Checked
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.progress import Doing, Progress
 from djinn_jupyter.wire.replies import Scored
 
 FORMAT: Final = 1
+ALIKE: Final = ("format", "model", "adapter", "modules")  # in a note, what follows from the engine and not the request
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -60,6 +64,19 @@ class CollectionRequests:
         files = self._persistence.file_worker
         work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
         return work.steps(self._workspace)
+
+    @handles(CheckCollect, whole_layers=True, wakes_weights=True, changes=False)
+    def check(self, request: CheckCollect, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
+        asked = self._checked(request, session)
+        return self._checked_place(asked)
+
+    def _checked_place(self, asked: CheckedCollection) -> Steps:
+        tokens = tokens_of(asked.prompts)
+        yield from self._until_done(
+            self._persistence.file_worker.start(lambda: require_place(asked.path, tokens, asked.note))
+        )
+        return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
 
     def _checked(self, request: ask.Collect, session: Session) -> CheckedCollection:
         places = CollectedSites.of(self._runtime, request.sites)

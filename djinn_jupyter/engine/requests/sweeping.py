@@ -36,6 +36,7 @@ from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.checking import Checked, CheckSweep
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import MetricsRead
@@ -60,6 +61,11 @@ class SweepRequests:
             return Attributing(runtime, session, asked, request.estimate, self._trials).steps(self._workspace)
         kind = PairSweeping if asked.receivers is None else PathSweeping
         return kind(runtime, session, asked, self._together).steps(self._workspace)
+
+    @handles(CheckSweep, whole_layers=True, wakes_weights=True, changes=False)
+    def check(self, request: CheckSweep, holder: Holder) -> Checked:
+        self.sweep(request.asked, holder).close()
+        return Checked()
 
     @handles(ask.ReadMetrics, without_rows=True, changes=False)
     def read_metrics(self, request: ask.ReadMetrics, holder: Holder) -> MetricsRead:

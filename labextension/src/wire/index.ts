@@ -37,6 +37,7 @@ export * from './moving';
 export * from './passes';
 export * from './pooling';
 export * from './figures';
+export * from './checking';
 export * from './collecting';
 export * from './replies';
 export * from './reply';

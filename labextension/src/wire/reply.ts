@@ -111,6 +111,10 @@ import {
 } from './figures';
 
 import {
+  Checked,
+} from './checking';
+
+import {
   Collected,
 } from './collecting';
 
@@ -178,6 +182,7 @@ export type WireReply =
   | CircuitsRun
   | MetricsRead
   | Collected
+  | Checked
   | Scored
   | HeadsRead
   | Evaluated
