@@ -27,7 +27,8 @@ class Line:
     def __init__(self) -> None:
         self.down_since: float | None = None
         self.said: list[str] = []
-        self.notice = LineNotice("gpu-box:5556", lambda: self.down_since, self.said.append)
+        self.place = "gpu-box:5556"
+        self.notice = LineNotice(lambda: self.place, lambda: self.down_since, self.said.append)
 
 
 def no_one() -> None:
@@ -51,6 +52,14 @@ def test_a_line_is_told_once_when_it_is_down_and_once_when_it_is_back(line: Line
     line.notice.look()
     line.notice.look()
     assert line.said[1:] == ["The line to gpu-box:5556 is back."]
+
+
+def test_an_engine_that_has_moved_is_named_by_both_of_its_places(line: Line) -> None:
+    line.down_since = time.time() - 12.4
+    line.notice.look()
+    line.place, line.down_since = "gpu-4:40233", None
+    line.notice.look()
+    assert line.said[1:] == ["The engine at gpu-box:5556 is at gpu-4:40233 now, and the line to it is back."]
 
 
 def test_a_line_that_is_back_at_once_is_not_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

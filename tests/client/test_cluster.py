@@ -36,6 +36,8 @@ async def test_an_engine_is_looked_for_where_it_was_and_then_the_cluster_is_aske
     assert (road.entry, asked) == (before, [])
     await road.mend()
     assert (road.entry, asked) == (after, [before])
+    named = msgspec.structs.replace(before, identity=Identity(model="demo", copy=2))
+    assert road.reached(named) == msgspec.structs.replace(named, commands=after.commands)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_an_engine_is_placed_found_and_spoken_to_directly(
 
 
 def test_a_notebook_goes_on_bit_for_bit_on_another_machine_when_the_engine_s_dies(
-    placed: RemoteEngine, machines: Machines
+    placed: RemoteEngine, machines: Machines, capfd: pytest.CaptureFixture[str]
 ) -> None:
     session = placed.session("paris", fresh=True)
     plain = session.run(PROMPT, max_new_tokens=6)
@@ -68,7 +68,12 @@ def test_a_notebook_goes_on_bit_for_bit_on_another_machine_when_the_engine_s_die
     machines.kill(died)
     assert session.describe().stopped_at == "resid_post.4"  # it waits while the line is down
     assert session.stop.hidden.tobytes() == hidden
-    assert at(dj.load("demo", device="cpu", at="cluster")) != died
+    there = dj.load("demo", device="cpu", at="cluster")
+    assert at(there) != died
+    assert placed.entry is not None
+    assert there.entry is not None
+    back = f"The engine at {placed.entry.place} is at {there.entry.place} now, and the line to it is back."
+    assert back in capfd.readouterr().err
     session.accept_recomputed()
     resumed = session.resume()
     assert resumed.tokens == plain.tokens

@@ -24,24 +24,30 @@ class LineNotice:
 
     def __init__(
         self,
-        engine: str,
+        place: Callable[[], str],
         down_since: Callable[[], float | None],
         say: Callable[[str], object] | None = None,
     ) -> None:
-        self._engine, self._down_since, self._say = engine, down_since, say or _on_stderr
-        self._told = False
+        self._place, self._down_since, self._say = place, down_since, say or _on_stderr
+        self._told: str | None = None  # the place of the engine whose line is down
 
     def look(self) -> None:
         since = self._down_since()
-        if since is None and self._told:
-            self._told = False
-            self._say(f"The line to {self._engine} is back.")
-        elif since is not None and not self._told and (down := time.time() - since) >= TOLD_SECONDS:
-            self._told = True
+        if since is None and self._told is not None:
+            before, self._told = self._told, None
+            self._say(_back(before, self._place()))
+        elif since is not None and self._told is None and (down := time.time() - since) >= TOLD_SECONDS:
+            self._told = self._place()
             self._say(
-                f"The line to {self._engine} has been down for {down:.0f} s. What was asked for goes on when it is "
+                f"The line to {self._told} has been down for {down:.0f} s. What was asked for goes on when it is "
                 "back; an interrupt ends the waiting."
             )
+
+
+def _back(before: str, now: str) -> str:
+    if before == now:
+        return f"The line to {now} is back."
+    return f"The engine at {before} is at {now} now, and the line to it is back."
 
 
 def awaited(future: Future[Result], look: Callable[[], None]) -> Result:

@@ -112,7 +112,7 @@ class SocketChannel:
         opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
         self._connection = Context().run(thread.wait, opening)  # it outlives the magic that asks for it
         self._forget = note_attached(self._connection.entry)
-        self._notice = LineNotice(entry.place, lambda: self.down_since)
+        self._notice = LineNotice(lambda: self.entry.place, lambda: self.down_since)
         ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
         self._on_its_way = tuple(ReceivingNotice(way) for way in ways)
 

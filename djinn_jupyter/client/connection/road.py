@@ -48,6 +48,10 @@ class Road(Protocol):
         """Make the way once more after a line was lost; raises as `open` does."""
         ...
 
+    def reached(self, entry: Entry) -> Entry:
+        """Return the entry that the user knows, with the address at which the engine is reached now."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -73,6 +77,9 @@ class Straight:
 
     async def mend(self) -> None: ...
 
+    def reached(self, entry: Entry) -> Entry:
+        return entry
+
     def close(self) -> None: ...
 
 
@@ -90,6 +97,9 @@ class InCluster(Straight):
         if self._tried:
             self.entry = await asyncio.to_thread(entry_anew, self.entry)
         self._tried = True
+
+    def reached(self, entry: Entry) -> Entry:
+        return msgspec.structs.replace(entry, commands=self.entry.commands, listens=self.entry.listens)
 
 
 class Tunnel:
@@ -125,6 +135,9 @@ class Tunnel:
     async def mend(self) -> None:
         self.close()
         await self.open()
+
+    def reached(self, entry: Entry) -> Entry:
+        return entry
 
     def close(self) -> None:
         """Close the way. The thread that makes it may do so at the same time."""

@@ -56,8 +56,7 @@ class Connection:
         self.entry, self._road = entry, road
         self.wire_bytes = WireBytes()
         self.down_since: float | None = None
-        self._hello = hello
-        self._context = Context()
+        self._hello, self._context = hello, Context()
         self._line = SocketLine(self._context, road.entry, self._take, patient=False)
         self._subscriptions, self.line_watch = Subscriptions(), LineWatch()
         self._pending: dict[int, Sent] = {}
@@ -370,6 +369,7 @@ class Connection:
         self._subscriptions.hand_out(EventsMissed(session=""))
 
     def _go_on(self) -> None:
+        self.entry = self._road.reached(self.entry)
         log.info("The line to %s is back", self.entry.commands)
         self.down_since, self._heard = None, asyncio.get_running_loop().time()
         self.arrivals.line_is_back()
