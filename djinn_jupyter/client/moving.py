@@ -11,6 +11,7 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -32,7 +33,8 @@ class MovingSession:
     @typed
     def move(self, to: AttachedEngine, name: str | None = None, *, force: bool = False) -> Self:
         """Move the session to another engine of the same model, and return its handle there: with its stop, keys and
-        values, rules, watches and history, to the last bit. `name` is the one that it has there. The engines keep their
+        values, rules, watches and history, to the last bit. `name` is the one that it has there, and it is
+        yours there: of the person of your key, or of the engine's own user. The engines keep their
         sessions in one place (the same user's on one machine, or the same `shared_journal`, or were given a store by
         `moves`), and have equal fingerprints: FingerprintsDiffer says what differs. Where anything fails, or an engine
         dies on the way, the session is in one of the two. IllegalMove while it runs; UsageError where a session there
@@ -66,7 +68,8 @@ def _move(here: Channel, session: str, there: Channel, name: str, *, force: bool
     to, move = ask_for(there, ask.ReadProvenance(), replies.ProvenanceRead), uuid4().hex
     store = _store_between(ask_for(here, ask.ReadProvenance(), replies.ProvenanceRead), to)
     try:
-        sent = ask.SendAway(session=session, to=to.provenance, move=move, store=store, force=force)
+        person = person_of(name) if to.person is None else to.person  # an own user may name a person's session
+        sent = ask.SendAway(session=session, to=to.provenance, move=move, store=store, person=person, force=force)
         ask_for(here, sent, replies.SentAway)
         ask_for(there, ask.TakeIn(session=name, move=move, store=store), replies.Opened)
     except BaseException as error:

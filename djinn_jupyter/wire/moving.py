@@ -26,11 +26,13 @@ class ReadProvenance(RequestBase, frozen=True, tag="ReadProvenance"):
 
 class SendAway(OwnerRequest, frozen=True, tag="SendAway"):
     """Write the whole session for the engine of that provenance, as a move that the client names. FingerprintsDiffer
-    where it would go on with other bits there. Until the move is settled, the session answers nothing here."""
+    where it would go on with other bits there. Until the move is settled, the session answers nothing here. `person`
+    is who its mover is at that engine, and may take it in there alone; None is that engine's own user."""
 
     to: Provenance
     move: MoveId
     store: MovePlace = None
+    person: str | None = None
 
 
 class TakeIn(SessionRequest, frozen=True, tag="TakeIn"):
@@ -48,11 +50,13 @@ class SettleMove(SessionRequest, frozen=True, tag="SettleMove"):
 
 class ProvenanceRead(ReplyBase, frozen=True, tag="ProvenanceRead"):
     """`stores` are those where the engine looks for sessions on their way: of its journal, and of `--moves`.
-    `folder`: it looks in a folder too, which need not be the other engine's."""
+    `folder`: it looks in a folder too, which need not be the other engine's. `person` is who asks, by a key; None is
+    the engine's own user."""
 
     provenance: Provenance
     stores: tuple[str, ...] = ()
     folder: bool = True
+    person: str | None = None
 
 
 class SentAway(ReplyBase, frozen=True, tag="SentAway"):

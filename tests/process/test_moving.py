@@ -13,6 +13,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import FingerprintsDiffer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from tests.process.admitted import admitted
 from tests.process.machines_apart import killed
 
 pytestmark = pytest.mark.processes
@@ -54,6 +55,24 @@ def test_a_session_moves_to_another_process_and_goes_on_bit_for_bit(runtime: Pat
     with pytest.raises(FingerprintsDiffer, match=r"differ in threads \(2 here, 1 there\)|threads \(1 here, 2 there\)"):
         moved.move(unlike)
     assert has(other)
+
+
+def test_a_session_of_one_s_own_engine_is_a_person_s_at_the_other_and_comes_back(runtime: Path) -> None:
+    """Here anna is the engine's own user, there she is known by her key."""
+    admitted()
+    one, there = dj.load("demo", threads=1), dj.load("demo", copy=2, threads=1, listen="tcp://127.0.0.1:*")
+    assert there.entry is not None
+    assert there.entry.listens is not None
+    at_the_lab = dj.connect(there.entry.listens, key="anna")
+    moved = stopped(one).move(at_the_lab)
+    hidden = bits(moved.stop.hidden)
+    assert [session.name for session in there.sessions()] == ["anna@paris"]
+    assert moved.describe().owner == "anna"
+    back = moved.move(one)
+    assert torch.equal(bits(back.stop.hidden), hidden)
+    assert back.describe().exactness == "exact"
+    assert [session.name for session in one.sessions()] == ["paris"]
+    assert there.sessions() == ()
 
 
 @pytest.mark.parametrize(

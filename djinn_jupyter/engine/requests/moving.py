@@ -134,7 +134,9 @@ class MoveRequests:
     @handles(ask.ReadProvenance)
     def read_provenance(self, request: ask.ReadProvenance, holder: Holder) -> ProvenanceRead:
         places = self._persistence.moves
-        return ProvenanceRead(provenance=self._here, stores=places.stores, folder=places.folder is not None)
+        return ProvenanceRead(
+            provenance=self._here, stores=places.stores, folder=places.folder is not None, person=holder.person
+        )
 
     @handles(ask.SendAway, owner_only=lambda request: "move it away")
     def send_away(self, request: ask.SendAway, holder: Holder) -> Steps:
@@ -144,7 +146,7 @@ class MoveRequests:
         if session.temporary:
             raise UsageError(f"Session {in_quotes(session.name)} is a sweep's own, and ends with it.")
         rows = yield from self._images.rows(session)
-        moving = Moving(move=request.move, end="leaves", origin=self._here, store=request.store)
+        moving = Moving(move=request.move, end="leaves", origin=self._here, store=request.store, person=request.person)
         self._moves.begin(session, moving)
         try:
             with self._images.image(session, rows) as image:
@@ -233,11 +235,15 @@ def _with_people(image: SessionImage, session: Session) -> SessionImage:
 
 
 def _arriving(image: SessionImage, request: ask.TakeIn, holder: Holder, here: Provenance) -> Moving:
-    """Return the move as the engine that takes the session in notes it. Raises UsageError where the session is
-    another's, or no move; FingerprintsDiffer."""
+    """Return the move as the engine that takes the session in notes it. Raises UsageError where it was sent to another
+    person, or is no move; FingerprintsDiffer."""
     left: Any = image.moving
-    asked = request.move, request.store
-    if left is None or (left.move, left.store) != asked or person_of(image.name) != person_of(request.session):
-        raise UsageError(f"This is no move of a session that could be {in_quotes(request.session)}.")
+    if left is None or (left.move, left.store) != (request.move, request.store):
+        raise UsageError("This is no move of a session.")
+    if left.person != person_of(request.session):
+        whose = "the engine's own user" if left.person is None else left.person
+        raise UsageError(
+            f"The session was sent to {whose}, who alone can take it in; move it again, as who is to have it here."
+        )
     require_equal(here, left.origin)
-    return Moving(move=left.move, end="arrives", origin=left.origin, store=left.store)
+    return Moving(move=left.move, end="arrives", origin=left.origin, store=left.store, person=left.person)

@@ -11,12 +11,14 @@ from djinn_jupyter.wire.provenance import Provenance
 
 class Moving(Frozen, frozen=True):
     """`origin` is the engine that the session leaves, `store` the address where it waits meanwhile (None: the folder of
-    moves). It is kept in the journals of both engines, so that after a kill each looks at what was decided."""
+    moves), `person` whose it is at the other engine (None: its own user's). It is kept in the journals of both engines,
+    so that after a kill each looks at what was decided."""
 
     move: str
     end: Literal["leaves", "arrives"]
     origin: Provenance
     store: str | None = None
+    person: str | None = None
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.errors import FingerprintsDiffer, IllegalMove, SessionsWouldSuffer, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.fingerprints import FINGERPRINT, require_equal
+from djinn_jupyter.wire.naming import person_of
 from tests.engine.desk import Desk
 from tests.engine.persistence.carrying import (
     MOVE,
@@ -229,12 +230,35 @@ def test_another_person_cannot_take_it_in(pair: tuple[Desk, Desk]) -> None:
     one, other = pair
     anna, bert = (Holder(name="kernel", user=name, person=name) for name in ("anna", "bert"))
     one.engine.ask(ask.Open(session="anna@main"), anna)
-    one.engine.ask(ask.SendAway(session="anna@main", to=provenance(other), move=MOVE), anna)
-    with pytest.raises(UsageError, match="no move of a session that could be 'bert@main'"):
-        other.engine.ask(ask.TakeIn(session="bert@main", move=MOVE), bert)
+    one.engine.ask(ask.SendAway(session="anna@main", to=provenance(other), move=MOVE, person="anna"), anna)
+    for name, asker in (("bert@main", bert), ("main", Holder(name="kernel", user="root"))):
+        with pytest.raises(UsageError, match="The session was sent to anna, who alone can take it in"):
+            other.engine.ask(ask.TakeIn(session=name, move=MOVE), asker)
     assert not one.engine.ask(ask.SettleMove(session="anna@none", move=MOVE), anna).stayed
     other.engine.ask(ask.TakeIn(session="anna@main", move=MOVE), anna)
     assert not one.engine.ask(ask.SettleMove(session="anna@main", move=MOVE), anna).stayed
+
+
+@pytest.mark.parametrize(("before", "after"), [("main", "anna@main"), ("anna@main", "main")])
+def test_it_belongs_there_to_whom_its_mover_is_at_the_other_engine(
+    pair: tuple[Desk, Desk], before: str, after: str
+) -> None:
+    """One who is the own user of an engine, and a person at the other."""
+    one, other = pair
+    asker = {name: Holder(name="kernel", user="anna", person=person_of(name)) for name in (before, after)}
+    one.engine.ask(ask.Open(session=before), asker[before])
+    one.engine.ask(ask.Run(session=before, tokens=(1, 2, 3), max_new_tokens=2), asker[before])
+    tokens = one.session(before).tokens
+    person = other.engine.ask(ask.ReadProvenance(), asker[after]).person
+    assert person == person_of(after)
+    sent = ask.SendAway(session=before, to=provenance(other), move=MOVE, person=person)
+    one.engine.ask(sent, asker[before])
+    with pytest.raises(UsageError, match=r"The session was sent to (anna|the engine's own user), who alone"):
+        other.engine.ask(ask.TakeIn(session=before, move=MOVE), asker[before])
+    other.engine.ask(ask.TakeIn(session=after, move=MOVE), asker[after])
+    assert not one.engine.ask(ask.SettleMove(session=before, move=MOVE), asker[before]).stayed
+    assert other.session(after).tokens == tokens
+    assert before not in one.engine.sessions
 
 
 @pytest.mark.parametrize("first", ["taken in", "begun anew"])

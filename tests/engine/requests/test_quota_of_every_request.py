@@ -45,7 +45,9 @@ class Quoted:
         here = self.ask(ask.ReadProvenance())
         assert isinstance(here, ProvenanceRead)
         for name, move in (("b", MOVE), ("c", OTHER_MOVE)):
-            assert isinstance(self.ask(ask.SendAway(session=name, to=here.provenance, move=move)), SentAway)
+            assert isinstance(
+                self.ask(ask.SendAway(session=name, to=here.provenance, move=move, person=here.person)), SentAway
+            )
 
     def end(self) -> None:
         self.house.greet("anna", "hers")  # again after a Goodbye
