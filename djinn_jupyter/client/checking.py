@@ -34,7 +34,7 @@ Engine = TypeVar("Engine", bound=CheckedEngine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Whether an engine would begin a request, in a session with this adapter."""
+    """The question whether an engine would begin a request, in a session with this adapter."""
 
     request: Collect | Sweep
     adapter: str | None
