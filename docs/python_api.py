@@ -36,7 +36,7 @@ Amounts of memory are bytes, times seconds, losses nats. `...` for a default sta
 the examples `engine` is `dj.load("demo")` and `session` a new session of it.
 """
 MADE_BY_USERS = {activations.Activations}
-OF_THE_CLIENT = {"channel", "sibling", "arrived", "depart", "row"}  # members that other modules of the client call
+OF_THE_CLIENT = {"channel", "sibling", "arrived", "depart", "row", "compared_values"}  # called by its other modules
 Member = tuple[str, Any]
 
 

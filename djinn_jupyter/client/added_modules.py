@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UnknownSite, UsageError
@@ -28,7 +29,7 @@ def add_module(
 
 def add_transcoders(
     channel: Channel, name: str, folder: str | Path, point: str | None, *, error_term: bool
-) -> tuple[AddedModuleDescription, ...]:
+) -> Listing[AddedModuleDescription]:
     """Add the transcoders of all layers in a folder of circuit-tracer. Where one is refused, those before it stay."""
     path = given_path(folder, "folder")
     layers = layers_in(path) if path.is_dir() else []
@@ -39,7 +40,7 @@ def add_transcoders(
             "(%djinn_add_module)."
         )
     places = [(layer, None if point is None else f"{point}.{layer}") for layer in layers]
-    return tuple(_added(channel, name, read_folder(path, layer), at, error_term=error_term) for layer, at in places)
+    return Listing(_added(channel, name, read_folder(path, layer), at, error_term=error_term) for layer, at in places)
 
 
 def _layer_of(at: str | None) -> int | None:

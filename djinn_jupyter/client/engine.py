@@ -299,7 +299,7 @@ class RemoteEngine:
     @typed
     def add_transcoders(
         self, name: str, folder: str | Path, point: str | None = None, *, error_term: bool = True
-    ) -> tuple[AddedModuleDescription, ...]:
+    ) -> Listing[AddedModuleDescription]:
         """Add the transcoders of all layers in a folder of circuit-tracer: one for each layer (`layer_0.safetensors`),
         or a cross-layer transcoder (`W_enc_0.safetensors`, `W_dec_0.safetensors`). Their sites are `name.LAYER`. They
         read `point` of their layers, such as "mlp_in", by default the hook that `config.yaml` names. Where one is

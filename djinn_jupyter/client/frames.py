@@ -50,6 +50,14 @@ class Listing(tuple[Described, ...], Tabular):
         return in_columns(names, [[getattr(one, name) for name in names] for one in self])
 
 
+def numbered(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the numbers of rows as the columns `value 0`, ...; None where another row has more."""
+    width = max(map(len, rows), default=0)
+    return in_columns(
+        [f"value {number}" for number in range(width)], [[*row, *[None] * (width - len(row))] for row in rows]
+    )
+
+
 def in_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     """Return rows as lists by column."""
     return {name: [row[at] for row in rows] for at, name in enumerate(names)}

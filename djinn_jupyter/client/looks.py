@@ -1,4 +1,4 @@
-"""Looks at a stop, the logit lens and the effect of its edits: numbers, a text table, and the same looked at again."""
+"""Looks at a stop: what they share, the logit lens and the effect of its edits; and the same looked at again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.fed_again import feed, passes_of
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.likeness import require_modules, session_like
@@ -21,7 +22,7 @@ from djinn_jupyter.wire.looks import LookRecipe
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 from djinn_jupyter.wire.readings import TokenShift
-from djinn_jupyter.wire.replies import BreakpointSet, Edited, LensRead, Paused
+from djinn_jupyter.wire.replies import BreakpointSet, Edited, Inspected, LensRead, Paused
 from djinn_jupyter.wire.replies import Effect as EffectReply
 
 if TYPE_CHECKING:
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
 
 SHIFT: Final = ("token", "text", "probability_before", "probability_after", "logit_before", "logit_after")
 NUMBERS: Final = tuple(name for name in SHIFT if name != "text")
-ReplyHere = TypeVar("ReplyHere", LensRead, EffectReply)
+ReplyHere = TypeVar("ReplyHere", Inspected, LensRead, EffectReply)
 
 
 class StopMeasurement(Measurement):
-    """A look at a stop. It has a recipe at the first stop of a plain run, with the edits that were made there."""
+    """A look at a stop. It has a recipe, with the edits that were made there, where the passes before were plain or
+    steered by rules, and its own is plain."""
 
-    def __init__(self, reply: LensRead | EffectReply) -> None:
-        self._recipe = reply.made
+    def __init__(self, reply: Inspected | LensRead | EffectReply) -> None:
+        self._recipe, self._unmade = reply.made, reply.unmade
         self.made = () if self._recipe is None else (self._recipe.made,)
         self.tokens = self._lines = () if self._recipe is None else (self._recipe.line,)
 
@@ -46,7 +48,10 @@ class StopMeasurement(Measurement):
         found = super().recipe
         assert self._recipe is not None
         asked = {name: value for name, value in msgspec.structs.asdict(self._recipe.asked).items() if name != "session"}
-        return {**found, "stop": self._recipe.site, "edits": list(self._recipe.edits), "asked": asked}
+        fed = [(one.start, one.end, one.each) for one in self._recipe.passes]
+        rules = [rule for one in self._recipe.passes for rule in one.rules]
+        stop = {"stop": self._recipe.site, "passes": fed, "edits": list(self._recipe.edits)}
+        return {**found, "rules": rules, **stop, "asked": asked}
 
 
 class Lens(StopMeasurement):
@@ -73,7 +78,7 @@ class Lens(StopMeasurement):
 
     def again(self, channel: Channel) -> Lens:
         """Return the same lens, read at the same stop of another run."""
-        return Lens(_looked_again(channel, self.reply.made, LensRead))
+        return Lens(looked_again(channel, self.reply.made, LensRead))
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the position, and the rank of the next token (None of one that was asked for), of the number at this
@@ -130,7 +135,7 @@ class Effect(StopMeasurement):
 
     def again(self, channel: Channel) -> Effect:
         """Return the same effect, measured at the same stop of another run."""
-        return Effect(_looked_again(channel, self.reply.made, EffectReply))
+        return Effect(looked_again(channel, self.reply.made, EffectReply))
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the token of the number at this index, or "all" of those of the whole distribution."""
@@ -164,13 +169,17 @@ def _numbers(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
     return np.array(rows, dtype=np.float64)
 
 
-def _looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere]) -> ReplyHere:
+def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere]) -> ReplyHere:
     """Return what the same request finds at the stop of a recipe."""
     assert made is not None
     require_modules(channel, made.made.modules)
     with session_like(channel, "look", made.made) as name:
+        for one in passes_of(made.passes):
+            feed(channel, name, made.line, one)
         ask_for(channel, ask.SetBreakpoint(session=name, site=made.site), BreakpointSet)
-        stop = ask_for(channel, ask.Run(session=name, tokens=made.line, max_new_tokens=1), Paused)
+        begins = max((one.end for one in made.passes), default=0)
+        run = ask.Run(session=name, tokens=made.line[begins:], max_new_tokens=1, extend=begins > 0)
+        stop = ask_for(channel, run, Paused)
         if stop.site != made.site:
             raise UsageError(f"it was read at {made.site}, and this model stops at {stop.site}.")
         for edit in made.edits:

@@ -18,19 +18,20 @@ from djinn_jupyter.wire.circumstances import Circumstances
 if TYPE_CHECKING:
     import numpy as np
 
-NO_RECIPE: Final = (
-    "It was read at a stop with edits, under steering rules or behind other passes, and no recipe makes that again; "
-    "read it at the first stop of a plain run."
+UNMADE: Final = "it was read at a stop with edits, under steering rules or behind other passes"
+STILL: Final = (
+    "Its numbers stay as they are (columns(), to_pandas()); for a file and the same again read it in a plain run."
 )
 
 
 class Measurement(Tabular, ABC):
     """A reading of some lines of token ids. `made` is what its `values` follow from besides the lines, of each reply of
-    the engine."""
+    the engine; nothing where no recipe makes them again, for the reason `_unmade`."""
 
     _kind: ClassVar[FileKind[Any]]
     values: np.ndarray[Any, Any]
     made: tuple[Circumstances, ...]
+    _unmade: str = UNMADE
     _lines: tuple[tuple[int, ...], ...]
 
     @property
@@ -50,6 +51,11 @@ class Measurement(Tabular, ABC):
     @abstractmethod
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return where in the lines, or in the model, the value at this index is."""
+
+    @property
+    def compared_values(self) -> np.ndarray[Any, Any]:
+        """All that is compared with the same measured again, as one array."""
+        return self.values
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -83,5 +89,5 @@ class Measurement(Tabular, ABC):
 def origin_of(measurement: Measurement) -> Circumstances:
     """Return what the first of its numbers follow from. Raises UsageError where nothing makes them again."""
     if not measurement.made:
-        raise UsageError(NO_RECIPE)
+        raise UsageError(f"No recipe makes this {type(measurement).__name__} again: {measurement._unmade}. {STILL}")
     return measurement.made[0]

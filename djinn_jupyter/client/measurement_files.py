@@ -7,9 +7,9 @@ from typing import Final
 
 from djinn_jupyter.client.result_files import FileKind, KeptResult, Tensors
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.looks import Effect, LensRead, LookRecipe
+from djinn_jupyter.wire.looks import Effect, Inspected, LensRead, LookRecipe
 from djinn_jupyter.wire.module_form import AddedModuleDescription
-from djinn_jupyter.wire.replies import Attributed, HeadsRead, Scored
+from djinn_jupyter.wire.replies import Attributed, HeadsRead, Scored, WatchRead
 
 
 class KeptMeasurement(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,6 +128,43 @@ class KeptEffect(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fiel
         _require_look(self.values, (1 + len(told), 5), self.reply.made)
 
 
+class KeptSnapshot(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of a snapshot: the reply, which has its value."""
+
+    reply: Inspected
+
+    def tensors(self) -> Tensors:
+        value = self.reply.snapshot.value
+        return {"value": (value.shape, [value])}
+
+    def check(self) -> None:
+        read = self.reply.snapshot
+        if read.value.dtype != read.dtype or read.value.shape[:1] != (len(read.positions),):
+            raise ValueError("its value is not that of its positions")
+        if self.reply.made is None:
+            raise ValueError("it has no recipe")
+
+
+class KeptWatched(KeptMeasurement, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file of what a watch recorded: the reply, which has the value of each pass."""
+
+    reply: WatchRead
+
+    def tensors(self) -> Tensors:
+        return {f"pass {n}": (value.shape, [value]) for n, value in enumerate(self.reply.values)}
+
+    def check(self) -> None:
+        read = self.reply
+        if [value.shape[:1] for value in read.values] != [(len(at),) for at in read.positions]:
+            raise ValueError("its values are not those of its positions")
+        if not read.values or len(read.runs) != len(read.values) or not all(read.positions):
+            raise ValueError("its passes are not those of its runs")
+        if len({value.dtype for value in read.values}) > 1:
+            raise ValueError("its values are not of one dtype")
+        if read.made is None or not set(read.runs) <= {line.run for line in read.made.lines}:
+            raise ValueError("it has no recipe")
+
+
 def _require_look(values: Array, shape: tuple[int, int], made: LookRecipe | None) -> None:
     """Raise ValueError where numbers are not those of a look, or it has no recipe."""
     if values.dtype != "float64" or values.shape != shape:
@@ -140,6 +177,8 @@ LOSSES: Final = FileKind(KeptLosses, ".losses.djinn", "file of losses")
 LENS: Final = FileKind(KeptLens, ".lens.djinn", "file of a lens")
 EFFECT: Final = FileKind(KeptEffect, ".effect.djinn", "file of an effect")
 SPLICE: Final = FileKind(KeptSplice, ".splice.djinn", "file of a splice")
+SNAPSHOT: Final = FileKind(KeptSnapshot, ".snapshot.djinn", "file of a snapshot")
+WATCHED: Final = FileKind(KeptWatched, ".watched.djinn", "file of what a watch recorded")
 SCORES: Final = FileKind(KeptHeads, ".heads.djinn", "file of head scores")
 PATTERNS: Final = FileKind(KeptHeads, ".patterns.djinn", "file of attention patterns")
 PARTS: Final = FileKind(KeptParts, ".direct.djinn", "file of a direct attribution")

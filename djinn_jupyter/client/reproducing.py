@@ -22,14 +22,26 @@ from djinn_jupyter.client.heads import HeadPatterns, HeadScores
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.measurement import Measurement, origin_of
-from djinn_jupyter.client.measurement_files import EFFECT, LENS, LOSSES, PARTS, PATTERNS, SCORES, SPLICE
+from djinn_jupyter.client.measurement_files import (
+    EFFECT,
+    LENS,
+    LOSSES,
+    PARTS,
+    PATTERNS,
+    SCORES,
+    SNAPSHOT,
+    SPLICE,
+    WATCHED,
+)
 from djinn_jupyter.client.reproducing_collections import reproduced_collection
 from djinn_jupyter.client.reproducing_grids import reproduced_grid
 from djinn_jupyter.client.reproduction import SHARED, Reproduction, Result, compared
 from djinn_jupyter.client.scoring import Losses
+from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.splicing import Splice
 from djinn_jupyter.client.training.again import trained_again, trained_in
 from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
+from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import DjinnError, UsageError
 
 MEASUREMENTS: Final = (
@@ -44,6 +56,8 @@ MEASUREMENTS: Final = (
     (PARTS, Attribution),
     (LENS, Lens),
     (EFFECT, Effect),
+    (SNAPSHOT, Snapshot),
+    (WATCHED, Watched),
 )
 OnRepeated = Callable[[Grid | None, int, int], None]
 
@@ -57,10 +71,10 @@ def reproduce(
     on_progress: OnRepeated | None = None,
 ) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
-    `dj.attribute`), losses, a splice, head scores, patterns, a lens or an effect at a stop, edges, a circuit, a curve
-    of circuits, an attribution graph, a direct attribution, a collection or a trained module; or the file or folder of
-    one. The engine may be another one, of another day. `on_progress` is called with the grid so far (None of others),
-    and with how many of how many cells, prompts or steps are done.
+    `dj.attribute`), losses, a splice, head scores, patterns, a lens, an effect or a snapshot at a stop, what a watch
+    recorded, edges, a circuit, a curve of circuits, an attribution graph, a direct attribution, a collection or a
+    trained module; or the file or folder of one. The engine may be another one, of another day. `on_progress` is called
+    with the grid so far (None of others), and with how many of how many cells, prompts or steps are done.
 
     A trained module is trained again on the `collection`, or where none is given on its prompts, collected anew if they
     are few enough to be kept with it.
@@ -92,8 +106,9 @@ def reproduce(
         if isinstance(kept, TrainedModule):
             return trained_again(engine, kept, collection, _by_step(on_progress))
     raise UsageError(
-        "Grids, losses, splices, head scores, patterns, lenses and effects at a stop, edges, circuits, their curves, "
-        "attribution graphs, direct attributions, collections and trained modules are computed again; "
+        "Grids, losses, splices, head scores, patterns, lenses, effects and snapshots at a stop, what watches "
+        "recorded, edges, circuits, their curves, attribution graphs, direct attributions, collections and trained "
+        "modules are computed again; "
         f"{shown(result)} is none of these."
     )
 
@@ -122,8 +137,9 @@ def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
     by, here = origin_of(before).by, engine.description
     try:
         again = before.again(engine.channel)
-        if before.values.shape != again.values.shape:
-            raise UsageError(f"measured again there are {again.values.size:,} values, and were {before.values.size:,}.")
+        then, now = before.compared_values, again.compared_values
+        if then.shape != now.shape:
+            raise UsageError(f"measured again there are {now.size:,} values, and were {then.size:,}.")
     except DjinnError as error:
         if by.architecture == here.architecture and by.model == here.name:
             raise

@@ -75,7 +75,7 @@ def compared(
 ) -> Reproduction:
     """Compare the values of two results of one shape. `differs` names what else of them has other bits; `notes` are
     told whether all is the same."""
-    other, most, at = most_different(before.values, again.values)
+    other, most, at = most_different(numbers_of(before), numbers_of(again))
     place = {} if at is None else place_of(at)
     same = not differs and not other.any()
     return Reproduction(
@@ -90,6 +90,11 @@ def compared(
         notes=tuple(notes(same)),
         besides=differs,
     )
+
+
+def numbers_of(result: Result) -> np.ndarray[Any, Any]:
+    """Return what is compared of a result."""
+    return result.values if isinstance(result, Grid) else result.compared_values
 
 
 def most_different(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from djinn_jupyter.client.frames import Listing, Tabular
 from djinn_jupyter.client.patches import Patch, PatchedSession, taken
 from djinn_jupyter.client.positions import Positions, spell_standing
 from djinn_jupyter.errors import InvalidEdit
@@ -60,6 +61,14 @@ class SteeringRule:
 
     def __repr__(self) -> str:
         return f"Rule {self.number}{'' if self.enabled else ' (off)'}: {self.what}"
+
+
+class SteeringRules(tuple[SteeringRule, ...], Tabular):
+    """Rules in the order in which they apply: a tuple of them, and a table."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return what is told of the rules as lists by column; no column where there is no rule."""
+        return Listing(rule.reply for rule in self).columns()
 
 
 def steering(

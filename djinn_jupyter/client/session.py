@@ -20,13 +20,13 @@ from djinn_jupyter.client.heads import HeadsOfSession
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.patches import at_stop
 from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
-from djinn_jupyter.client.rules import SteeringRule, steering
+from djinn_jupyter.client.rules import SteeringRule, SteeringRules, steering
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.scoring import ScoredSession
+from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.tiers import TieredSession
-from djinn_jupyter.client.views import Snapshot
 from djinn_jupyter.client.watching import WatchingSession
 from djinn_jupyter.errors import DjinnError, UsageError, WireError
 from djinn_jupyter.wire import replies
@@ -188,9 +188,9 @@ class RemoteSession(
         request = steering(self, str(site), as_edit(edit), positions, self._named, when=when, on=on)
         return SteeringRule(self, self._ask(request, replies.Steered).rule)
 
-    def rules(self) -> tuple[SteeringRule, ...]:
+    def rules(self) -> SteeringRules:
         """Return the steering rules in the order in which they apply."""
-        return tuple(SteeringRule(self, told) for told in self.describe().rules)
+        return SteeringRules(SteeringRule(self, told) for told in self.describe().rules)
 
     def enable_rule(self, number: int, enabled: bool = True) -> SteeringRule:
         """Turn a rule on or off. UnknownRule."""

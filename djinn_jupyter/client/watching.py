@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from djinn_jupyter.client.arrays import from_any
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.views import Watched
+from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import WatchDescription

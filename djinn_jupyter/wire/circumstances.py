@@ -1,4 +1,5 @@
-"""The circumstances of a measurement: what its numbers follow from, besides its request and its lines."""
+"""The circumstances of a measurement: what its numbers follow from, besides its request and its lines, and the passes
+that a line was fed in."""
 
 from __future__ import annotations
 
@@ -8,6 +9,15 @@ from djinn_jupyter.wire.interventions import Steer
 from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.provenance import Provenance
+
+
+class FedTokens(Frozen, frozen=True):
+    """Positions [start, end) of a line, which were fed `each` at a time under these steering `rules`."""
+
+    start: int
+    end: int
+    each: int
+    rules: tuple[Steer, ...] = ()
 
 
 class Circumstances(Frozen, frozen=True):

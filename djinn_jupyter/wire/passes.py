@@ -23,10 +23,6 @@ class Inspect(SessionRequest, frozen=True, tag="Inspect"):
     ahead: bool = False
 
 
-class Inspected(ReplyBase, frozen=True, tag="Inspected"):
-    snapshot: Snapshot
-
-
 class Lens(SessionRequest, frozen=True, tag="Lens"):
     """Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
     are read besides the `top` most probable."""

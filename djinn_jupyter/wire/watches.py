@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Name, Spelling
 from djinn_jupyter.wire.nouns import WatchDescription
@@ -49,15 +50,34 @@ class Watching(ReplyBase, frozen=True, tag="Watching"):
     watch: WatchDescription
 
 
+class WatchedLine(Frozen, frozen=True):
+    """The line of a run, as far as it was fed when it was read or left, and the passes that it was fed in."""
+
+    run: int
+    tokens: tuple[int, ...]
+    passes: tuple[FedTokens, ...]
+
+
+class WatchRecipe(Frozen, frozen=True):
+    """All that makes the recorded passes of a watch again: the lines of their runs, and the `direction`."""
+
+    lines: tuple[WatchedLine, ...]
+    direction: Direction | None
+    made: Circumstances
+
+
 class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
     """All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
-    belongs to: the session's first prompt is run 1."""
+    belongs to: the session's first prompt is run 1. `made` is what makes them again; None where nothing does, for the
+    reason `unmade`."""
 
     watch: WatchDescription
     axes: str
     values: tuple[Array, ...]
     positions: tuple[tuple[int, ...], ...]
     runs: tuple[int, ...]
+    made: WatchRecipe | None = None
+    unmade: str = ""
 
 
 def spell_watch(site: str, direction: str | None) -> str:

@@ -20,7 +20,9 @@ from djinn_jupyter.client.graphs import PrunedGraph
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.pair_statistics import PairStatistics
-from djinn_jupyter.client.views import Watched
+from djinn_jupyter.client.rules import SteeringRules
+from djinn_jupyter.client.snapshots import Snapshot
+from djinn_jupyter.client.watched import Watched
 from tests import saes, transcoders
 
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]
@@ -47,6 +49,12 @@ def watched(engine: RemoteEngine) -> Watched:
     session.watch("resid_post.1")
     session.run(LINE, max_new_tokens=2, free=True)
     return session.watched("resid_post.1")
+
+
+def ruled(engine: RemoteEngine) -> SteeringRules:
+    session = stopped(engine)
+    session.steer("mlp_out.1", dj.scale(0.5))
+    return session.rules()
 
 
 def effect(engine: RemoteEngine) -> Effect:
@@ -98,8 +106,10 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     Values: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1", to=folder)["z.1"],
     Lens: lambda engine, folder: stopped(engine).lens(3),
     Effect: lambda engine, folder: effect(engine),
+    Snapshot: lambda engine, folder: stopped(engine).inspect(),
     Watched: lambda engine, folder: watched(engine),
     MemoryTrace: lambda engine, folder: traced(engine),
+    SteeringRules: lambda engine, folder: ruled(engine),
     Listing: lambda engine, folder: stopped(engine) and engine.sessions(),
 }
 

@@ -18,7 +18,9 @@ from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.reproducing import MEASUREMENTS
-from djinn_jupyter.client.views import Watched
+from djinn_jupyter.client.reproduction import numbers_of
+from djinn_jupyter.client.rules import SteeringRules
+from djinn_jupyter.client.watched import Watched
 from tests import saes, transcoders
 from tests.client import tables
 
@@ -26,8 +28,8 @@ OF_OTHERS: Final = {
     PairStatistics: "computed from a grid, which has the recipe",
     PrunedGraph: "a part of an attribution graph, which has it",
     Values: "a site of a collection, which has it",
-    Watched: "what a session recorded as it ran; its journal has the runs",
     MemoryTrace: "times and bytes of one moment",
+    SteeringRules: "rules as they are now",
     Listing: "descriptions of what there is now",
 }
 RESULTS: Final = {kind: made for kind, made in tables.TABLES.items() if kind not in OF_OTHERS}
@@ -64,7 +66,8 @@ def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngin
     close_all(engine)
     file = result.save(tmp_path / f"kept{ENDINGS[kind]}")
     read = kind.read(file)
-    assert read.values.tobytes() == result.values.tobytes()
+    values = numbers_of(result)
+    assert numbers_of(read).tobytes() == values.tobytes()
     assert (read.columns().keys(), repr(read)) == (result.columns().keys(), repr(result))
     assert read.recipe == result.recipe
     assert str(engine.description.name) in str(result.recipe)
@@ -77,7 +80,7 @@ def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngin
     assert (again.same, again.different, again.origin, again.notes) == (True, 0, (), ())
     assert again.again is not None
     assert repr(again).count("\n") == 0
-    assert repr(again).startswith(f"The same bits: {result.values.size:,} values of ")
+    assert repr(again).startswith(f"The same bits: {values.size:,} values of ")
     assert engine.sessions() == ()
 
 
@@ -85,9 +88,10 @@ def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngin
 def test_a_number_that_is_another_is_found_with_its_place(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
     result = RESULTS[kind](engine, tmp_path)
     close_all(engine)
-    at = tuple(int(one[0]) for one in np.nonzero(np.isfinite(result.values)))
-    result.values = result.values.copy()
-    result.values[at] += 1
+    values = numbers_of(result).copy()
+    at = tuple(int(one[0]) for one in np.nonzero(np.isfinite(values)))
+    values[at] += 1
+    result.values = [values] if kind is Watched else values
     added = ADDED.get(kind, lambda engine, folder: None)(engine, tmp_path)
     try:
         again = dj.reproduce(engine, result)
@@ -95,7 +99,7 @@ def test_a_number_that_is_another_is_found_with_its_place(engine: RemoteEngine, 
         if added is not None:
             engine.remove_module("sae" if kind is dj.Splice else "tc")
     assert (again.same, again.different, again.place) == (False, 1, result.place_of(at))
-    assert repr(again).startswith(f"Other bits: 1 of {result.values.size:,} values differ, by up to 1")
+    assert repr(again).startswith(f"Other bits: 1 of {values.size:,} values differ, by up to 1")
 
 
 def close_all(engine: RemoteEngine) -> None:

@@ -55,7 +55,7 @@ def test_an_attribution_at_a_plain_stop_has_a_recipe_and_others_say_why_not(
     for one in (edited, later, session.attribute(17)):
         for verb in (lambda one=one: one.save(tmp_path / "a.direct.djinn"), lambda one=one: dj.reproduce(engine, one)):
             with pytest.raises(
-                UsageError, match=r"^It was read at a stop with edits, .* and no recipe makes that again"
+                UsageError, match=r"^No recipe makes this Attribution again: it was read at a stop with edits, "
             ):
                 verb()
     assert not list(tmp_path.iterdir())

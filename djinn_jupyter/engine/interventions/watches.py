@@ -9,6 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.interventions.fed_line import FedLine
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.system.arrays import to_tensor
@@ -19,6 +20,7 @@ from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.watches import spell_watch
 
 FOR_EXAMPLE: Final = "resid_post.4"
+ROUNDING: Final = 2.0**-23  # by which the norm of a unit vector of fp32 may differ from 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +28,9 @@ class Watch:
     """`values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
     session's run, counted from 1; `run` is the current one. They are kept until the watch is cleared or ended. A pass
     that would exceed `byte_cap` is left out and counted, never half recorded.
+
+    `lines` are those of earlier runs with recorded passes, in this process; `repeated` are the runs in which a pass
+    began at a position that the run had `reached` before, as behind a step back.
 
     With a `direction` (its name) and its `unit` vector [D], fp32, a value is the component of the site's along it, fp32
     [T]."""
@@ -41,6 +46,13 @@ class Watch:
     run: int = 0
     bytes_held: int = 0
     passes_left_out: int = 0
+    lines: dict[int, FedLine] = field(default_factory=dict)
+    repeated: set[int] = field(default_factory=set)
+    reached: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for run, positions in zip(self.runs, self.positions, strict=True):
+            self._reach(run, positions)
 
     @property
     def key(self) -> str:
@@ -56,21 +68,31 @@ class Watch:
         if self.unit is not None:
             value = _along(value, self.unit)
         size = value.numel() * value.element_size()
+        positions = tuple(site_value.row_positions())
+        self._reach(self.run, positions)
         if self.bytes_held + size > self.byte_cap:
             self.passes_left_out += 1
             return
         self.values.append(value.detach().to("cpu", copy=True))
-        self.positions.append(tuple(site_value.row_positions()))
+        self.positions.append(positions)
         self.runs.append(self.run)
         self.bytes_held += size
+
+    def _reach(self, run: int, positions: tuple[int, ...]) -> None:
+        before = self.reached.get(run, 0)
+        if positions[0] < before:
+            self.repeated.add(run)
+        self.reached[run] = max(before, positions[-1] + 1)
 
     def mark(self) -> Callable[[], None]:
         """Return a callable that restores the present record."""
         passes, held, left_out = len(self.values), self.bytes_held, self.passes_left_out
+        run, reached, repeated = self.run, self.reached.get(self.run, 0), set(self.repeated)
 
         def go_back() -> None:
             del self.values[passes:], self.positions[passes:], self.runs[passes:]
             self.bytes_held, self.passes_left_out = held, left_out
+            self.reached[run], self.repeated = reached, repeated
 
         return go_back
 
@@ -88,8 +110,10 @@ class Watch:
         """Record no more than so many bytes from now on."""
         self.byte_cap = byte_cap
 
-    def begin_run(self, run: int) -> None:
-        """Record the passes that come as those of this run."""
+    def begin_run(self, run: int, before: FedLine) -> None:
+        """Record the passes that come as those of this run, and keep the line of the run before where it has some."""
+        if self.run in self.runs:
+            self.lines[self.run] = before
         self.run = run
 
     def clear(self) -> None:
@@ -97,11 +121,15 @@ class Watch:
         self.values.clear()
         self.positions.clear()
         self.runs.clear()
+        self.lines.clear()
+        self.repeated.clear()
+        self.reached.clear()
         self.bytes_held = self.passes_left_out = 0
 
 
 def unit_of(vector: Array, site: Site, tap: Tap) -> Tensor:
-    """Return a direction at this site as a unit vector [D], fp32. Raises UsageError."""
+    """Return a direction at this site as a unit vector [D], fp32; one that is a unit vector already is left as it is,
+    bit for bit. Raises UsageError."""
     heads = 1 if tap.heads is None else len(site.selector or range(tap.heads))
     if tap.width is None or (tap.heads is None and site.selector is not None):
         raise UsageError(f"A direction is of all features of a site, such as {FOR_EXAMPLE}; {site} has none.")
@@ -113,8 +141,8 @@ def unit_of(vector: Array, site: Site, tap: Tap) -> Tensor:
     norm = direction.norm()
     if not 0 < norm < torch.inf:
         raise UsageError(f"The direction has the norm {float(norm):g}: it has to be finite and above 0.")
-    unit: Tensor = (direction / norm).to(torch.float32)
-    return unit
+    unit: Tensor = direction if abs(norm - 1) <= ROUNDING else direction / norm
+    return unit.to(torch.float32)
 
 
 def _along(value: Tensor, unit: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.look_recipes import look_recipe
 from djinn_jupyter.engine.requests.making_rules import checked_condition
 from djinn_jupyter.engine.requests.pooling import PartOfPass, pooled_for
+from djinn_jupyter.engine.requests.watch_recipes import watch_recipe
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.influences import influences
@@ -66,19 +67,26 @@ class InspectionRequests:
         if frame is not stop.frame:
             after = yield from queries.next_logits(self._runtime.of(session), session, frame)
         assert frame.tap is not None
+        here = msgspec.structs.replace(request, tokens=tuple(asked))
+        made, unmade = self._recipe(session, here, frame.tap)
         return Effect(
             stop=reports.standing(session),
             effect=reports.effect(self._runtime, before, after, request.top, asked),
             site=str(frame.tap.site),
             edits=session.edits_in_force,
             influences=influences(session, frame),
-            made=self._recipe(session, msgspec.structs.replace(request, tokens=tuple(asked)), frame.tap),
+            made=made,
+            unmade=unmade,
         )
 
     @handles(ask.Inspect, changes=False)
     def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
         part = yield from self._part(request)
+        session, _, site, tap = self._looked_at(request)
+        made, unmade = self._recipe(session, msgspec.structs.replace(request, site=str(site)), tap)
         return Inspected(
+            made=made,
+            unmade=unmade,
             snapshot=Snapshot(
                 stop=part.stop,
                 site=str(part.site),
@@ -87,7 +95,7 @@ class InspectionRequests:
                 positions=part.positions,
                 dtype=dtype_name(part.value.dtype),
                 exactness=part.exactness,
-            )
+            ),
         )
 
     @handles(ask.ReadPooled, changes=False)
@@ -144,15 +152,19 @@ class InspectionRequests:
             unspaced.see(logits, positions)
             yield None
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
+        made, unmade = self._recipe(session, here, tap)
         return LensRead(
             stop=reports.standing(session),
             site=str(tap.lens_site(site)),
             rows=tuple(found),
             notes=unspaced.notes,
-            made=self._recipe(session, here, tap),
+            made=made,
+            unmade=unmade,
         )
 
-    def _recipe(self, session: Session, asked: ask.Lens | ask.MeasureEffect, tap: Tap) -> LookRecipe | None:
+    def _recipe(
+        self, session: Session, asked: ask.Inspect | ask.Lens | ask.MeasureEffect, tap: Tap
+    ) -> tuple[LookRecipe | None, str]:
         return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
     @handles(ask.Evaluate, changes=False)
@@ -188,12 +200,15 @@ class InspectionRequests:
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
         session = self._sessions.find(request.session)
         watch = interventions.watch_of(session, request.site, request.direction)
+        made, unmade = watch_recipe(self._persistence.identity, self._runtime.description, session, watch)
         return WatchRead(
             watch=watch.describe(),
             axes=watch.axes,
             values=tuple(to_array(value) for value in watch.values),
             positions=tuple(watch.positions),
             runs=tuple(watch.runs),
+            made=made,
+            unmade=unmade,
         )
 
     @handles(ask.ReadStop, without_rows=True, changes=False)

@@ -1,37 +1,65 @@
-"""The recipe of a look at a stop: the pass over its line that comes to it, and the edits that were made there."""
+"""The recipe of a look at a stop: the passes over its line that come to it, and the edits that were made there."""
 
 from __future__ import annotations
 
 import msgspec
 
+from djinn_jupyter.engine.interventions.fed_line import FedLine
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
-from djinn_jupyter.engine.requests.origin import ANY_SESSION, circumstances
+from djinn_jupyter.engine.requests.origin import ANY_SESSION, asked_for, circumstances
+from djinn_jupyter.engine.session.feeding import committed_line, why_not_plain
+from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.circumstances import FedTokens
 from djinn_jupyter.wire.interventions import ApplyEdit
 from djinn_jupyter.wire.looks import LookRecipe
 from djinn_jupyter.wire.nouns import ModelDescription
 
+WORDS_ALONE = "an edit of the stop was kept by a version that noted its words alone"
+
 
 def look_recipe(
-    identity: ModelIdentity, model: ModelDescription, session: Session, asked: ask.Lens | ask.MeasureEffect, tap: Tap
-) -> LookRecipe | None:
-    """Return what makes a look again at the present stop; None where a pass over the line alone would not come to it,
-    or where an edit was kept by a version that noted its words alone."""
+    identity: ModelIdentity,
+    model: ModelDescription,
+    session: Session,
+    asked: ask.Inspect | ask.Lens | ask.MeasureEffect,
+    tap: Tap,
+) -> tuple[LookRecipe | None, str]:
+    """Return what makes a look again at the present stop; None, with the reason, where its tokens alone do not come to
+    it, or where it is not known how it was edited."""
     stop = session.history.here
     assert stop is not None and stop.frame.tap is not None
-    arrived, edits = stop.frame, _asked_for([edit for edit in session.edits if edit.enabled])
-    if arrived.committed or arrived.overrides or session.rules_in_force or edits is None:
-        return None
-    return LookRecipe(
-        line=arrived.tokens,
+    line = _before(session, stop)
+    edits = _asked_for([edit for edit in session.edits if edit.enabled])
+    unmade = why_not_plain(stop.frame, session.rules_in_force) or line.unmade or (WORDS_ALONE if edits is None else "")
+    if unmade or edits is None:
+        return None, unmade
+    taps = [stop.frame.tap, tap, *(tap for one in line.passes for rule in one.rules for tap in rule.taps)]
+    recipe = LookRecipe(
+        line=(*line.tokens, *stop.frame.tokens),
         site=str(stop.frame.tap.site),
         edits=edits,
         asked=msgspec.structs.replace(asked, session=ANY_SESSION),
-        made=circumstances(identity, model, session, (), [stop.frame.tap, tap]),
+        made=circumstances(identity, model, session, (), taps),
+        passes=fed_tokens(line),
     )
+    return recipe, ""
+
+
+def fed_tokens(line: FedLine) -> tuple[FedTokens, ...]:
+    """Return the passes of a line as they are asked for again."""
+    return tuple(
+        FedTokens(start=one.start, end=one.end, each=one.each, rules=tuple(map(asked_for, one.rules)))
+        for one in line.passes
+    )
+
+
+def _before(session: Session, stop: StopRecord) -> FedLine:
+    """Return the line before the pass that stands at a stop."""
+    return committed_line(stop.tokens, session.pass_log, session.exactness, stop.frame.committed)
 
 
 def _asked_for(edits: list[StopEdit]) -> tuple[ApplyEdit, ...] | None:

@@ -55,7 +55,7 @@ def circumstances(
     request."""
     held = tuple(rules)
     return Circumstances(
-        rules=tuple(map(_asked_for, held)),
+        rules=tuple(map(asked_for, held)),
         modules=modules_at([*taps, *(tap for rule in held for tap in rule.taps)]),
         attention=msgspec.convert(session.attention, AttentionName | None),
         by=origin(identity, model),
@@ -69,7 +69,7 @@ def modules_at(taps: Iterable[Tap]) -> tuple[ModuleIdentity, ...]:
     return tuple(found[place] for place in sorted(found))
 
 
-def _asked_for(rule: Rule) -> Steer:
+def asked_for(rule: Rule) -> Steer:
     """Return the request that makes a rule again, in whichever session."""
     return Steer(
         session=ANY_SESSION,

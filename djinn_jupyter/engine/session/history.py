@@ -135,6 +135,11 @@ class History:
     def here(self) -> StopRecord | None:
         return None if self.present is None else self.stops[self.present]
 
+    @property
+    def arrived(self) -> Frame | None:
+        """The frame of the present stop as the pass came to it; None where it stands at none."""
+        return None if self.here is None else self.here.frame
+
     def oldest_position(self, otherwise: int) -> int:
         """Return the smallest committed length that a kept stop needs, `otherwise` where there is no stop."""
         return min((stop.frame.committed for stop in self.stops), default=otherwise)

@@ -18,6 +18,7 @@ from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.answered import AnsweredRequests
 from djinn_jupyter.engine.session.computing import Computing
+from djinn_jupyter.engine.session.feeding import fed_line
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.moving import MoveUnderWay
@@ -255,6 +256,7 @@ class Session(Computing):
 
     def begin_anew(self) -> None:
         """Drop the line before for another prompt; rules and watches count from here."""
+        line = fed_line(self.tokens, self.pass_log, self.exactness, self.history.arrived, self.rules_in_force)
         self.history.clear()
         self.edits.clear()
         self.pass_log.cut(0)
@@ -264,7 +266,7 @@ class Session(Computing):
             rule.reset()
         self.runs += 1
         for watch in self.watches.values():
-            watch.begin_run(self.runs)
+            watch.begin_run(self.runs, line)
 
     def take_generation(self, generation: Generation, tokens: list[int], *, token_by_token: bool) -> None:
         """Stand before the first pass of a generation, some of whose tokens may be committed already."""

@@ -26,6 +26,7 @@ import {
 
 import {
   Effect,
+  Inspected,
   LensRead,
 } from './looks';
 
@@ -47,7 +48,6 @@ import {
 } from './weights';
 
 import {
-  Inspected,
   PassRead,
 } from './passes';
 

@@ -16,6 +16,14 @@ import {
   AdapterIdentity,
 } from './adapters';
 
+/** Positions [start, end) of a line, which were fed `each` at a time under these steering `rules`. */
+export interface FedTokens {
+  readonly start: number;
+  readonly end: number;
+  readonly each: number;
+  readonly rules: readonly Steer[];
+}
+
 /**
  * The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
  * `adapter`, the added `modules` that the sites of rules and request are of, and the model and machine that computed

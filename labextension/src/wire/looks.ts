@@ -2,6 +2,7 @@
 
 import {
   LensRow,
+  Snapshot,
   StopIdentity,
 } from './nouns';
 
@@ -17,27 +18,40 @@ import {
 
 import {
   Circumstances,
+  FedTokens,
 } from './circumstances';
 
 import {
+  Inspect,
   Lens,
 } from './passes';
 
 /**
- * All that makes a look again: a pass over `line` without rules, stopped at `site`, with these `edits` of the value
- * there, and the request, its tokens by their numbers.
+ * All that makes a look again: the `line`, of which the first positions were fed in these `passes` and the others
+ * in a pass without rules, stopped at `site`, with these `edits` of the value there, and the request, its tokens by
+ * their numbers.
  */
 export interface LookRecipe {
   readonly line: readonly number[];
   readonly site: string;
   readonly edits: readonly ApplyEdit[];
-  readonly asked: Lens | MeasureEffect;
+  readonly asked: Inspect | Lens | MeasureEffect;
   readonly made: Circumstances;
+  readonly passes: readonly FedTokens[];
+}
+
+/** `made` is what makes the stop again; None where nothing does, for the reason `unmade`. */
+export interface Inspected {
+  readonly reply: 'Inspected';
+  readonly snapshot: Snapshot;
+  readonly made: LookRecipe | null;
+  readonly unmade: string;
+  readonly not_kept: string | null;
 }
 
 /**
- * Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it.
- * `made` is None where a pass over its line alone does not come to the stop: behind other passes, under rules.
+ * Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. `made`
+ * and `unmade` are as in Inspected.
  */
 export interface Effect {
   readonly reply: 'Effect';
@@ -47,10 +61,11 @@ export interface Effect {
   readonly edits: readonly string[];
   readonly influences: Influences;
   readonly made: LookRecipe | null;
+  readonly unmade: string;
   readonly not_kept: string | null;
 }
 
-/** `notes` are sentences on tokens that may have been meant otherwise; `made` is as in an Effect. */
+/** `notes` are sentences on tokens that may have been meant otherwise; `made` and `unmade` are as in Inspected. */
 export interface LensRead {
   readonly reply: 'LensRead';
   readonly stop: StopIdentity;
@@ -58,5 +73,6 @@ export interface LensRead {
   readonly rows: readonly LensRow[];
   readonly notes: readonly string[];
   readonly made: LookRecipe | null;
+  readonly unmade: string;
   readonly not_kept: string | null;
 }

@@ -18,12 +18,6 @@ export interface Inspect {
   readonly ahead?: boolean;
 }
 
-export interface Inspected {
-  readonly reply: 'Inspected';
-  readonly snapshot: Snapshot;
-  readonly not_kept: string | null;
-}
-
 /**
  * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
  * are read besides the `top` most probable.

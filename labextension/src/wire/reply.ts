@@ -44,6 +44,7 @@ import {
 
 import {
   Effect,
+  Inspected,
   LensRead,
 } from './looks';
 
@@ -96,7 +97,6 @@ import {
 } from './moving';
 
 import {
-  Inspected,
   PassRead,
   Reached,
 } from './passes';

@@ -8,6 +8,11 @@ import {
   WatchDescription,
 } from './nouns';
 
+import {
+  Circumstances,
+  FedTokens,
+} from './circumstances';
+
 /** A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`. */
 export interface Direction {
   readonly name: string;
@@ -49,9 +54,24 @@ export interface Watching {
   readonly not_kept: string | null;
 }
 
+/** The line of a run, as far as it was fed when it was read or left, and the passes that it was fed in. */
+export interface WatchedLine {
+  readonly run: number;
+  readonly tokens: readonly number[];
+  readonly passes: readonly FedTokens[];
+}
+
+/** All that makes the recorded passes of a watch again: the lines of their runs, and the `direction`. */
+export interface WatchRecipe {
+  readonly lines: readonly WatchedLine[];
+  readonly direction: Direction | null;
+  readonly made: Circumstances;
+}
+
 /**
  * All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
- * belongs to: the session's first prompt is run 1.
+ * belongs to: the session's first prompt is run 1. `made` is what makes them again; None where nothing does, for the
+ * reason `unmade`.
  */
 export interface WatchRead {
   readonly reply: 'WatchRead';
@@ -60,5 +80,7 @@ export interface WatchRead {
   readonly values: readonly ArrayJson[];
   readonly positions: readonly (readonly number[])[];
   readonly runs: readonly number[];
+  readonly made: WatchRecipe | null;
+  readonly unmade: string;
   readonly not_kept: string | null;
 }

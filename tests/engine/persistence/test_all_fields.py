@@ -52,6 +52,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     History: {"kept", "on_disk", "why"},  # settings of the engine and places
     Breakpoint: {"text_of", "id_of"},
     Guard: {"text_of", "id_of"},
+    Watch: {"lines", "repeated", "reached"},  # earlier runs have no recipe any more; the others are of the positions
     Frame: {"attended"},  # computed again
     Generation: {"states"},  # test_states_on_disk
     Rule: {

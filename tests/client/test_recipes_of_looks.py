@@ -1,0 +1,195 @@
+"""Snapshots, lenses and effects at any stop are made again from their recipe, or say why no recipe makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.snapshots import Snapshot
+from djinn_jupyter.errors import UsageError
+from tests.client.reached import reached
+from tests.engine.desk import build_desk
+from tests.engine.words import tokenizer
+from tests.families import build
+
+LINE: Final = [9, 8, 7, 21, 9]
+
+
+def at_step(session: Any, step: int) -> None:
+    session.breakpoint("resid_post.1", when=f"step == {step}")
+    session.run(LINE, max_new_tokens=6)
+
+
+def edited(session: Any) -> None:
+    at_step(session, 2)
+    session.edit(dj.add(np.linspace(-1, 1, 32), coef=2.0))
+    session.edit(dj.scale(0.5), positions=-1)
+    session.enable_edit(1, False)
+
+
+def extended(session: Any) -> None:
+    session.run(LINE, max_new_tokens=3, free=True)
+    session.breakpoint("mlp_out.2")
+    session.run([3, 4, 5], max_new_tokens=2, extend=True)
+
+
+def behind_rules(session: Any) -> None:
+    session.steer("resid_post.0", dj.scale(0.5), positions="2:")
+    session.run(LINE, max_new_tokens=2, free=True)
+    session.unsteer()
+    session.breakpoint("resid_post.1")
+    session.run([3, 4], max_new_tokens=2, extend=True)
+
+
+def gone_back(session: Any) -> None:
+    session.run(LINE, max_new_tokens=6, free=True)
+    session.back(2, by="token")
+
+
+STOPS: Final[dict[str, Callable[[Any], None]]] = {
+    "a generated token": lambda session: at_step(session, 3),
+    "edits behind other passes": edited,
+    "an extended line": extended,
+    "passes under rules": behind_rules,
+    "a step back": gone_back,
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_look_behind_other_passes_is_made_again(engine: RemoteEngine, tmp_path: Path, stop: str) -> None:
+    session = engine.session("mine", fresh=True)
+    STOPS[stop](session)
+    looked = (session.inspect(), session.inspect("z.2", ahead=True), session.lens(3), session.effect())
+    fork = session.fork("other")
+    forked = fork.inspect()
+    fork.close()
+    session.close()
+    for n, one in enumerate((*looked, forked)):
+        assert one.recipe["passes"], one
+        found = dj.reproduce(engine, one.save(tmp_path / f"{n}{one._kind.ending}"))
+        assert (found.same, found.origin) == (True, ()), found
+    assert np.array_equal(forked.value, looked[0].value)
+    assert engine.sessions() == ()
+
+
+def test_another_engine_of_the_model_says_the_same_and_of_another_model_what_differs(
+    engine: RemoteEngine, tmp_path: Path
+) -> None:
+    session = engine.session("mine", fresh=True)
+    edited(session)
+    snapshot = session.inspect("resid_post.1", positions=-1)
+    file = snapshot.save(tmp_path / "a.snapshot.djinn")
+    model = build("llama", layers=3)
+    with reached(build_desk(model, tokenizer())) as [other]:
+        assert dj.reproduce(other, file).same
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight[0] += 1
+    with reached(build_desk(model, tokenizer())) as [trained]:
+        found = dj.reproduce(trained, file)
+    assert [name for name, _, _ in found.origin] == ["model", "weights"]
+    assert (found.same, set(found.place)) == (False, {"position", "value"})
+    with (
+        reached(build_desk(build("gpt2", layers=1), tokenizer())) as [unlike],
+        pytest.raises(UsageError, match=r"The measurement is of .*, which cannot repeat it"),
+    ):
+        dj.reproduce(unlike, file)
+
+
+def ruled(session: Any) -> None:
+    session.breakpoint("resid_post.1")
+    session.steer("resid_post.0", dj.scale(0.5))
+    session.run(LINE, max_new_tokens=2)
+
+
+def edited_before(session: Any) -> None:
+    session.breakpoint("resid_post.0")
+    session.run(LINE, max_new_tokens=2)
+    session.edit(dj.scale(0.5))
+    session.step()
+
+
+def edited_in_the_pass_before(session: Any) -> None:
+    edited_before(session)
+    session.resume()
+
+
+def limited(session: Any) -> None:
+    session.steer("resid_post.0", dj.scale(0.5), on="new")
+    session.run(LINE, max_new_tokens=3, free=True)
+    session.unsteer()
+    session.breakpoint("resid_post.1")
+    session.run([3, 4], max_new_tokens=2, extend=True)
+
+
+UNMADE: Final[dict[str, tuple[Callable[[Any], None], str]]] = {
+    "rules": (ruled, "the pass was edited at an earlier stop, or stopped under steering rules"),
+    "an earlier stop": (edited_before, "the pass was edited at an earlier stop, or stopped under steering rules"),
+    "an earlier pass": (edited_in_the_pass_before, "an earlier pass of its line was edited at a stop"),
+    "limits": (limited, "a steering rule with a condition, or of some passes alone, held while tokens were generated"),
+}
+
+
+@pytest.mark.parametrize("case", UNMADE)
+def test_a_look_that_no_recipe_makes_again_says_why(engine: RemoteEngine, tmp_path: Path, case: str) -> None:
+    session = engine.session("mine", fresh=True)
+    make, why = UNMADE[case]
+    make(session)
+    for look in (session.inspect(), session.lens(), session.effect()):
+        said = rf"^No recipe makes this {type(look).__name__} again: {why}.*\. Its numbers stay as they are .*\.$"
+        for ask in (lambda look=look: look.recipe, lambda look=look: look.save(tmp_path / f"a{look._kind.ending}")):
+            with pytest.raises(UsageError, match=said):
+                ask()
+        with pytest.raises(UsageError, match=said):
+            dj.reproduce(engine, look)
+        assert look.columns()
+
+
+def test_rules_in_force_at_the_stop_alone_are_said(engine: RemoteEngine) -> None:
+    session = engine.session("mine", fresh=True)
+    at_step(session, 0)
+    session.steer("mlp_out.2", dj.scale(0.5))
+    with pytest.raises(UsageError, match="No recipe makes this Snapshot again: steering rules are in force"):
+        _ = session.inspect("mlp_out.2", ahead=True).recipe
+
+
+def test_rows_shared_with_other_sessions_are_said(engine: RemoteEngine) -> None:
+    engine.session("mine", fresh=True).run(LINE, samples=2, max_new_tokens=4, mode="fast", ignore_eos=True)
+    row = engine.session("mine/1")
+    row.breakpoint("resid_post.1")
+    row.run([3, 4], max_new_tokens=2, extend=True)
+    with pytest.raises(UsageError, match="again: passes of its line were shared with other sessions"):
+        _ = row.inspect().recipe
+
+
+def test_a_snapshot_of_bfloat16_is_kept_bit_for_bit(tmp_path: Path) -> None:
+    with reached(build_desk(build("llama", layers=2).to(torch.bfloat16), tokenizer())) as [engine]:
+        session = engine.session("mine", fresh=True)
+        at_step(session, 1)
+        snapshot = session.inspect("z.1")
+        read = Snapshot.read(snapshot.save(tmp_path / "a.snapshot.djinn"))
+        assert (read.dtype, read.value.tobytes()) == ("bfloat16", snapshot.value.tobytes())
+        assert dj.reproduce(engine, read).same
+        assert read.columns()["position"] == list(snapshot.positions)
+
+
+def test_a_file_whose_value_is_of_other_positions_is_refused(engine: RemoteEngine, tmp_path: Path) -> None:
+    session = engine.session("mine", fresh=True)
+    at_step(session, 0)
+    snapshot = session.inspect()
+    snapshot.reply = _with_positions(snapshot.reply, (0, 1))
+    file = snapshot.save(tmp_path / "a.snapshot.djinn")
+    with pytest.raises(UsageError, match=r"a\.snapshot\.djinn is no file of a snapshot .*not that of its positions"):
+        Snapshot.read(file)
+
+
+def _with_positions(reply: Any, positions: tuple[int, ...]) -> Any:
+    replace = msgspec.structs.replace
+    return replace(reply, snapshot=replace(reply.snapshot, positions=positions))
