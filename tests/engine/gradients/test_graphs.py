@@ -17,7 +17,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import GraphMade
 from tests import saes, transcoders
 from tests.engine.added.adding import add
-from tests.engine.desk import Desk, build_desk, desk_of, tokens
+from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.gradients.plain_graph import Leaves, ReplacedLlama
 from tests.families import build
 
@@ -177,12 +177,3 @@ def test_what_has_no_graph_is_said(desk: Desk, tmp_path: Path) -> None:
     add(desk, before, "resid_pre.1", "before")
     with pytest.raises(UsageError, match=r"before\.1 reads resid_pre\.1 and has no graph: a transcoder is put back"):
         made(desk, module="before")
-
-
-def test_a_streamed_model_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = build_desk(build("llama", layers=LAYERS))
-    desk.open("graph")
-    added(desk, tmp_path, "by layer")
-    monkeypatch.setattr(type(desk.engine.forward.weights), "streamed", True)
-    with pytest.raises(UsageError, match="gives no gradients: its weights stream"):
-        made(desk)
