@@ -1,16 +1,19 @@
-"""Collect activations: prompts in, shards out, one request a shard. The engine computes and writes them."""
+"""Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them where it
+is on this machine; one that is reached over a line hands them over."""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from djinn_jupyter.client import handed_over
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed
 from djinn_jupyter.client.checking import CheckedEngine, Question, require_all
@@ -22,9 +25,9 @@ from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import EngineError, IllegalMove, SlabFull, UsageError
+from djinn_jupyter.errors import EngineError, IllegalMove, SlabFull, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
+from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype, shard_name
 from djinn_jupyter.wire.nouns import Mode
 
 SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
@@ -37,6 +40,8 @@ _COMMA: Final = re.compile(r",(?![^\[]*\])")  # outside of a selector
 
 OnCollected = Callable[[int], None]
 Prompts = tuple[tuple[int, ...], ...]
+RequestIn = Callable[[str], ask.Collect]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,20 +109,16 @@ def collect(
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
     with interruptible("The collection", lambda: (kept, None)), _ended_with(kept):
         shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
-        following = next(shards, None)
-        if following is None:
-            raise UsageError("There are no prompts to collect from.")
         work = CollectionWork(asked, on_progress or (lambda done: None))
+        requests = _requests(asked, shards)
+        first = next(requests, None)
+        if first is None:
+            raise UsageError("There are no prompts to collect from.")
+        requests = chain([first], requests)
         if len(engines) > 1:
-            _spread(engines, work, [following, *shards])
-            return Activations(asked.folder)
-        with temporary_session(channel, "collection", adapter) as session:
-            first = number = 0
-            while following is not None:
-                here, following = following, next(shards, None)
-                shard = shard_request(asked, session, here, shard=number, first=first, last=following is None)
-                work.collect(channel, shard)
-                first, number = first + len(here), number + 1
+            _spread(engines, work, [*requests])
+        else:
+            _in_order(channel, work, requests)
     return Activations(asked.folder)
 
 
@@ -132,15 +133,45 @@ def _ended_with(kept: str) -> Iterator[None]:
         raise ended from error
 
 
-def _spread(engines: Sequence[CheckedEngine], work: CollectionWork, shards: Sequence[Prompts]) -> None:
+def _requests(asked: Collection, shards: Iterator[Prompts]) -> Iterator[RequestIn]:
+    """Yield the request for each shard, in a session that is named later."""
+    following, number, first = next(shards, None), 0, 0
+    while following is not None:
+        here, following = following, next(shards, None)
+        yield partial(shard_request, asked, prompts=here, shard=number, first=first, last=following is None)
+        number, first = number + 1, first + len(here)
+
+
+def _in_order(channel: Channel, work: CollectionWork, requests: Iterator[RequestIn]) -> None:
+    """Have one shard after the other written."""
+    waiting = deque(islice(requests, 1))
+
+    def go_on(session: str) -> None:
+        while waiting:
+            work.collect(channel, waiting[0](session))
+            waiting.popleft()
+            waiting.extend(islice(requests, 1))
+
+    _in_session(channel, work.asked.adapter, go_on)
+
+
+def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Result]) -> Result:
+    """Go on in a temporary session. The next engine at an address, which does not know it, has another one opened."""
+    while True:
+        engine = channel.welcome.engine
+        try:
+            with temporary_session(channel, "collection", adapter) as session:
+                return go_on(session)
+        except UnknownSession:
+            if channel.welcome.engine == engine:
+                raise  # another closed it
+
+
+def _spread(engines: Sequence[CheckedEngine], work: CollectionWork, requests: Sequence[RequestIn]) -> None:
     """Have each shard written by whichever engine is free. Raises the error of one that failed."""
-    starts = [0, *accumulate(map(len, shards))]
-    requests = [
-        partial(shard_request, work.asked, prompts=here, shard=n, first=starts[n], last=n + 1 == len(shards))
-        for n, here in enumerate(shards)
-    ]
+    first, adapter = requests[0]("collection"), work.asked.adapter
     require_all(
-        engines, "collection", lambda engine: Question(request=requests[0]("collection"), adapter=work.asked.adapter)
+        engines, "collection", lambda engine: Question(request=work.asked_of(engine.channel, first), adapter=adapter)
     )
     outcome = spread([one.channel for one in engines], [_ShardOfMany(work, request) for request in requests])
     if outcome.interrupted:
@@ -176,15 +207,26 @@ class CollectionWork:
     on_progress: OnCollected
     done: dict[int, int] = field(default_factory=dict)
 
-    def collect(self, channel: Channel, request: ask.Collect, tell: Tell = lambda show: show()) -> Collected:
-        """Have one shard computed and written, or found to be there."""
+    def collect(self, channel: Channel, request: ask.Collect, tell: Tell = lambda show: show()) -> Path:
+        """Have one shard computed and written, or found to be there, and return its file."""
+        request = self.asked_of(channel, request)
         with followed(channel, request.session, request) as shard:
             for event in shard.events():
                 if isinstance(event, CollectionProgressed):
                     self._note(request.shard, event.done, tell)
             collected = expect(shard.reply.result(), Collected)
+        path = self._path(request)
+        if channel.is_afar:
+            handed_over.keep(collected, path, request)
         self._note(request.shard, len(request.prompts), tell)
-        return collected
+        return path
+
+    def asked_of(self, channel: Channel, request: ask.Collect) -> ask.Collect:
+        """Return the request as this engine is asked it: over a line without the folder."""
+        return handed_over.handing_over(request, self._path(request)) if channel.is_afar else request
+
+    def _path(self, request: ask.Collect) -> Path:
+        return self.asked.folder / shard_name(request.shard)
 
     def _note(self, shard: int, done: int, tell: Tell) -> None:
         self.done[shard] = done
@@ -197,13 +239,15 @@ class _ShardOfMany:
     """A shard that is written by whichever engine is free."""
 
     work: CollectionWork
-    request_in: Callable[[str], ask.Collect]
+    request_in: RequestIn
     under_way: tuple[Channel, str] | None = None
 
-    def run(self, engine: Channel, tell: Tell) -> Collected:
-        with temporary_session(engine, "collection", self.work.asked.adapter) as session:
+    def run(self, engine: Channel, tell: Tell) -> Path:
+        def go_on(session: str) -> Path:
             self.under_way = engine, session
             return self.work.collect(engine, self.request_in(session), tell)
+
+        return _in_session(engine, self.work.asked.adapter, go_on)
 
     def end(self) -> None:
         if self.under_way is not None:

@@ -195,14 +195,14 @@ class RemoteEngine:
         beside: Sequence[RemoteEngine] = (),
         on_progress: OnCollected | None = None,
     ) -> Activations:
-        """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to`, and return them,
-        to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a file with one a line, `.json` or
-        `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs many
-        prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone, as do all with the
-        `adapter` of this name. Where the folder has shards of this very collection, it goes on after them. Other
-        engines of the model `beside` this one, which write to the same folder, each take a shard at a time, once
-        all have said that they would.
-        `on_progress` is called with the prompts done. UsageError where the folder has another collection.
+        """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to` of this machine,
+        wherever the engine is, and return them, to be read lazily. Prompts are texts or token ids, or a pathlib.Path of
+        a file with one a line, `.json` or `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype`
+        is as computed. `fast` runs many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs
+        each alone, as do all with the `adapter` of this name. Where the folder has shards of this very collection, it
+        goes on after them. Other engines of the model `beside` this one each take a shard at a time, once all have said
+        that they would. `on_progress` is called with the prompts done. UsageError where the folder has another
+        collection.
 
         >>> prompts = ["The capital of France is", "The capital of Italy is"]
         >>> acts = engine.collect(prompts, ["resid_post.4", "z.2"], to=folder, positions=-1)

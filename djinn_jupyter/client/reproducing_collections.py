@@ -42,7 +42,7 @@ def reproduced_collection(channel: Channel, kept: Activations, on_done: Callable
                 first = before.note["first"]
                 prompts = _prompts_of(before)
                 request = shard_request(asked, session, prompts, shard=number, first=first, last=last)
-                again = ShardFile.at(Path(work.collect(channel, request).path))
+                again = ShardFile.at(work.collect(channel, request))
             compared.add(before, again, made[number])
             again.path.unlink()
     return compared.told()

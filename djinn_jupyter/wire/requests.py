@@ -34,7 +34,7 @@
     AttributeEdges / MakeGraph  EdgesAttributed / GraphMade
     RunCircuits                 CircuitsRun
     Sweep / Score / ReadHeads   Swept / Scored / HeadsRead
-    Collect                     Collected, when the shard is on the disk
+    Collect                     Collected, when the shard is on the disk, or with its content
     CheckCollect / CheckSweep   Checked
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead

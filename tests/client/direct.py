@@ -48,6 +48,7 @@ class DirectChannel:
         self, welcome: Welcome, send: Send, pump: Callable[[], object] | None = None, *, holder: str = "direct"
     ) -> None:
         self.welcome, self.holder = welcome, holder
+        self.is_afar = False
         self.down_since: float | None = None
         self.wire_bytes, self.unkept = WireBytes(), Unkept()
         self.requests: list[Request] = []

@@ -44,6 +44,12 @@ class Channel(Protocol):
     @property
     def unkept(self) -> Unkept: ...
     @property
+    def is_afar(self) -> bool:
+        """True for an engine that is reached over a line and may be on another machine: a path here says nothing
+        there."""
+        ...
+
+    @property
     def down_since(self) -> float | None:
         """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
         ...
@@ -136,6 +142,10 @@ class SocketChannel:
     def usable(self) -> bool:
         """False where another channel is needed: this one is closed, or the engine has refused its key since."""
         return self._thread.usable and not self._connection.closed and not self._refused
+
+    @property
+    def is_afar(self) -> bool:
+        return self.entry.is_afar
 
     @property
     def down_since(self) -> float | None:

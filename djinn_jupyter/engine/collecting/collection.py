@@ -1,4 +1,4 @@
-"""A shard under way: its prompts in batches or each alone, the recheck, then the file."""
+"""A shard under way: its prompts in batches or each alone, the recheck, then the place that it goes to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.collecting import shard_file
 from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
+from djinn_jupyter.engine.collecting.destinations import Destination, StoredShard
 from djinn_jupyter.engine.collecting.fitting import FittingBatches
 from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of, values_alone
 from djinn_jupyter.engine.collecting.shard import Shard, TensorsByName, tokens_of
@@ -45,7 +45,7 @@ class CheckedCollection:
     """A checked request. `first` is the number of its first prompt, and `last` says that no shard follows. `note`
     describes the file, within it; `made` is what its values follow from besides the request."""
 
-    path: Path
+    destination: Destination
     shard: int
     first: int
     last: bool
@@ -87,22 +87,19 @@ class Collecting:
         self._told = time.monotonic()
 
     def steps(self, workspace: Workspace) -> Steps:
-        """Compute the shard and write it, unless it is there. Raises OutOfDeviceMemory where a batch finds none."""
+        """Compute the shard and put it where it goes, unless it is there. Raises OutOfDeviceMemory where a batch finds
+        none."""
         self._note_progress(0)
-        there = yield from self._done(lambda _: self._size_if_there())
+        asked, tokens = self.asked, tokens_of(self.asked.prompts)
+        there = yield from self._done(lambda _: asked.destination.found(tokens, asked.note))
         if there is not None:
             return self._reply(there, existed=True)
         with workspace.opened(self.runtime.space, self.session) as room:
             with device_memory_for("a batch of this collection", NO_MEMORY):
                 shard = yield from self._computed(room)
             tensors = shard.whole()
-            stored = yield from self._done(
-                lambda abandoned: shard_file.write(self.asked.path, tensors, self._note(), abandoned)
-            )
+            stored = yield from self._done(lambda abandoned: asked.destination.put(tensors, self._note(), abandoned))
         return self._reply(stored, existed=False)
-
-    def _size_if_there(self) -> int | None:
-        return shard_file.size_if_there(self.asked.path, tokens_of(self.asked.prompts), self.asked.note)
 
     def _done(self, work: Callable[[threading.Event], Result]) -> Generator[Blocked | None, None, Result]:
         """Have the files' thread do the work, which ends early where the request does."""
@@ -197,9 +194,10 @@ class Collecting:
     def _take(self, room: Reservation, shard: Shard, values: TensorsByName) -> Pieces:
         """Take the memory of the shard, where its values lie on the device: on the CPU."""
         room.give_back(room.held)
+        needed = self.asked.destination.bytes_in_memory(shard.bytes_for(values))
         if self.runtime.forward.device.type == "cpu":
             try:
-                yield from room.take(shard.bytes_for(values))
+                yield from room.take(needed)
             except SlabFull as error:
                 raise SlabFull(f"{error} {SMALLER}") from None
 
@@ -229,12 +227,13 @@ class Collecting:
         total = len(self.asked.prompts)
         self.runtime.publish(CollectionProgressed(session=self.session.name, done=done, total=total))
 
-    def _reply(self, stored: int, *, existed: bool) -> Collected:
+    def _reply(self, stored: StoredShard, *, existed: bool) -> Collected:
         return Collected(
             shard=self.asked.shard,
-            path=str(self.asked.path),
+            path=None if stored.path is None else str(stored.path),
+            content=stored.content,
             prompts=len(self.asked.prompts),
-            bytes_stored=stored,
+            bytes_stored=stored.size,
             existed=existed,
             mode=self.outcome.mode,
             rechecked=tuple(self.outcome.rechecked),

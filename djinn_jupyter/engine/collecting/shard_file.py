@@ -24,6 +24,7 @@ from djinn_jupyter.engine.persistence.records import raw_pieces
 from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, written_aside
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.wire.collecting import shard_name
 
 NOTE: Final = "djinn"  # the only entry of the metadata, since others would be written in any order
 MOST_HEADER: Final = 2**24
@@ -40,24 +41,18 @@ Note = dict[str, Any]
 
 
 def shard_path(folder: Path, shard: int) -> Path:
-    return folder / f"shard-{shard:05d}.safetensors"
+    return folder / shard_name(shard)
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> int:
     """Write a shard and return its bytes, once they and its name are on the disk. Raises StorageFailed, and leaves
     nothing behind then."""
-    header = _header(tensors, note)
     with _sentence(f"{path} could not be written"):
         make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by an engine that was killed
             left.unlink(missing_ok=True)
         with written_aside(path, prefix=f".{path.name}.") as (file, aside):
-            file.write(header)
-            for name in sorted(tensors):
-                for piece in raw_pieces(tensors[name]):
-                    if abandoned.is_set():
-                        raise Abandoned
-                    file.write(piece)
+            write_into(file, tensors, note, abandoned)
             file.flush()
             force(file.fileno())
             aside.replace(path)
@@ -75,6 +70,16 @@ def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(there, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> None:
+    """Write the bytes of a shard. Raises Abandoned on the way where no request waits for them any more."""
+    file.write(_header(tensors, note))
+    for name in sorted(tensors):
+        for piece in raw_pieces(tensors[name]):
+            if abandoned.is_set():
+                raise Abandoned
+            file.write(piece)
 
 
 def size_if_there(path: Path, tensors: Mapping[str, Tensor], note: Note) -> int | None:
@@ -95,20 +100,23 @@ def _size_of_same(path: Path, file: BinaryIO, tensors: Mapping[str, Tensor], not
         found, begin = json.loads(header["__metadata__"][NOTE]), file.tell()
         end = begin + max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
         same = all(_is(file, begin, header[name], tensor) for name, tensor in tensors.items())
-        different = next((name for name in note if found.get(name) != note[name]), None)
+        different = first_difference(found, note)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
         raise UsageError(f"{path} is no shard of a collection; choose another folder.") from None
     size = os.fstat(file.fileno()).st_size
     if size != end:
         raise StorageFailed(f"{path} has {size} bytes and should have {end}; delete it and collect again.")
     if different is not None:
-        raise UsageError(
-            f"{path} is of another collection ({different}: {_short(found.get(different))} there, "
-            f"{_short(note[different])} here). {ANOTHER}"
-        )
+        raise UsageError(f"{path} is of another collection ({different}). {ANOTHER}")
     if not same:
         raise UsageError(f"{path} has other prompts than these. {ANOTHER}")
     return size
+
+
+def first_difference(there: Note, note: Note) -> str | None:
+    """Return in words the first entry of a note that a shard which is there has otherwise; None where it has all."""
+    name = next((name for name in note if there.get(name) != note[name]), None)
+    return None if name is None else f"{name}: {_short(there.get(name))} there, {_short(note[name])} here"
 
 
 def _header(tensors: Mapping[str, Tensor], note: Note) -> bytes:

@@ -182,8 +182,11 @@ class Person:
             raise UsageError(
                 "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
             )
-        if isinstance(request, ask.Collect):
-            raise UsageError("A collection is written on the engine's machine, to a path that only its user may name.")
+        if isinstance(request, ask.Collect) and request.folder is not None:
+            raise UsageError(
+                "A folder on the engine's machine is for its user alone: without one the shards of a collection are "
+                "handed over, and written where the client is."
+            )
         if isinstance(request, ask.SaveCheckpoint | ask.RestoreCheckpoint | ask.DropCheckpoint) and "/" in request.name:
             raise UsageError("A path on the engine's machine is for its user alone: give the checkpoint's name.")
 

@@ -11,10 +11,11 @@ import torch
 
 from djinn_jupyter.engine.collecting.batches import Batches
 from djinn_jupyter.engine.collecting.collection import CheckedCollection, Collecting, UntilDone
+from djinn_jupyter.engine.collecting.destinations import Destination, InFolder, WithClient
 from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of
 from djinn_jupyter.engine.collecting.scoring import logits_of, loss_of
 from djinn_jupyter.engine.collecting.shard import tokens_of
-from djinn_jupyter.engine.collecting.shard_file import Note, require_place, shard_path
+from djinn_jupyter.engine.collecting.shard_file import Note, shard_path
 from djinn_jupyter.engine.collecting.shared_losses import SharedLosses
 from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
@@ -34,6 +35,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.checking import CheckCollect, Checked
 from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.collecting import shard_name
 from djinn_jupyter.wire.progress import Doing, Progress
 from djinn_jupyter.wire.replies import Scored
 
@@ -74,20 +76,18 @@ class CollectionRequests:
     def _checked_place(self, asked: CheckedCollection) -> Steps:
         tokens = tokens_of(asked.prompts)
         yield from self._until_done(
-            self._persistence.file_worker.start(lambda: require_place(asked.path, tokens, asked.note))
+            self._persistence.file_worker.start(lambda: asked.destination.check(tokens, asked.note))
         )
         return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
 
     def _checked(self, request: ask.Collect, session: Session) -> CheckedCollection:
         places = CollectedSites.of(self._runtime, request.sites)
-        folder = Path(request.folder)
-        if not folder.is_absolute():
-            raise UsageError(f"A collection's folder is given by its full path, which {request.folder!r} is not.")
+        destination = _destination(request)
         for index, tokens in enumerate(request.prompts):
             require_prompt(self._runtime.description, tokens, request.first + index)
             rows_of(request.positions, len(tokens), request.first + index)
         return CheckedCollection(
-            path=shard_path(folder, request.shard),
+            destination=destination,
             shard=request.shard,
             first=request.first,
             last=request.last,
@@ -123,6 +123,17 @@ class CollectionRequests:
             "prompts": len(request.prompts),
             "last": request.last,
         }
+
+
+def _destination(request: ask.Collect) -> Destination:
+    if request.folder is None:
+        return WithClient(shard_name(request.shard), request.there)
+    if request.there is not None:
+        raise UsageError("The note of a shard that is there is sent in place of a folder, not with one.")
+    folder = Path(request.folder)
+    if not folder.is_absolute():
+        raise UsageError(f"A collection's folder is given by its full path, which {request.folder!r} is not.")
+    return InFolder(shard_path(folder, request.shard))
 
 
 class ScoreRequests:

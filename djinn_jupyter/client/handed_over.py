@@ -1,0 +1,137 @@
+"""Shards that an engine on another machine hands over: written here, whole or not at all, and found again.
+
+The engine is told no path. The name of a file is this side's own, and what the engine sends is kept only where it is
+the shard that was asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.client.activations import ShardFile
+from djinn_jupyter.errors import StorageFailed, UsageError, WireError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.collecting import Collected
+
+PART: Final = ".part"
+NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked for; nothing of it is written."
+STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."
+
+
+def handing_over(request: ask.Collect, path: Path) -> ask.Collect:
+    """Return the request without a path, with the note of the shard that is at `path` already. Raises UsageError where
+    that has other prompts, StorageFailed where it cannot be read or is not whole, or none can be written."""
+    _require_place(path)
+    return msgspec.structs.replace(request, folder=None, there=_note_at(path, request))
+
+
+def _require_place(path: Path) -> None:
+    with _sentence(f"{path} could not be written"):
+        there = next(folder for folder in path.parents if folder.exists())
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _note_at(path: Path, request: ask.Collect) -> str | None:
+    with _sentence(f"{path} could not be read"):
+        if not path.exists():
+            return None
+        if not path.is_file():
+            raise UsageError(f"{path} is no shard of a collection; choose another folder.")
+        there = ShardFile.at(path)
+        size, whole = path.stat().st_size, _size_when_whole(there)
+    if size != whole:
+        raise StorageFailed(f"{path} has {size} bytes and should have {whole}; delete it and collect again.")
+    if not _has_prompts(there, request):
+        raise UsageError(f"{path} has other prompts than these. Choose another folder, or delete that one.")
+    return json.dumps({name: value for name, value in there.note.items() if name != "computed"})
+
+
+def keep(collected: Collected, path: Path, request: ask.Collect) -> None:
+    """Write the file of a shard, whole, forced and then renamed, unless it is there. Raises WireError where it is not
+    the shard that was asked for, StorageFailed; either leaves nothing behind."""
+    if collected.existed and request.there is not None:
+        return
+    if collected.content is None:
+        raise WireError(NOT_ASKED_FOR)
+    _write(collected.content, path, request)
+
+
+def _write(content: Array, path: Path, request: ask.Collect) -> None:
+    with _sentence(f"{path} could not be written"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a kernel that was killed
+            left.unlink(missing_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
+        aside = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content.data)
+                file.flush()
+                os.fsync(file.fileno())
+            _require_asked(aside, request)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        _force_names(path.parent)
+
+
+def _require_asked(aside: Path, request: ask.Collect) -> None:
+    try:
+        found = ShardFile.at(aside)
+        same = _size_when_whole(found) == aside.stat().st_size and _has_prompts(found, request)
+        place = tuple(found.note.get(name) for name in ("shard", "first", "last"))
+    except StorageFailed:
+        same, place = False, ()
+    if not same or place != (request.shard, request.first, request.last):
+        raise WireError(NOT_ASKED_FOR)
+
+
+def _size_when_whole(shard: ShardFile) -> int:
+    """Return the bytes that the file of a shard has by its own head. Raises StorageFailed."""
+    try:
+        return shard.begin + max(int(entry["data_offsets"][1]) for entry in shard.entries.values())
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise StorageFailed(f"{shard.path} is no shard of a collection.") from None
+
+
+def _has_prompts(shard: ShardFile, request: ask.Collect) -> bool:
+    try:
+        tokens, starts = shard.tensor("tokens").tolist(), shard.tensor("starts").tolist()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError):
+        raise StorageFailed(f"{shard.path} is no shard of a collection.") from None
+    begins = [0, *accumulate(map(len, request.prompts))]
+    return bool(tokens == list(chain.from_iterable(request.prompts)) and starts == begins)
+
+
+def _force_names(folder: Path) -> None:
+    """Return once the rename is on the disk, where the file system can force one."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _sentence(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{what}: {error.strerror or error}. {STAYS}") from None
