@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,11 +13,14 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.errors import ModelNotFound, UsageError
+from djinn_jupyter.experiments.timing import checkpoint_cost
 from djinn_jupyter.wire.host import host_name
+from tests.experiments.test_afar import COST
 from tests.process.ray_machines import MACHINES, Machines, at, cluster, drained, needs_ray
 from tests.waiting import until
 
@@ -211,6 +215,19 @@ def test_a_session_moves_to_a_machine_by_its_name(
     assert back.describe().exactness == "exact"
     assert back.resume().logits.tobytes() == plain.logits.tobytes()
     assert main(["cluster", "stop", str(there.entry.identity)]) == 0
+
+
+def test_an_experiment_measures_the_engine_of_the_cluster(machines: Machines, tmp_path: Path) -> None:
+    machines.refill()
+    assert main(["cluster", "load", "demo", "--device", "cpu", "--threads", "1", "--page-positions", "16"]) == 0
+    chosen = [word for setting in COST for word in ("--set", setting)]
+    there = ["--server", "cluster", "--output-dir", str(tmp_path)]
+    assert main(["experiment", "checkpoint-cost", "--profile", "small", *there, *chosen]) == UNDECIDED
+    found = json.loads((tmp_path / checkpoint_cost.FILE).read_text())
+    assert found["neighbour_tokens_per_s"]["alone"] > 0
+    assert found["reached_over_a_line"]["round_trip_ms"] > 0
+    assert dj.connect("cluster").sessions() == ()
+    assert main(["cluster", "stop", "demo"]) == 0
 
 
 def test_an_engine_that_no_other_machine_can_have_stays(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.websocket import websocket_connect
 
+from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.wire.keys import KeyFolder
 from tests.ports import free_port
 
@@ -40,6 +41,16 @@ session = engine.session("main")
 session.run("The capital of France is", max_new_tokens=3)
 print(session.describe().owner, end=" ")
 print(sorted((one.name, one.owner) for one in engine.sessions()))
+"""
+MEASURED = """
+import json
+from pathlib import Path
+import djinn_jupyter.cli.main as cli
+words = ["--set", "repeat=1", "--set", "neighbour_tokens=24", "--set", "stop_interval_seconds=0.05"]
+there = ["--server", "hub", "--output-dir", "found"]
+status = cli.main(["experiment", "checkpoint-cost", "--profile", "small", *there, *words])
+found = json.loads(Path("found/checkpoint_cost_results.json").read_text())
+print("status", status, found["neighbour_tokens_per_s"]["alone"] > 0, found["reached_over_a_line"]["round_trip_ms"] > 0)
 """
 AGAIN = "print(session.describe().name)"
 
@@ -121,6 +132,7 @@ async def box(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / "box" / kind.lower()) for kind in ("DATA", "RUNTIME", "CONFIG")}
     environment = {"HOME": str(tmp_path / "box"), "PYTHONPATH": str(ROOT), **folders}
     words = [sys.executable, "-m", "djinn_jupyter.cli.main", "serve", "demo", "--listen", "tcp://127.0.0.1:*"]
+    words += ["--page-positions", "16"]  # as the small profile of experiments has it
     engine = subprocess.Popen(words, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
     try:
         assert engine.stdout is not None
@@ -218,6 +230,13 @@ async def test_two_users_share_an_engine_until_one_logs_out_and_a_token_of_the_o
     assert (await kernels["bert"].says(AGAIN)).startswith("KeyRefused: The engine does not admit this key any more")
     again = await kernels["bert"].says('dj.load("demo", at="hub")')
     assert again.startswith("KeyRefused: The hub does not know this server's token any more"), again
+
+
+async def test_an_experiment_measures_the_engine_of_the_hub(hub: RealHub) -> None:
+    await hub.start("anna")
+    kernel = await hub.kernel("anna")
+    said = await kernel.says(MEASURED)
+    assert said.endswith(f"status {UNDECIDED} True True\n"), said
 
 
 async def _log_in_and_out(hub: RealHub, user: str) -> None:
