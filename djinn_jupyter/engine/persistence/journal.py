@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.persistence.adopted_pages import KeptPages
+from djinn_jupyter.engine.persistence.closed_files import ClosedFiles
 from djinn_jupyter.engine.persistence.dump import DumpedFrames, dump_session
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
@@ -38,6 +39,7 @@ RUNNING_SECONDS: Final = 0.25
 RUNNING_TAKE_ONE_IN: Final = 100  # parts of the engine's time: images of a batch's 32 rows took one in 25
 FORCE_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 1.0
+ROUNDS: Final = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class Journal:
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
         self._unforced: set[str] = set()
-        self._lingering: dict[str, JournalFiles] = {}
+        self._closed = ClosedFiles(folder, self._thread)
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
         self.statistics = JournalStatistics()
@@ -103,7 +105,7 @@ class Journal:
         if self.trouble is None:
             return frozenset()
         troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
-        return frozenset(troubled | self._lingering.keys())
+        return frozenset(troubled | self._closed.lingering.keys())
 
     # ------------------------------------------------------------------------------------------- at the start
 
@@ -143,11 +145,15 @@ class Journal:
         """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`).
         In a shared folder the disk has it too, and what was closed is gone from it."""
         changed = tuple(names)
-        for name in changed:
-            if name in self._touched and name in sessions:
-                self._write(sessions[name])
+        self.put(sessions, changed)
         if changed and self._own.forces_first:
             self.force_now()
+
+    def put(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Write these sessions, and leave it to the thread to force them."""
+        for name in names:
+            if name in self._touched and name in sessions:
+                self._write(sessions[name])
 
     def require_claim(self) -> None:
         """Raise ClaimLost where a shared folder is another engine's by now."""
@@ -157,8 +163,7 @@ class Journal:
         """Write the touched sessions that are due, of the running ones the one that is longest due; with `idle`,
         compact files that are mostly unreferenced, too."""
         now = time.monotonic()
-        while not self._ended.empty():
-            self._settle(self._ended.get())
+        self.settle_forced()
         self._touched.intersection_update(sessions)
         due = [sessions[name] for name in self._touched if self._is_due(sessions[name], now)]
         for session in due:
@@ -168,8 +173,9 @@ class Journal:
         if running and now >= self._next_running:
             self._write(min(running, key=self._due_since))
             self._next_running = time.monotonic() + RUNNING_TAKE_ONE_IN * (time.monotonic() - now)
-        for name, files in tuple(self._lingering.items()):
-            self._remove(name, files)
+        if self._closed.lingering:
+            self._closed.remove_again()
+            self._tell()
         if idle:
             self._compact(sessions)
         self._force_what_was_written()
@@ -179,27 +185,8 @@ class Journal:
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
-            self._remove(session, account.files)
-
-    def _remove(self, name: str, files: JournalFiles) -> None:
-        try:
-            files.remove()
-        except OSError as error:
-            if name not in self._lingering:
-                log.warning("The closed session %r may come back: %s", name, _reason(error))
-            self._lingering[name] = files
-        else:
-            self._lingering.pop(name, None)
-            self._thread.start(lambda: self._close(files))
-        self._tell()
-
-    def _close(self, files: JournalFiles) -> None:
-        """Close the files and force their deletion to the disk."""
-        files.close()
-        try:
-            self._own.force_names()
-        except OSError as error:
-            log.warning("A closed session may come back after a loss of power: %s", _reason(error))
+            self._closed.remove(session, account.files)
+            self._tell()
 
     def _is_due(self, session: Session, now: float) -> bool:
         """True for a session at rest at once (after trouble: when its retry is due), for a running one RUNNING_SECONDS
@@ -271,10 +258,22 @@ class Journal:
 
     def force_now(self) -> None:
         """Return when the thread has forced what was written, or the reason why not is known."""
+        for _ in range(ROUNDS):
+            self.begin_force().result()
+            self.settle_forced()
+
+    def begin_force(self) -> Future[None]:
+        """Have the thread force what was written; the future is done when it has. What it is forcing already may be an
+        image before the last one, which the next of ROUNDS forces."""
         self._force_what_was_written()
-        self._wait()
+        return self._thread.start(lambda: None)
+
+    def settle_forced(self) -> None:
+        """Note what the thread has forced and deleted."""
         while not self._ended.empty():
             self._settle(self._ended.get())
+        if self._closed.settle():
+            self._tell()
 
     def _force(self, name: str, account: _Account) -> None:
         account.unforced = False
@@ -322,7 +321,7 @@ class Journal:
     def _tell(self) -> None:
         """Update `trouble`, the message for the user."""
         troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
-        self.trouble = _sentence(troubled) if troubled else _may_come_back(self._lingering)
+        self.trouble = _sentence(troubled) if troubled else _may_come_back(self._closed.lingering)
 
     # ------------------------------------------------------------------------------------------- at the end
 
@@ -334,8 +333,7 @@ class Journal:
         for name in () if forget else tuple(self._touched | self.unkept):
             if name in sessions:
                 self._write(sessions[name])
-        for _ in range(2):
-            self.force_now()
+        self.force_now()
         if self.trouble is not None:
             log.error("%s", self.trouble)
         self._thread.close()
@@ -355,10 +353,6 @@ class Journal:
         for account in self._accounts.values():
             account.files.close()
         self._accounts.clear()
-
-    def _wait(self) -> None:
-        """Wait until the thread has done its queued work."""
-        self._thread.start(lambda: None).result()
 
 
 def _force(files: JournalFiles, pages: KeptPages | None) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from jupyter_core.paths import jupyter_data_dir
@@ -14,7 +15,7 @@ from djinn_jupyter.engine.persistence import adopted_pages
 from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, KeptCheckpoints
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
-from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.journal import ROUNDS, Journal
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.leased_folder import take_leased_folder
@@ -29,6 +30,7 @@ from djinn_jupyter.engine.persistence.store.objects import Objects
 from djinn_jupyter.engine.persistence.store.s3 import S3Store
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.wire.host import host_name
 
@@ -37,6 +39,8 @@ CHECKPOINTS: Final = "checkpoints"
 JOURNALS: Final = "journals"
 MOVES: Final = "moves"
 OF_STORES: Final = "journals-of-stores"  # the files of journals whose truth is in a store
+
+Until = Callable[[Future[Any]], Generator[Blocked | None, None, Any]]
 
 
 class Persistence:
@@ -120,14 +124,18 @@ class Persistence:
         if self.journal is not None:
             self.journal.write(sessions, names)
 
-    def force(self, sessions: Mapping[str, Session], name: str) -> None:
-        """Return when the disk has the present state of a session, or that it was closed. Raises StorageFailed."""
+    def forced(
+        self, sessions: Mapping[str, Session], name: str, until_done: Until
+    ) -> Generator[Blocked | None, None, None]:
+        """Yield until the disk has the present state of a session, or that it was closed. Raises StorageFailed."""
         if self.journal is None:
             return
         if name in sessions:
             self.journal.touch(name)
-        self.journal.write(sessions, (name,))
-        self.journal.force_now()
+        self.journal.put(sessions, (name,))
+        for _ in range(ROUNDS):
+            yield from until_done(self.journal.begin_force())
+            self.journal.settle_forced()
         if name in self.journal.unkept:
             raise StorageFailed(str(self.journal.trouble))
 

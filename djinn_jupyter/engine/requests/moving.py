@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from djinn_jupyter.engine.persistence.image import AnsweredImage, SessionImage
+from djinn_jupyter.engine.persistence.move_places import Moves
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.checkpoints import UntilDone
 from djinn_jupyter.engine.requests.handles import handles
@@ -26,7 +28,7 @@ from djinn_jupyter.engine.session.answered import AnsweredRequest
 from djinn_jupyter.engine.session.moving import Moving
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -40,7 +42,8 @@ from djinn_jupyter.wire.texts import in_quotes
 UNSETTLED_SECONDS: Final = 120.0
 """After which a move that its client has left is settled by the engine itself."""
 AGAIN_SECONDS: Final = 30.0
-"""After which that is tried again, where the place of the decision did not answer: each time the engine waits."""
+"""After which that is tried again, where the place of the decision did not answer."""
+Outcome = TypeVar("Outcome")
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +60,13 @@ class SessionMoves:
     ) -> None:
         self._sessions, self._life, self._persistence, self._clock = sessions, life, persistence, clock
         self._leaving: dict[str, float] = {}
+        self._settling: dict[str, Generator[Blocked | None, None, bool]] = {}
 
-    def begin(self, session: Session, moving: Moving) -> None:
-        """Return when the disk knows that the session is moving. Raises StorageFailed; it stays then."""
+    def begin(self, session: Session, moving: Moving, until_done: UntilDone) -> Pieces:
+        """Yield until the disk knows that the session is moving. Raises StorageFailed; it stays then."""
         session.moving.begin(moving)
         try:
-            self._persistence.force(self._sessions, session.name)
+            yield from self._persistence.forced(self._sessions, session.name, until_done)
         except BaseException:
             self.end(session)
             raise
@@ -81,34 +85,54 @@ class SessionMoves:
         """Note a session of which it could not be read whether it is here."""
         self.left(session, AGAIN_SECONDS)
 
-    def settle(self, session: Session, moving: Moving) -> bool:
-        """Return whether the session is here; close it where it is with the other engine."""
-        place = self._persistence.moves.at(moving.store)
-        if place.decide(moving):
+    def at_place(self, moving: Moving, deed: Callable[[Moves], Outcome]) -> Future[Outcome]:
+        """Have the place of a move do a deed in a thread of its own: a store may take long."""
+        return self._persistence.file_worker.start(lambda: deed(self._persistence.moves.at(moving.store)))
+
+    def settle(self, session: Session, moving: Moving, until_done: UntilDone) -> Generator[Blocked | None, None, bool]:
+        """Return, once it is decided, whether the session is here; close it where it is with the other engine."""
+        here: bool = yield from until_done(self.at_place(moving, lambda place: place.decide(moving)))
+        if session.moving.present is not moving:
+            return here  # settled meanwhile, by its client or by the engine itself
+        if here:
             self.end(session)
             return True
+        session.moving.end()
         self._leaving.pop(session.name, None)
         self._life.close(session)
-        self._persistence.force(self._sessions, session.name)
-        place.forget(moving.move)
+        yield from self._persistence.forced(self._sessions, session.name, until_done)
+        yield from until_done(self.at_place(moving, lambda place: place.forget(moving.move)))
         return False
 
     def settle_old(self) -> None:
-        """Settle the moves whose clients have not done it in time."""
+        """Settle the moves whose clients have not done it in time; each goes on as often as this is called."""
         for name in [name for name, until in self._leaving.items() if self._clock() > until]:
             session = self._sessions.get(name)
             if session is None or session.moving.present is None:
                 del self._leaving[name]
-            else:
-                self._settle_or_wait(session, session.moving.present)
+            elif name not in self._settling:
+                self._settling[name] = self.settle(session, session.moving.present, looked_at)
+        for name, steps in tuple(self._settling.items()):
+            self._settle_further(name, steps)
 
-    def _settle_or_wait(self, session: Session, moving: Moving) -> None:
+    def _settle_further(self, name: str, steps: Generator[Blocked | None, None, bool]) -> None:
         try:
-            self.settle(session, moving)
+            next(steps)
+            return
+        except StopIteration:
+            pass
         except (StorageFailed, MissingDependency) as error:
-            log.warning("It is not decided yet whether session %r is here: %s", session.name, error)
-            if session.name in self._sessions:
-                self.left(session, AGAIN_SECONDS)
+            log.warning("It is not decided yet whether session %r is here: %s", name, error)
+            if name in self._sessions:
+                self.left(self._sessions.find(name), AGAIN_SECONDS)
+        del self._settling[name]
+
+
+def looked_at(work: Future[Outcome]) -> Generator[None, None, Outcome]:
+    """Yield until a thread has done its work, for one who looks now and then. Raises the work's error."""
+    while not work.done():
+        yield
+    return work.result()
 
 
 class MoveRequests:
@@ -147,7 +171,7 @@ class MoveRequests:
             raise UsageError(f"Session {in_quotes(session.name)} is a sweep's own, and ends with it.")
         rows = yield from self._images.rows(session)
         moving = Moving(move=request.move, end="leaves", origin=self._here, store=request.store, person=request.person)
-        self._moves.begin(session, moving)
+        yield from self._moves.begin(session, moving, self._until_done)
         try:
             with self._images.image(session, rows) as image:
                 written = yield from self._written(moving, _with_people(image, session))
@@ -158,9 +182,8 @@ class MoveRequests:
         return SentAway(bytes_written=written)
 
     def _written(self, moving: Moving, image: SessionImage) -> Generator[Blocked | None, None, int]:
-        place, abandoned = self._persistence.moves.at(moving.store), threading.Event()
-        described = self._images.describe(image.name, image)
-        write = self._persistence.file_worker.start(lambda: place.write(moving.move, image, described, abandoned))
+        abandoned, described = threading.Event(), self._images.describe(image.name, image)
+        write = self._moves.at_place(moving, lambda place: place.write(moving.move, image, described, abandoned))
         try:
             written: int = yield from self._until_done(write)
             return written
@@ -176,8 +199,9 @@ class MoveRequests:
         return Underway(session=empty, steps=self._take_in(request, holder, empty))
 
     def _take_in(self, request: ask.TakeIn, holder: Holder, waits: Session) -> Steps:
-        place = self._persistence.moves.at(request.store)
-        image = yield from self._until_done(self._persistence.file_worker.start(lambda: place.read(request.move)))
+        moves, files = self._persistence.moves, self._persistence.file_worker
+        reading = files.start(lambda: moves.at(request.store).read(request.move))
+        image: SessionImage = yield from self._until_done(reading)
         moving = _arriving(image, request, holder, self._here)
         session = yield from self._images.placed(image, f"The move of {image.name}", request.session, holder, waits)
         try:
@@ -190,32 +214,37 @@ class MoveRequests:
         session.attach(holder.name, holder.notebook)
         session.moving.begin(moving)
         self._life.begin(session)
-        self._arrive(session, moving)
+        yield from self._arrive(session, moving)
         return Opened(session=reports.describe(session), created=True)
 
-    def _arrive(self, session: Session, moving: Moving) -> None:
+    def _arrive(self, session: Session, moving: Moving) -> Pieces:
         """Decide that the session is here. Raises IllegalMove where it has stayed meanwhile, StorageFailed."""
         try:
-            self._persistence.moves.at(moving.store).begin_arrival(moving.move)
-            self._persistence.force(self._sessions, session.name)
+            yield from self._until_done(self._moves.at_place(moving, lambda place: place.begin_arrival(moving.move)))
+            yield from self._persistence.forced(self._sessions, session.name, self._until_done)
         except BaseException:
             self._life.close(session)
             raise
         self._moves.left(session)
-        if not self._moves.settle(session, moving):
+        if not (yield from self._moves.settle(session, moving, self._until_done)):
             raise IllegalMove(
                 f"Session {in_quotes(session.name)} has stayed where it was, because the move was given up meanwhile."
             )
 
     @handles(ask.SettleMove, opens=True, while_running=True, at_once=True)
-    def settle_move(self, request: ask.SettleMove, holder: Holder) -> MoveSettled:
+    def settle_move(self, request: ask.SettleMove, holder: Holder) -> MoveSettled | Underway:
+        """Settle a move beside whatever else is done for its session."""
         session = self._sessions.get(request.session)
         if session is None:
             return MoveSettled(stayed=False)
         moving = session.moving.present
         if moving is not None and (moving.end, moving.move) == ("leaves", request.move):
-            return MoveSettled(stayed=self._moves.settle(session, moving))
+            beside = self._images.empty(request.session, holder)
+            return Underway(session=beside, steps=self._settled(session, moving))
         return MoveSettled(stayed=True)
+
+    def _settled(self, session: Session, moving: Moving) -> Steps:
+        return MoveSettled(stayed=(yield from self._moves.settle(session, moving, self._until_done)))
 
     def _check_place(self, name: str) -> None:
         """Raise UsageError where a session cannot be opened under that name."""

@@ -69,7 +69,7 @@ class RequestQuotas:
         if job.for_request is None or job.asker is None or now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        if self._left(job.asker) > 0:
+        if self._left(job.asker) > 0 or isinstance(job.for_request.request, ask.SettleMove):  # a move has to end
             return
         if job.kind != "run":
             self._require_time(job.asker)

@@ -51,6 +51,12 @@ def moved(one: Desk, other: Desk, name: str = "a") -> None:
     assert not settled(one, name)
 
 
+def has_looked(desk: Desk) -> bool:
+    """Let the engine settle the moves that their clients have left; True where it has, or cannot yet."""
+    desk.engine.tick()
+    return not desk.engine.parts.upkeep.moves._settling
+
+
 def answers(desk: Desk, name: str = "a") -> bool:
     """True where the session is this engine's, by what a client can ask of it."""
     with suppress(DjinnError):

@@ -29,7 +29,7 @@ def written(desk: Desk) -> None:
     assert kept is not None
     while True:
         kept.attend(desk.engine.sessions)
-        kept._wait()
+        kept._thread.start(lambda: None).result()
         if not kept._touched and not kept._unforced and kept._ended.empty():
             return
 

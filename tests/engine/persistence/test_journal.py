@@ -202,7 +202,7 @@ def test_a_full_disk_leaves_the_last_image_and_is_made_good(
     assert kept is not None
     for _ in range(4):
         desk.settle()
-        kept._wait()
+        kept._thread.start(lambda: None).result()
     _, other = pair_of("llama")
     assert journal(other, crashed(tmp_path / "alive", tmp_path / "full")) == ("a",)
     assert len(other.session().tokens) == len(PROMPT) + 2

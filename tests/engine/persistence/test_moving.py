@@ -20,6 +20,7 @@ from tests.engine.persistence.carrying import (
     MOVE,
     answers,
     begun,
+    has_looked,
     moved,
     moves_below,
     provenance,
@@ -30,6 +31,7 @@ from tests.engine.persistence.carrying import (
 from tests.engine.persistence.crashes import crashed, forget
 from tests.engine.persistence.roundtrip import Work, future, pair_of, reading, rows_of, same
 from tests.engine.persistence.works import WORKS, in_decode, in_prefill
+from tests.waiting import until
 
 
 @pytest.fixture(params=["llama"])
@@ -132,14 +134,14 @@ def test_a_move_that_is_given_up_while_the_session_is_taken_in_leaves_no_file(
     """Before the other engine's journal says that it arrives, and after."""
     one, other = pair
     moves, persistence = other.engine.persistence.moves.folder, other.engine.persistence
-    begin, force = moves.begin_arrival, persistence.force
+    begin, forced = moves.begin_arrival, persistence.forced
 
     def given_up_before(move: str) -> None:
         assert settled(one, move=move)
         begin(move)
 
-    def given_up_after(*noted: Any) -> None:
-        force(*noted)
+    def given_up_after(*noted: Any) -> Iterator[Any]:
+        yield from forced(*noted)
         if not one.engine.sessions["a"].moving.present:
             return
         assert settled(one, move=MOVE[::-1])
@@ -148,7 +150,7 @@ def test_a_move_that_is_given_up_while_the_session_is_taken_in_leaves_no_file(
     in_prefill(one)
     for move, place, given_up in (
         (MOVE, (moves, "begin_arrival"), given_up_before),
-        (MOVE[::-1], (persistence, "force"), given_up_after),
+        (MOVE[::-1], (persistence, "forced"), given_up_after),
     ):
         sent(one, other, move=move)
         monkeypatch.setattr(*place, given_up)
@@ -194,7 +196,7 @@ def test_a_move_that_its_client_left_is_settled_by_the_engine(
         one.engine.tick()
         assert not answers(one)
         monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)
-        one.engine.tick()
+        until(lambda: has_looked(one), "the decision")
         monkeypatch.undo()
         assert (answers(one), answers(other)) == (not arrives, arrives)
 

@@ -156,9 +156,9 @@ class Office:
 
     def write(self) -> None:
         for _ in range(2):
-            self.journals[0]._wait()
+            self.journals[0]._thread.start(lambda: None).result()
             self.journals[0].attend(self.sessions, idle=True)
-        self.journals[0]._wait()
+        self.journals[0]._thread.start(lambda: None).result()
 
     def neighbour(self, name: str) -> None:
         """Give a session to an engine that runs at the same time; both are killed, and one comes after them."""
@@ -174,7 +174,7 @@ class Office:
     def kill(self) -> None:
         """Kill the engine: bytes already handed to the system are there for the next engine."""
         for journal in self.journals:
-            journal._wait()
+            journal._thread.start(lambda: None).result()
             journal._thread.close()
             os.close(journal._own._lock)
         self.journals = []

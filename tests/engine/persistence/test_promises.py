@@ -245,7 +245,7 @@ def test_a_new_file_that_was_not_finished_does_no_harm(desk: Desk, tmp_path: Pat
             assert seen(found) == seen(desk)
             assert not list(dead.rglob("aside"))
             assert len(list(dead.rglob("*.session"))) == (2 if cut == len(content) else 1)
-        found.engine.persistence.journal._wait()
+        found.engine.persistence.journal._thread.start(lambda: None).result()
         used = newer if cut == len(content) else older
         assert [path.name for path in dead.rglob("*.session")] == [used.name], "the older goes when the newer is forced"
         forget(found)

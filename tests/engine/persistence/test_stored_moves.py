@@ -4,6 +4,7 @@ whatever the lines to the store do, the session is at exactly one of the two aft
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,15 +18,17 @@ from djinn_jupyter.engine.persistence import journal as journals
 from djinn_jupyter.engine.persistence import lease as leases
 from djinn_jupyter.engine.persistence import persistence as persistences
 from djinn_jupyter.engine.persistence.store import files as stored_files
+from djinn_jupyter.engine.requests.moving import looked_at
 from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
-from tests.engine.persistence.carrying import MOVE, answers, provenance
+from tests.engine.persistence.carrying import MOVE, answers, has_looked, provenance
 from tests.engine.persistence.dying_lines import STORE, Place, Side, gone
 from tests.engine.persistence.faulty_store import Fault, Line, Objects
 from tests.engine.persistence.roundtrip import future, reading, same
 from tests.engine.persistence.works import in_decode
 from tests.families import build
+from tests.waiting import until
 
 Kind = Literal["store", "folder"]
 WAYS: tuple[tuple[Kind, Kind], ...] = (("store", "store"), ("store", "folder"), ("folder", "store"))
@@ -102,7 +105,8 @@ class Road:
         for desk in self.desks:
             session = desk.engine.sessions.get("a")
             if session is not None and session.moving.present is not None:
-                desk.engine.parts.upkeep.moves.settle(session, session.moving.present)
+                moves = desk.engine.parts.upkeep.moves
+                deque(moves.settle(session, session.moving.present, looked_at), maxlen=0)
 
     def found(self) -> list[bool]:
         has = [answers(desk) for desk in self.desks]
@@ -244,11 +248,11 @@ def test_a_session_whose_decision_cannot_be_read_answers_nothing_until_it_can(
     assert road.take()
     moves = one.engine.parts.upkeep.moves
     monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)
-    one.engine.tick()
+    until(lambda: has_looked(one))
     assert not road.found()[0], "the store still does not answer"
     road.lines[0].cut = False
     monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 2000)
-    one.engine.tick()
+    until(lambda: has_looked(one))
     assert "a" not in one.engine.sessions
     assert road.found() == [False, True]
     road.end()

@@ -48,7 +48,7 @@ def said(desk: Desk) -> str | None:
     """Return the journal's trouble as the user sees it, once the writing thread is through."""
     kept = desk.engine.persistence.journal
     assert kept is not None
-    kept._wait()
+    kept._thread.start(lambda: None).result()
     desk.engine.tick()
     return desk.engine.reading.statistics.journal_trouble
 
