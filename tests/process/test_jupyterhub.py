@@ -111,8 +111,8 @@ class Kernel:
                     said.append(heard["content"]["text"])
                 elif heard["msg_type"] == "error":
                     said.append(f"{heard['content']['ename']}: {heard['content']['evalue']}")
-                elif heard["msg_type"] == "execute_reply":
-                    return "".join(said)
+                elif heard["msg_type"] == "status" and heard["content"]["execution_state"] == "idle":
+                    return "".join(said)  # a reply comes by another way, before all that was printed perhaps
 
 
 async def until(holds: Callable[[], Any]) -> None:
