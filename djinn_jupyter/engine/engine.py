@@ -6,6 +6,7 @@ prefill."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
@@ -133,7 +134,7 @@ class Engine:
     def due_in(self) -> float:
         """The seconds after which the engine has to be ticked again, if no mail comes before; infinite where there is
         no such moment."""
-        return self.parts.upkeep.due_in
+        return min(self.parts.upkeep.due_in, self.runtime.sharing.due_in)
 
     def check_invariants(self, contents: bool = False) -> None:
         """Raise InvariantError unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
@@ -147,8 +148,11 @@ class Engine:
             tokenizing = self.parts.tokenizing.busy  # read first: a worker that is done has replied before
             if self.tick() or replies:
                 continue
+            gathering = self.runtime.sharing.due_in
             if self.tiers.moving or tokenizing:
                 self.mailbox.wait()
+            elif gathering < math.inf:
+                self.mailbox.wait(gathering)
             else:
                 raise DjinnError("The engine is idle and the request is not answered; this is a fault of djinn.")
         if isinstance(replies[0], Failed):

@@ -7,7 +7,6 @@ no memory, a family whose lines cannot), every seat is answered None: its run do
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Final
 
@@ -17,6 +16,7 @@ from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.session.gathering import Gathering
 from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
 from djinn_jupyter.engine.session.seats import Seat, driven
@@ -29,7 +29,6 @@ from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of, capacity_f
 from djinn_jupyter.engine.wavefront.next_position import next_logits
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
-QUIET_S: Final = 0.008  # Python has a thread that reads requests wait up to 5 ms for its lock
 SPLIT: Final = "ranks of a split model compute one session's pass at a time"
 CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of so many a row is computed again alone
 
@@ -56,7 +55,7 @@ class SharedPasses:
         self._seated: list[Seat] = []
         self._asking: dict[int, Seat] = {}  # by the identity of the session
         self._leader: Seat | None = None
-        self._gathering = False
+        self._gathering = Gathering(lambda: len(self._seated))
         self._columns: Columns | None = None
         self._members: list[Seat] = []
         budget.join(
@@ -85,6 +84,11 @@ class SharedPasses:
         return self._prompts.why_not
 
     @property
+    def due_in(self) -> float:
+        """The seconds until runs that wait for others go on; infinite where none wait."""
+        return self._gathering.due_in
+
+    @property
     def caches(self) -> Sequence[PagedCache]:
         """The caches of a trial that is under way."""
         return tuple(self._trial.caches)
@@ -97,7 +101,7 @@ class SharedPasses:
         try:
             yield None  # the others of this round take their seats
             if seat.begins:
-                yield from self._gather(seat)
+                yield from self._gathering.gathered(seat)
             while seat.waits:
                 if self._leader is None:
                     yield from self._lead(seat)
@@ -114,25 +118,6 @@ class SharedPasses:
         """True where another run has computed this session's pass, and its own has not gone on with that yet."""
         seat = self._asking.get(id(session))
         return seat is not None and not seat.waits and seat.outcome is not None
-
-    def _gather(self, seat: Seat) -> Generator[Blocked | None, None, None]:
-        """Wait until no run has taken a seat for QUIET_S: the rows of a batch arrive one after another. The first one
-        looks at the clock, and the others wait for it."""
-        if self._gathering:
-            yield lambda: seat.waits and self._gathering
-            return
-        self._gathering = True
-        try:
-            yield from self._until_quiet(seat)
-        finally:
-            self._gathering = False
-
-    def _until_quiet(self, seat: Seat) -> Pieces:
-        seated, since = len(self._seated), time.monotonic()
-        while seat.waits and time.monotonic() < since + QUIET_S:
-            yield None
-            if len(self._seated) != seated:
-                seated, since = len(self._seated), time.monotonic()
 
     def leave(self, seat: Seat) -> None:
         """Free the columns where the seat's run, which ends or runs a pass of its own, was the last of them."""

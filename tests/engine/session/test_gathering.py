@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.session import shared_prompts, sharing
+from djinn_jupyter.engine.session import gathering, shared_prompts
 from djinn_jupyter.engine.session.seats import driven
 from djinn_jupyter.engine.wavefront import columns
 from djinn_jupyter.wire import requests as ask
-from tests.engine.desk import build_desk, desk_of, tokens
+from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
 from tests.families import build
 
@@ -34,22 +36,77 @@ def test_columns_have_room_for_the_tokens_to_come_and_no_more(monkeypatch: pytes
     desk.close_all()
 
 
-def test_one_of_the_runs_that_gather_counts_the_time_and_the_others_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    llama = desk_of("llama")
-    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: 0.0))
+def gather_three(llama: Desk, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have three runs begin at a clock of ours; the list of their replies."""
+    monkeypatch.setattr(gathering, "time", SimpleNamespace(monotonic=clock))
     replies: list[Any] = []
     for number in range(3):
         llama.open(f"s{number}")
         llama.post(ask.Run(session=f"s{number}", tokens=tokens(9, seed=number), max_new_tokens=1, mode="fast"), replies)
-    for _ in range(20):
-        llama.engine.tick()
-    assert sum(not job.waits for job in llama.engine.scheduler.jobs) == 1
-    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: 1.0))
-    for _ in range(1000):
-        llama.engine.tick()
+    return replies
+
+
+def come_to_rest(desk: Desk) -> None:
+    """Tick until the engine has nothing to do."""
+    assert any(not desk.engine.tick() for _ in range(100))
+
+
+def test_runs_that_gather_leave_the_engine_nothing_to_do_until_none_has_come_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread then sleeps, and the one that reads the requests of the other rows has Python's lock."""
+    llama, now = desk_of("llama"), 0.0
+    assert llama.engine.due_in == math.inf
+    replies = gather_three(llama, lambda: now, monkeypatch)
+    come_to_rest(llama)
+    assert all(job.waits for job in llama.engine.scheduler.jobs)
+    assert llama.engine.due_in == gathering.QUIET_S
+    now = 1.0
+    assert llama.engine.due_in == 0.0
+    while len(replies) < 3:
+        assert llama.engine.tick()
     assert [reply.shared for reply in replies] == [1, 1, 1]
+    assert llama.engine.due_in == math.inf
+    llama.close_all()
+
+
+def test_a_run_that_comes_while_others_gather_is_waited_for_as_long_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    llama, now = desk_of("llama"), 0.0
+    replies = gather_three(llama, lambda: now, monkeypatch)
+    come_to_rest(llama)
+    now = gathering.QUIET_S / 2
+    llama.open("late")
+    llama.post(ask.Run(session="late", tokens=tokens(9, seed=9), max_new_tokens=1, mode="fast"), replies)
+    come_to_rest(llama)
+    now = gathering.QUIET_S
+    assert not llama.engine.tick()
+    assert llama.engine.due_in == pytest.approx(gathering.QUIET_S / 2)
+    now = 1.0
+    while len(replies) < 4:
+        llama.engine.tick()
+    assert [reply.shared for reply in replies] == [1, 1, 1, 1]
+    llama.close_all()
+
+
+def test_a_run_that_is_closed_while_it_gathers_with_others_leaves_them_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first is the one that looks at the clock."""
+    llama = desk_of("llama")
+    replies = gather_three(llama, lambda: 0.0, monkeypatch)
+    come_to_rest(llama)
+    llama.close("s0")
+    assert llama.engine.due_in == math.inf
+    while len(replies) < 3:
+        llama.engine.tick()
+    assert sorted(getattr(reply, "shared", 0) for reply in replies) == [0, 1, 1]
+    llama.close_all()
+
+
+def test_without_threads_an_engine_waits_for_runs_that_gather() -> None:
+    llama = desk_of("llama")
+    llama.open("a")
+    assert llama.run(tokens(9), 2, "a", mode="fast").shared == 0
     llama.close_all()
 
 

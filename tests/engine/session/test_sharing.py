@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.session import shared_prompts, sharing, trial
+from djinn_jupyter.engine.session import gathering, shared_prompts, sharing, trial
 from djinn_jupyter.engine.wavefront import columns
 from djinn_jupyter.engine.wavefront.columns import ColumnLayer
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
@@ -236,7 +236,7 @@ def test_a_lone_prompt_does_not_wait_for_others_while_rounds_are_long(
     llama: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(gathering, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     llama.open("a")
     replies: list[Any] = []
     llama.post(ask.Run(session="a", tokens=tokens(5), max_new_tokens=1, ignore_eos=True, mode="fast"), replies)
