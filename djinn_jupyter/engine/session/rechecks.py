@@ -29,8 +29,9 @@ def rechecked(
     than rounding. A seat that is out of date by then has no outcome. Raises SlabFull and OutOfDeviceMemory."""
     session, plan = seat.session, make_plan(yields=should_yield)
     frame = session.frame
+    assert frame is not None
+    session.cache.reserve(frame.committed, frame.end, once=True)  # its rows go on in columns
     while seat.open:
-        assert frame is not None
         outcome = forward.enter(frame, plan, session.cache, session.saved_states, lambda kept: None)
         if isinstance(outcome, Completed):
             seat.take_checked(outcome, shared_V, forward.layers)

@@ -92,6 +92,19 @@ def test_decode_steps_do_not_rebuild_the_working_copy():
     assert built.capacity >= 20 + 256
 
 
+def test_a_working_copy_for_one_pass_has_no_room_to_grow_in():
+    both = pair("llama")
+    both.step(tokens(20))
+    both.cache.drop_working()
+    both.cache.reserve(20, 21, once=True)
+    built = both.cache.groups[0].working
+    assert built.capacity == 21
+    both.step(tokens(1, seed=2))
+    assert both.cache.groups[0].working is built
+    both.step(tokens(1, seed=3))
+    assert both.cache.groups[0].working.capacity >= 22 + 256
+
+
 def test_a_window_keeps_no_more_than_it_needs():
     both = pair("mistral")
     both.cache.groups[0].slack_positions = 16

@@ -217,7 +217,7 @@ class TestSessions:
 
     def test_rows_without_a_working_copy(self, desk: Desk, plain: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are gathered from pages at every layer, and dealt to the other rank each time."""
-        monkeypatch.setattr(GroupCache, "prepare", lambda self, start, end: self.drop_working())
+        monkeypatch.setattr(GroupCache, "prepare", lambda self, start, end, once=False: self.drop_working())
         desk.open()
         assert desk.outcome(desk.run(PROMPT, NEW)) == plain
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine.memory.kv.working_copy import WorkingCopy
 from djinn_jupyter.engine.session import shared_prompts
 from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
 from djinn_jupyter.engine.wavefront.columns import Columns
@@ -148,3 +149,25 @@ def test_prompts_for_one_token_take_no_columns_for_more(llama: Desk, monkeypatch
     run_at_once(llama, mode="fast", prompts=ALIKE, new=NEW)
     assert made == [9 + NEW - 1]
     llama.close_all()
+
+
+def test_a_row_that_is_computed_again_alone_has_a_working_copy_of_its_own_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on in the columns, and needs none for the tokens that come."""
+    made: list[int] = []
+    begun = WorkingCopy.__init__
+
+    def noted(copy: WorkingCopy, table: Any, base: int, capacity: int, *given: Any) -> None:
+        made.append(capacity)
+        begun(copy, table, base, capacity, *given)
+
+    desk = build_desk(build("llama", layers=2))
+    run_at_once(desk, mode="fast", prompts=ALIKE, new=1)  # the trial
+    desk.close_all()
+    desk.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
+    monkeypatch.setattr(WorkingCopy, "__init__", noted)
+    rows = run_at_once(desk, mode="fast", prompts=ALIKE, new=2)
+    assert [row.largest_difference is not None for row in rows].count(True) >= 1
+    assert made == [9, 10]  # of a prompt, and of the first shared token
+    desk.close_all()

@@ -79,14 +79,15 @@ class PagedCache(Cache):
 
     # --------------------------------------------------------------------------------------------- a pass
 
-    def reserve(self, start: int, end: int) -> None:
-        """Allocate pages for a pass over [start, end), private where it writes, and a working copy if room allows.
+    def reserve(self, start: int, end: int, *, once: bool = False) -> None:
+        """Allocate pages for a pass over [start, end), private where it writes, and a working copy if room allows,
+        which has none to grow in where only this pass needs it.
 
         Raises SlabFull; only working copies may have been dropped then.
         """
         self.allocate(start, end)
         for group in self.groups:
-            group.prepare(start, end)
+            group.prepare(start, end, once=once)
 
     def allocate(self, start: int, end: int) -> None:
         """Allocate pages for rows [start, end), private where they are written. Raises SlabFull; nothing has changed

@@ -45,15 +45,17 @@ class GroupCache:
                 f"A pass cannot enter at position {length}: the window's rows before {first} were given up."
             )
 
-    def prepare(self, start: int, end: int) -> None:
-        """Make a working copy for a pass over [start, end) if the budget allows; else each layer gathers its rows."""
+    def prepare(self, start: int, end: int, *, once: bool = False) -> None:
+        """Make a working copy for a pass over [start, end) if the budget allows, one that can grow unless it is needed
+        only `once`; else each layer gathers its rows."""
         first = self.geometry.first_needed(start)
         if self.working is not None:
             if self.working.covers(first, end) and self.working.capacity <= 4 * self._roomy(end - first):
                 self.slab.budget.touch(self.working)
                 return
             self.drop_working()
-        for capacity in (self._roomy(end - first), end - first):
+        roomy = () if once else (self._roomy(end - first),)
+        for capacity in (*roomy, end - first):
             try:
                 self.working = WorkingCopy(self.table, first, capacity, self.session, self.drop_working)
             except SlabFull:
