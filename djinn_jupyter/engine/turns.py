@@ -1,7 +1,8 @@
 """Slices for jobs: gives the next job a slice and answers the request of a job that ends. Reads no mail.
 
 The runs that shared a pass go on from it one behind the other: a slice of one takes less than the mail, the replies,
-the upkeep and the look at the journal between two slices.
+the upkeep and the look at the journal between two slices. Those that end there are answered together, and what they
+report is published once.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ class Turns:
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
-        mail comes or one of them ends. Return False where no job had a turn or ended."""
+        mail comes. Return False where no job had a turn or ended."""
         jobs = len(self._scheduler)
         job = first = self._choose(self._scheduler.next)
-        while job is not None and self.advance(job) and not self._giving_way.for_mail:
-            job = self._choose(lambda: self._scheduler.next_if(self._was_answered))
+        while job is not None:
+            self.advance(job)
+            job = None if self._giving_way.for_mail else self._choose(self._next_answered)
         return first is not None or len(self._scheduler) < jobs
 
     def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
@@ -72,23 +74,26 @@ class Turns:
                 self._conclude(job, self._broke(job, error))
             return None
 
+    def _next_answered(self) -> Job | None:
+        return self._scheduler.next_if(self._was_answered)
+
     def _was_answered(self, job: Job) -> bool:
         """True for a run whose pass was computed with another's: its slice draws a token and takes a seat."""
         return job.kind == "run" and self._sharing.answered(job.session)
 
-    def advance(self, job: Job) -> bool:
-        """Run one slice of a job. Return False where it ended."""
+    def advance(self, job: Job) -> None:
+        """Run one slice of a job, and conclude it where it ends."""
         with WorkingOn(job.logged_as):
-            return self._advance(job)
+            self._advance(job)
 
-    def _advance(self, job: Job) -> bool:
+    def _advance(self, job: Job) -> None:
         log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
             self._quotas.heed(job)
             with self._running_time.counted(job.asker):
                 self._prepare(job)
                 job.advance()
-            return True
+            return
         except StopIteration as done:
             reply: Reply | None = done.value
         except Exception as error:  # noqa: BLE001  the request's edge
@@ -98,7 +103,6 @@ class Turns:
             with self._faults.during("it counted what a slice has made"):
                 self._residency.accounted(job.session)
         self._conclude(job, reply)
-        return False
 
     def _prepare(self, job: Job) -> None:
         self._sessions.touch(job.session.name)

@@ -47,6 +47,28 @@ def test_rows_that_share_a_pass_go_on_from_it_in_one_tick(llama: Desk) -> None:
     llama.close_all()
 
 
+def test_rows_that_end_with_one_pass_are_answered_together_and_published_once(
+    llama: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies: list[Any] = []
+    rows_under_way(llama, 4, replies)
+    publisher, published = llama.engine.state_publisher, list[int]()
+    publish = publisher.publish
+
+    def noted(**how: Any) -> None:
+        published.append(len(replies))
+        publish(**how)
+
+    monkeypatch.setattr(publisher, "publish", noted)
+    monkeypatch.setattr(type(publisher), "due", False)
+    while not replies:
+        llama.engine.tick()
+    assert len(replies) == 4
+    assert published == [4]
+    assert llama.engine.reading.statistics.sessions_running == 0
+    llama.close_all()
+
+
 def test_a_request_that_comes_while_rows_go_on_is_answered_before_the_next_row(
     llama: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
