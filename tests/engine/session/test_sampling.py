@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.generation import logits_process
 
-from djinn_jupyter.engine.session.sampling import make_sampler
+from djinn_jupyter.engine.session.sampling import highest, make_sampler
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
@@ -49,6 +49,23 @@ def desk(request: pytest.FixtureRequest):
 
 def plain(desk: Desk, **settings: object):
     return generate(plain_of(desk.engine.model.config.model_type), PROMPT, NEW, **settings)
+
+
+@pytest.mark.parametrize("ids", [1, 7, 127, 50257])
+def test_the_highest_score_is_the_one_that_torch_finds(ids: int) -> None:
+    """Also of level ones, of infinite ones and of those that are no numbers: the first of them."""
+    drawn = torch.Generator().manual_seed(ids)
+    odd = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3.4e38, 1e-45)
+    for _ in range(200):
+        scores_1V = torch.randn((1, ids), generator=drawn)
+        if torch.rand((), generator=drawn) < 0.5:
+            scores_1V = scores_1V.round() * -0.0 if torch.rand((), generator=drawn) < 0.3 else scores_1V.round()
+        for value in odd:
+            at = torch.randint(ids, (int(torch.randint(4, (), generator=drawn)),), generator=drawn)
+            scores_1V[0, at] = value if torch.rand((), generator=drawn) < 0.3 else scores_1V[0, at]
+        assert highest(scores_1V.to(DEVICE)) == int(torch.argmax(scores_1V, dim=-1))
+    with torch.inference_mode():
+        assert highest(torch.zeros((1, ids), device=DEVICE)) == 0
 
 
 def test_logits_that_are_no_numbers_never_reach_the_draw(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
