@@ -16,15 +16,17 @@ from djinn_jupyter.wire.replies import Closed, Described, Opened, Sessions
 @contextmanager
 def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -> Iterator[str]:
     """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that is free and that no other client
-    takes meanwhile. It computes with the adapter, where one is named."""
-    name = open_temporarily(channel, kind)
+    takes meanwhile. It computes with the adapter, where one is named. The next engine at the address does not have it:
+    there another's may have its name by then, which is not closed."""
+    name, engine = open_temporarily(channel, kind), channel.welcome.engine
     try:
         if adapter is not None:
             ask_for(channel, ask.SetAdapter(session=name, adapter=adapter), Described)
         yield name
     finally:
-        with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone
-            ask_for(channel, ask.Close(session=name), Closed)
+        if channel.welcome.engine == engine:
+            with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone
+                ask_for(channel, ask.Close(session=name), Closed)
 
 
 def open_temporarily(channel: Channel, kind: str) -> str:

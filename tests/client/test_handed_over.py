@@ -23,7 +23,7 @@ from djinn_jupyter.client import handed_over
 from djinn_jupyter.client.checking import Question, require_all
 from djinn_jupyter.client.collecting import Collection, CollectionWork, shard_request
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.errors import EngineUnavailable, StorageFailed, UsageError, WireError
+from djinn_jupyter.errors import EngineUnavailable, StorageFailed, UnknownSession, UsageError, WireError
 from djinn_jupyter.wire import codec, replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
@@ -119,6 +119,30 @@ def test_it_goes_on_after_the_last_whole_shard_whoever_wrote_it(
     assert collected(afar, tmp_path / "cut").complete
     assert desk.engine.runtime.counters.layers_run - before == 4  # the third prompt, and again alone
     assert contents(tmp_path / "cut") == whole
+
+
+def test_what_another_has_opened_at_the_next_engine_is_not_closed(
+    afar: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next engine has no session of this collection; there another notebook's has its name by then."""
+    sent, channel = DirectChannel.ask, channel_of(afar)
+
+    def is_another_engine(channel: DirectChannel, request: ask.Request) -> Any:
+        if isinstance(request, ask.Collect) and request.shard == 1 and channel.welcome.engine != "next":
+            channel.welcome = msgspec.structs.replace(channel.welcome, engine="next")
+            sent(channel, ask.Close(session=request.session)).result()
+            asked = sent(channel, request)
+            with pytest.raises(UnknownSession):
+                asked.result()
+            sent(channel, ask.Open(session=request.session, temporary=True)).result()
+            return asked
+        return sent(channel, request)
+
+    monkeypatch.setattr(DirectChannel, "ask", is_another_engine)
+    assert collected(afar, tmp_path / "acts").complete
+    assert [one.name for one in afar.sessions()] == ["collection 1"]
+    assert {one.session for one in asked_of(afar)} == {"collection 1", "collection 2"}
+    assert channel.welcome.engine == "next"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,28 @@ def test_a_notebook_goes_on_bit_for_bit_on_another_machine_when_the_engine_s_die
     resumed = session.resume()
     assert resumed.tokens == plain.tokens
     assert resumed.logits.tobytes() == plain.logits.tobytes()
+
+
+def test_a_collection_is_here_and_goes_on_when_its_engine_s_machine_dies(
+    placed: RemoteEngine, machines: Machines, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its shards are handed over by the first engine and the next, none twice."""
+    machines.refill()
+    folder, died = tmp_path_factory.mktemp("acts"), at(placed)
+    asked: dict[str, Any] = {"prompts": [[5, 6, 7, number] for number in range(4)], "sites": "resid_post.4"}
+    whole = placed.collect(**asked, shard_prompts=1, to=folder / "whole")
+    done: list[int] = []
+
+    def kill(count: int) -> None:
+        done.append(count)
+        if count == 2 and done.count(2) == 1:
+            machines.kill(died)
+
+    acts = placed.collect(**asked, shard_prompts=1, to=folder / "cut", on_progress=kill)
+    assert at(dj.load("demo", device="cpu", at="cluster")) != died
+    for one, other in zip(whole.shards, acts.shards, strict=True):
+        assert one.path.read_bytes() == other.path.read_bytes()
+    assert placed.sessions() == ()
 
 
 def test_an_engine_that_nobody_uses_is_let_go(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
