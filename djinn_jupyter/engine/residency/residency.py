@@ -165,8 +165,10 @@ class Residency:
             yield lambda: not session.residence.settled
 
     def begin_anew(self, session: Session) -> None:
-        """Give up the session's bytes: it counts as on the device, with none."""
+        """Give up the session's bytes: it counts as on the device, with none. An engine that never rests looks too
+        which tensors of the old line are gone."""
         self.swapping.begin_anew(session)
+        self.let_go()
 
     def settle(self, moved: Moved) -> None:
         """End a batch of copies."""

@@ -42,3 +42,17 @@ def test_a_tensor_that_many_stops_hold_is_looked_up_once(llama: Desk, monkeypatc
     assert max(looked_up.values()) <= OWN_AND_PAST
     assert found.past
     llama.close_all()
+
+
+def test_an_engine_that_never_rests_counts_no_stop_of_an_earlier_line(llama: Desk) -> None:
+    llama.open()
+    for layer in range(3):
+        llama.stop_at(f"mlp_out.{layer}")
+    found = list[tuple[int, int]]()
+    for _ in range(5):
+        llama.run(tokens(7))
+        llama.edit(Scale(factor=0.5))
+        llama.resume()
+        table, taken = llama.engine.storage_table, llama.engine.budget.taken
+        found.append((len(list(table)), taken))
+    assert found[1:] == [found[1]] * 4
