@@ -52,6 +52,10 @@ status = cli.main(["experiment", "checkpoint-cost", "--profile", "small", *there
 found = json.loads(Path("found/checkpoint_cost_results.json").read_text())
 print("status", status, found["neighbour_tokens_per_s"]["alone"] > 0, found["reached_over_a_line"]["round_trip_ms"] > 0)
 """
+COLLECTED = """
+acts = engine.collect([[5, 6, 7], [8, 9]], "resid_post.4", to="acts")
+print(len(acts), acts.complete, acts["resid_post.4"].shape, acts.folder)
+"""
 AGAIN = "print(session.describe().name)"
 
 
@@ -196,7 +200,7 @@ c.Spawner.environment["PYTHONPATH"] = {str(ROOT)!r}
 
 
 async def test_two_users_share_an_engine_until_one_logs_out_and_a_token_of_the_other_is_revoked(
-    hub: RealHub, box: dict[str, str]
+    hub: RealHub, box: dict[str, str], tmp_path: Path
 ) -> None:
     keys = KeyFolder(Path(box["JUPYTER_DATA_DIR"]) / "djinn" / "keys")
 
@@ -210,6 +214,9 @@ async def test_two_users_share_an_engine_until_one_logs_out_and_a_token_of_the_o
         said = await kernels[user].says(BEGIN)
         assert said.startswith(f"{user} "), said
         assert f"('main', '{user}')" in said
+        here = tmp_path / "home" / user / "acts"
+        assert await kernels[user].says(COLLECTED) == f"2 True (5, 128) {here}\n"
+        assert [path.name for path in here.iterdir()] == ["shard-00000.safetensors"]
     assert persons() == ["anna", "bert"]
     assert "('main', 'bert')" not in await kernels["anna"].says("print(engine.sessions())")
     await _log_in_and_out(hub, "anna")
