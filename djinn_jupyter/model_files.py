@@ -14,16 +14,30 @@ from djinn_jupyter.errors import ModelNotFound, ModelRefused
 
 ADAPTER: Final = "adapter_config.json"
 LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_SHOWN: Final = 60  # characters of a name that is too long
 _LENGTH_BYTES: Final = 8  # a safetensors file begins with the length of its header
 _NAMES: Final = ("model.safetensors", "pytorch_model.bin")
 _GGUF: Final = "a GGUF file is written for llama.cpp; load the model that it was made from, as safetensors"
 _MERGE: Final = "merge it with peft (merge_and_unload, then save_pretrained) and load the folder that this writes"
 
 
+def path_called(name: str) -> Path:
+    """Return the path that a name of a model spells, be it there or not. Raises ModelNotFound for one that no file
+    system takes, and for a folder of a user who is not there."""
+    try:
+        path = Path(name).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError) as error:
+        why = (getattr(error, "strerror", None) or "there is no such user").lower()
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+        raise ModelNotFound(f"There is no model {shown}: {why}.") from None
+    return path
+
+
 def folder_called(model: str) -> Path | None:
     """Return the folder that a model's name stands for; None for a name of the hub. Raises ModelNotFound or
     ModelRefused where a folder or file is named that is missing or is no model to serve."""
-    path = Path(model).expanduser()
+    path = path_called(model)
     if model and path.is_dir():
         _require_model(model, path)
         return path

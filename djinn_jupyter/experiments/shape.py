@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.sources import source_of
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
+from djinn_jupyter.model_files import path_called
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 POSITIONS = ("max_position_embeddings", "n_positions")
@@ -54,7 +54,7 @@ def require_whitebox(shape: Shape, file: Whitebox) -> None:
 
 def foretold(model: str) -> Shape:
     """Return the shape by a folder's config.json. A hub name may not be downloaded yet: its shape is unknown."""
-    file = Path(source_of(model)).expanduser() / "config.json"
+    file = path_called(source_of(model)) / "config.json"
     if not file.is_file():
         return Shape(name=model)
     whole = json.loads(file.read_text())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import circuit_curves, circuits, edges, pruning, views
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
@@ -84,8 +84,7 @@ class CircuitMagics(Group):
         there = self.state.shell.user_ns.get(name)
         if isinstance(there, edges.Edges):
             return there
-        path = Path(name).expanduser()
-        if there is None and path.is_file():
+        if there is None and (path := given_path(name, "file")).is_file():
             read: Edges = edges.Edges.read(path)
             return read
         raise UsageError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.lazily import views
@@ -107,7 +107,7 @@ def prompts_of(group: Group, name: str) -> object:
     there = group.state.shell.user_ns.get(name)
     if there is not None and not callable(there):
         return there
-    path = Path(name).expanduser()
+    path = given_path(name, "file")
     if not path.is_file():
         raise UsageError(f"There is neither a variable nor a file {in_quotes(name)} with prompts.")
     return path

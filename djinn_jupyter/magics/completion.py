@@ -8,6 +8,7 @@ answers within a millisecond; an engine that does not answer completes nothing.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,13 +124,22 @@ class Matcher:
         return [kept.name for kept in self.state.loaded.checkpoints()] if self.state.loaded is not None else []
 
     def _models(self, word: str) -> list[str]:
+        return ["demo", *(entry.identity.model for entry in self.state.client.engines()), *_folders(word)]
+
+
+def _folders(word: str) -> list[str]:
+    """Return the folders with a model that a word begins. One that cannot be read has none."""
+    with suppress(OSError, RuntimeError, ValueError):
         folder = Path(word or ".").expanduser()
         parent = folder if word.endswith("/") else folder.parent
-        shown = word[: word.rfind("/") + 1]
-        folders = (
-            [f"{shown}{p.name}" for p in parent.iterdir() if (p / "config.json").is_file()] if parent.is_dir() else []
-        )
-        return ["demo", *(entry.identity.model for entry in self.state.client.engines()), *folders]
+        return [f"{word[: word.rfind('/') + 1]}{one.name}" for one in parent.iterdir() if _has_model(one)]
+    return []
+
+
+def _has_model(folder: Path) -> bool:
+    with suppress(OSError):
+        return (folder / "config.json").is_file()
+    return False
 
 
 def _places() -> list[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         edges,
         figures,
         graphs,
+        memory_trace,
         paths,
         pooling,
         pruning,
@@ -49,6 +50,7 @@ else:
     edges = _Lazy("djinn_jupyter.client.edges")
     figures = _Lazy("djinn_jupyter.client.figures")
     graphs = _Lazy("djinn_jupyter.client.graphs")
+    memory_trace = _Lazy("djinn_jupyter.client.memory_trace")
     keys = _Lazy("djinn_jupyter.client.engines.keys")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     places = _Lazy("djinn_jupyter.client.positions")
@@ -81,6 +83,7 @@ __all__ = [
     "keys",
     "live_memory",
     "logs",
+    "memory_trace",
     "naming",
     "paths",
     "places",

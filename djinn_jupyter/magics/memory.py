@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.lazily import memory_trace, views
 from djinn_jupyter.magics.live_chart import LiveChart
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.wire.texts import in_quotes
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.memory_trace import MemoryTrace
 
 
 @magics_class
@@ -25,13 +30,20 @@ class MemoryMagics(Group):
         if args.what is not None:
             self._stop(args)
         elif args.of is not None:
-            trace = self.state.value(args.of)
+            trace = self._trace(args.of)
             name = self.state.engine.description.name
             self.state.screen.show(views.memory_view(name, trace.readings, trace.moves))
         elif self.state.screen.is_static:
             self._once(args)
         else:
             self._start(args)
+
+    def _trace(self, name: str) -> MemoryTrace:
+        """Return the trace of a variable."""
+        there = self.state.value(name)
+        if not isinstance(there, memory_trace.MemoryTrace):
+            raise UsageError(f"{in_quotes(name)} is no trace of memory but {type(there).__name__}: keep one with -o.")
+        return there
 
     def _stop(self, args: Namespace) -> None:
         chart = self.state.chart

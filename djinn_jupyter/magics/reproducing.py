@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import reproducing, views
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
@@ -44,7 +44,7 @@ class ReproducingMagics(Group):
         there = self.state.shell.user_ns.get(name)
         if there is not None and not callable(there):
             return there
-        path = Path(name).expanduser()
+        path = given_path(name, "file or folder")
         if not path.exists():
             raise UsageError(f"There is neither a variable nor a file or folder {in_quotes(name)} with a result.")
         return path

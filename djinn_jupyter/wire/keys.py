@@ -124,7 +124,7 @@ class KeyFolder:
             what = f"name one of {', '.join(names)}, as key={names[0]!r}" if names else "draw one with `djinn key new`"
             raise UsageError(f"It is not clear by which key the engine should know you: {what}.")
         chosen = names[0] if name is None else name
-        path = Path(chosen).expanduser() if "/" in chosen else self._file("own", require_person_name(chosen))
+        path = _named(chosen) if "/" in chosen else self._file("own", require_person_name(chosen))
         return self._read_pair(path, chosen)
 
     def server(self, host: str, draw: Draw) -> KeyPair:
@@ -329,6 +329,14 @@ class Admitted:
                 self._permits, whole = self._folder.read_permits()
                 self._stamp, self._again = stamp, math.inf if whole else time.monotonic() + AGAIN_SECONDS
             return self._permits
+
+
+def _named(file: str) -> Path:
+    """Return the path of a file of one's own pair. UsageError where it begins with a user who is not there."""
+    try:
+        return Path(file).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{file!r} names no file: there is no such user.") from None
 
 
 def settled_stamp(folder: Path) -> int | None:

@@ -89,6 +89,8 @@ def test_a_missing_key_and_a_file_that_is_none() -> None:
         parse("a: [1", ResumeLatency)
     with pytest.raises(UsageError, match=r"There is no configuration file 'absent\.yaml'"):
         read("absent.yaml", ResumeLatency)
+    with pytest.raises(UsageError, match=r"'~nobody-here/x\.yaml' names no configuration file"):
+        read("~nobody-here/x.yaml", ResumeLatency)
 
 
 @pytest.mark.parametrize("version", ["1.0", "'1.0'"])

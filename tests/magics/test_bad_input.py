@@ -95,6 +95,8 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         (f"%djinn_sweep resid_post --over depth {METRIC}", "not over depth"),
         (f"%djinn_sweep resid_post --edit shrink {METRIC}", "'shrink' is no edit"),
         (f'%djinn_sweep resid_post --edit "scale \'2" {METRIC}', "A quote in this line is not closed: scale '2"),
+        ("%djinn_circuit ~nobody-here/x --edges 3", "'~nobody-here/x' names no file"),
+        ("%djinn_vram --of 3", "'3' is no trace of memory but float: keep one with -o."),
         ("%djinn_path z -> q.5[0] --from paris", "A path needs a metric"),
         (f"%djinn_path z q.5[0] --from paris {METRIC}", "A path is written SENDER -> RECEIVERS"),
         (f"%djinn_path {METRIC} --from paris", "A path is written SENDER -> RECEIVERS"),

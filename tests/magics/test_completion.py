@@ -94,6 +94,15 @@ def test_a_folder_with_a_model_is_offered(notebook: Notebook, tmp_path: Path) ->
     (tmp_path / "tiny" / "config.json").write_text("{}")
     (tmp_path / "notes").mkdir()
     assert complete(notebook, f"%djinn_load {tmp_path}/") == [f"{tmp_path}/tiny"]
+    (tmp_path / ("x" * 250)).mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    assert complete(notebook, f"%djinn_load {tmp_path}/") == [f"{tmp_path}/tiny"]
+
+
+@pytest.mark.parametrize("word", ["~nobody-here/", "~nobody-here", "a/" * 2500, "a" * 300 + "/"])
+def test_tab_behind_no_folder_prints_nothing(notebook: Notebook, word: str, capfd: pytest.CaptureFixture[str]) -> None:
+    complete(notebook, f"%djinn_load {word}")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("line", ["%djinn_run The cap", "print(resid_po", "%time resid_po", "%djinn_break 4 resid"])

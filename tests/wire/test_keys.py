@@ -46,6 +46,8 @@ def test_a_pair_is_read_as_it_was_drawn_and_never_written_over(keys: KeyFolder) 
     with pytest.raises(UsageError, match="There is a key anna already"):
         keys.draw_own("anna", drawn)
     assert keys.own() == made
+    with pytest.raises(UsageError, match="'~nobody-here/key' names no file: there is no such user"):
+        keys.own("~nobody-here/key")
     keys.draw_own("other", drawn)
     with pytest.raises(UsageError, match="name one of anna, other"):
         keys.own()

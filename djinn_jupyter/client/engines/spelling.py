@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.amounts import parse_bytes
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
 from djinn_jupyter.machine import why_no_gpu
-from djinn_jupyter.model_files import folder_called
+from djinn_jupyter.model_files import folder_called, path_called
 from djinn_jupyter.options import AMOUNTS, Identity, ProcessOptions, split_address
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
@@ -45,8 +46,8 @@ def spell_model(model: str | Path) -> str:
     if not isinstance(model, str | PathLike):
         raise UsageError(f"A model is named by a text or a path, not by {type(model).__name__}: write dj.load('demo').")
     text = str(model)
-    if text not in ("", "demo") and Path(text).expanduser().is_dir():
-        return str(Path(text).expanduser().resolve())
+    if text not in ("", "demo") and (folder := path_called(text)).is_dir():
+        return str(folder.resolve())
     return text
 
 
@@ -121,7 +122,7 @@ def spell_moves(asked: object) -> str:
 def _spell_place(text: str, otherwise: str) -> str:
     """Return a folder as its absolute path, or the address of a store that speaks S3."""
     if "://" not in text:
-        return str(Path(text).expanduser().absolute())
+        return str(given_path(text, "folder"))
     if _STORE.fullmatch(text) is None:
         raise UsageError(otherwise)
     return text.rstrip("/")

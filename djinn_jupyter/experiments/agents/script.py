@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.agents import AgentsFile, PauseKind, Pauses
 
@@ -93,7 +94,7 @@ def recorded_pauses(pauses: Pauses) -> list[float]:
     if pauses.recorded is None:
         text = (resources.files(__package__) / "recorded_pauses.json").read_text()
     else:
-        text = _read(Path(pauses.recorded).expanduser())
+        text = _read(given_path(pauses.recorded, "file of pauses"))
     try:
         seconds: Any = json.loads(text)["seconds"]
         if seconds and all(isinstance(one, int | float) and 0 <= one < math.inf for one in seconds):

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.reading import decode_yaml
 
@@ -63,7 +64,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def _known(config: str) -> dict[str, Any] | None:
-    path = Path(config).expanduser()
+    path = given_path(config, "architecture")
     path = path / "config.json" if path.is_dir() else path
     name = config.rpartition("/")[2]
     if not path.is_file():

@@ -7,11 +7,11 @@ import math
 import re
 from collections.abc import Iterable
 from importlib import resources
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
 from djinn_jupyter.wire.texts import in_quotes
@@ -66,7 +66,7 @@ def _files() -> Any:
 
 
 def _text_of(path: str) -> str:
-    file = Path(path).expanduser()
+    file = given_path(path, "configuration file")
     if file.is_file():
         try:
             return file.read_text()
