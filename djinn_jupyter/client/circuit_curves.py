@@ -80,7 +80,7 @@ class CircuitCurve(Measurement):
         return in_columns(("size", "edges", "faithfulness", "low", "high"), rows)
 
     def __repr__(self) -> str:
-        points = ", ".join(f"{len(one):,}: {one.faithfulness:.1%}" for one in self.circuits)
+        points = ", ".join(f"{len(one):,}: {one.faithfulness:z.1%}" for one in self.circuits)
         return f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}; faithfulness of the first edges: {points}"
 
 

@@ -125,9 +125,9 @@ class Circuit(EdgeMeasurement):
         return in_columns(("writer", "reader", "score"), rows)
 
     def __repr__(self) -> str:
-        low_high = "" if self.interval is None else " ({:.1%} to {:.1%})".format(*self.interval)
+        low_high = "" if self.interval is None else " ({:z.1%} to {:z.1%})".format(*self.interval)
         pairs = f", {len(self.replies)} pairs" if len(self.replies) > 1 else ""
-        return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:.1%}{low_high}{pairs}"
+        return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:z.1%}{low_high}{pairs}"
 
 
 @interruptible("The run of a circuit")
@@ -213,12 +213,12 @@ def require_count(found: Edges, edges: int) -> None:
 
 def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
     """Return the smallest of the circuits that halving meets whose faithfulness is as large."""
-    low, high, how = 0, len(order), f"the fewest for {faithfulness:.1%}"
+    low, high, how = 0, len(order), f"the fewest for {faithfulness:z.1%}"
     [best] = runs.of([order], how)
     if best.faithfulness < faithfulness:
         raise UsageError(
-            f"All {len(order):,} edges together have a faithfulness of {best.faithfulness:.1%}, less than the "
-            f"{faithfulness:.1%} asked for."
+            f"All {len(order):,} edges together have a faithfulness of {best.faithfulness:z.1%}, less than the "
+            f"{faithfulness:z.1%} asked for."
         )
     while high - low > 1:
         middle = (low + high) // 2

@@ -96,8 +96,10 @@ class Matcher:
             return []
         found: list[str] = []
         for point in self.state.loaded.description.points:
-            layers = point.layers
-            found += [point.point] if layers is None else [f"{point.point}.{layer}" for layer in layers]
+            if point.layers is None:
+                found += [] if point.absent else [point.point]
+            else:
+                found += [f"{point.point}.{layer}" for layer in point.layers]
         found += [module.site for module in self.state.loaded.added_modules()]
         if word and not any(site.startswith(word) for site in found):
             found = [module.path for module in self.state.loaded.modules()]

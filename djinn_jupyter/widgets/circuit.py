@@ -37,7 +37,7 @@ def curve_view(curve: CircuitCurve) -> View:
     """Show the faithfulness over the share of the edges as a chart and as a table, with the areas below."""
     first = curve.circuits[0]
     rows = [
-        [f"{size:.1%}", f"{len(one):,}", f"{one.faithfulness:.1%}", _bounds(one) or ""]
+        [f"{size:.1%}", f"{len(one):,}", f"{one.faithfulness:z.1%}", _bounds(one) or ""]
         for size, one in zip(curve.sizes, curve.circuits, strict=True)
     ]
     told = [
@@ -76,7 +76,7 @@ def _facts(circuit: Circuit, shown: int) -> list[tuple[str, str]]:
         ("corrupted", figure(float(circuit.corrupted.mean()))),
         ("clean", figure(float(circuit.clean.mean()))),
         ("circuit", figure(float(circuit.values.mean()))),
-        ("faithfulness", f"{circuit.faithfulness:.1%}{_interval(circuit)}"),
+        ("faithfulness", f"{circuit.faithfulness:z.1%}{_interval(circuit)}"),
         ("edges", f"{len(circuit):,} of {circuit.of:,} kept{shown_of}; all others carry the corrupted line"),
     ]
 
@@ -89,7 +89,7 @@ def _interval(circuit: Circuit) -> str:
 
 
 def _bounds(circuit: Circuit) -> str | None:
-    return None if circuit.interval is None else "{:.1%} to {:.1%}".format(*circuit.interval)
+    return None if circuit.interval is None else "{:z.1%} to {:z.1%}".format(*circuit.interval)
 
 
 def _drawn(drawn: Interval) -> str:

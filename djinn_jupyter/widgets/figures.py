@@ -17,6 +17,7 @@ from djinn_jupyter.wire.readings import EffectReading
 
 GREY = "rgb(128,128,128)"  # readable on white and on black
 GRID = "rgba(128,128,128,0.25)"
+STANDOFF = 14  # pixels between the labels of an axis and its title, which else lies on them
 BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#ffffff"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
@@ -139,8 +140,8 @@ def _framed(figure: go.Figure, title: str, x: str, y: str, *, height: int = 260,
         plot_bgcolor="rgba(0,0,0,0)",
         font={"color": GREY, "size": 12},
         legend={"orientation": "h", "y": 1.12, "x": 1, "xanchor": "right"},
-        xaxis={**axis, "title": {"text": x}},
-        yaxis={**axis, "title": {"text": y}, "autorange": "reversed" if downwards else None},
+        xaxis={**axis, "title": {"text": x, "standoff": STANDOFF}},
+        yaxis={**axis, "title": {"text": y, "standoff": STANDOFF}, "autorange": "reversed" if downwards else None},
     )
     return figure
 

@@ -15,7 +15,9 @@ from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import StopDescription
 from djinn_jupyter.wire.readings import Branch
 
-LEFT, ROW, TOP = 130, 40, 26
+LEFT, ROW, TOP = 140, 40, 26
+FIRST = 44  # pixels from where forks begin to the first stop, whose name is clear of their lines
+LETTERS = 16  # of the name of a session: of digits as many as there is room for
 NAME_WIDE = 62  # pixels for the name of a stop; where stops are closer, only the present one is named
 STOPS_DRAWN = 24  # of the longest line; the oldest stops are left out
 
@@ -76,11 +78,11 @@ def _cells(rows: Sequence[TreeRow], names: dict[str, str]) -> Iterator[list[obje
 def _drawing(rows: Sequence[TreeRow], names: dict[str, str], present: str | None) -> Html:
     longest = max(len(row.branch.stops) for row in rows)
     skipped = max(0, longest - STOPS_DRAWN)
-    across = (WIDTH - LEFT - 60) / max(1, min(longest, STOPS_DRAWN))
+    across = (WIDTH - LEFT - FIRST - 40) / max(1, min(longest, STOPS_DRAWN))
     lanes = {row.branch.session: TOP + index * ROW for index, row in enumerate(rows)}
 
     def x(index: int) -> int:
-        return LEFT + 20 + round(max(0, index - skipped) * across)
+        return LEFT + FIRST + round(max(0, index - skipped) * across)
 
     pieces: list[Html] = []
     for row in rows:
@@ -120,4 +122,4 @@ def _name(stop: StopDescription, x: int, y: int) -> Html:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}\u2026"
+    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}\u2026"

@@ -85,6 +85,21 @@ def test_every_site_is_offered_before_a_letter_is_typed(notebook: Notebook) -> N
     assert {"embed", "resid_pre.0", "z.7", "logits"} <= set(offered)
 
 
+def test_a_point_of_the_whole_model_that_it_lacks_is_not_offered(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = notebook.state.engine.description
+    points = tuple(
+        msgspec.structs.replace(one, absent="no module returns it" if one.point == "ln_final" else None)
+        for one in described.points
+    )
+    lacking = msgspec.structs.replace(described, points=points)
+    monkeypatch.setattr(type(notebook.state.engine), "description", property(lambda _: lacking))
+    offered = complete(notebook, "%djinn_break ")
+    assert "embed" in offered
+    assert "ln_final" not in offered
+
+
 def test_magics_themselves_are_completed(notebook: Notebook) -> None:
     assert {"%djinn_break", "%djinn_breaks"} <= set(complete(notebook, "%djinn_bre"))
 

@@ -46,3 +46,8 @@ def test_a_curve_has_a_row_for_each_size_and_the_areas() -> None:
     assert f"CMD: {curve.cmd:.3f}" in view.plain
     assert view.html.count("<img") == 1
     assert "10.0% 20.0%" in view.html
+
+
+def test_a_faithfulness_that_rounds_to_none_has_no_sign() -> None:
+    view = circuit_view(circuits.circuit(shares=(-1e-6,)))
+    assert "faithfulness: 0.0%; an interval needs several pairs" in view.plain

@@ -82,6 +82,7 @@ ALL = [
 @pytest.mark.parametrize("figure", ALL)
 def test_figures_suit_any_page_and_are_small(figure: object) -> None:
     layout = figure.layout
+    assert all(axis.title.standoff > 0 for axis in (layout.xaxis, layout.yaxis))  # else a title lies on the labels
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert layout.font.color == "rgb(128,128,128)"
     assert max(layout.margin.l, layout.margin.r, layout.margin.t, layout.margin.b) <= 60

@@ -28,7 +28,7 @@ from tests.families import REFUSED, build
         ("resid_pots.4", r"no module or point 'resid_pots\.4'; did you mean 'resid_post\.4'\?$"),
         ("model.layers", r"is not run in one pass"),
         ("model.embed_tokens.input", r"no activations with an axis of positions"),
-        ("lm_head", r"the last position only; use ln_final or logits"),
+        ("lm_head", r"the last position only; use logits or the last resid_post"),
     ],
 )
 def test_a_site_that_is_not_there_is_refused_with_what_is(site: str, says: str) -> None:

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.model.hooks.call_forms import TensorKey
 from djinn_jupyter.engine.model.hooks.layout import Heads, PositionLayout
 
 Shape = tuple[int, ...]
-LAST_ONLY = "it is computed for the last position only; use ln_final or logits"
+LAST_ONLY = "it is computed for the last position only; use logits or the last resid_post"
 ALL_POSITIONS = "it is computed anew for all cached positions at every pass, so an edit would not last"
 PACKED = "in a decode step heads stand where positions stood in the prompt"
 NO_POSITIONS = "it holds no activations with an axis of positions"
