@@ -21,9 +21,9 @@ LAYERS = 3
 MIDDLE = 1
 
 
-def saved(family: str, folder: Path, heads: int | None = None) -> Path:
+def saved(family: str, folder: Path, heads: int | None = None, layers: int = LAYERS) -> Path:
     """Save a tiny model, for a rank reads its weights from files; with `heads` it has so many of keys and values."""
-    config: Any = configuration(family, LAYERS)
+    config: Any = configuration(family, layers)
     if heads is not None:
         config.num_key_value_heads = heads
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
