@@ -1,4 +1,4 @@
-"""A folder of a module: that of SAELens, module.json with module.safetensors beside it, or circuit-tracer's files."""
+"""A folder of a module: that of SAELens, of Gemma Scope 2 or circuit-tracer, or module.json with module.safetensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files import circuit_tracer, saelens
+from djinn_jupyter.module_files import circuit_tracer, gemma_scope, saelens
 from djinn_jupyter.module_files.files import MOST_BYTES, MOST_DECLARATION, contents_of, object_in, pickle_among
 from djinn_jupyter.module_files.safetensors_file import tensors_in
 from djinn_jupyter.wire.arrays import Array
@@ -38,6 +38,8 @@ def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
         return _of_layer(folder, folder.parent, circuit_tracer.layer_of(folder))
     if not folder.is_dir():
         raise UsageError(f"There is no folder {folder}; a module is a folder with its files.")
+    if all((folder / name).is_file() for name in (gemma_scope.CONFIGURATION, gemma_scope.WEIGHTS)):
+        return _of_gemma_scope(folder)
     of_saelens = (folder / saelens.CONFIGURATION).is_file()
     if not of_saelens and not (folder / DECLARED).is_file():
         if circuit_tracer.layers_in(folder):
@@ -54,6 +56,16 @@ def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
     digest = hashlib.blake2b(declared, digest_size=16)
     digest.update(values)
     return ModuleFolder(path=folder, form=form, tensors=tensors_in(tensors, values), digest=digest.hexdigest())
+
+
+def _of_gemma_scope(folder: Path) -> ModuleFolder:
+    declaration, weights = folder / gemma_scope.CONFIGURATION, folder / gemma_scope.WEIGHTS
+    declared, values = contents_of(declaration, MOST_DECLARATION), contents_of(weights, MOST_BYTES)
+    tensors = gemma_scope.renamed(tensors_in(weights, values))
+    form = gemma_scope.form_of(object_in(declaration, declared), tensors, declaration)
+    digest = hashlib.blake2b(declared, digest_size=16)
+    digest.update(values)
+    return ModuleFolder(path=folder, form=form, tensors=tensors, digest=digest.hexdigest())
 
 
 def _of_layer(path: Path, folder: Path, layer: int | None) -> ModuleFolder:
@@ -77,6 +89,9 @@ def _form(declared: dict[str, Any], path: Path) -> ModuleForm:
 
 
 def _nothing_in(folder: Path) -> str:
+    refused = gemma_scope.refused_in(folder)
+    if refused is not None:
+        return refused
     wanted = f"{saelens.CONFIGURATION} with {saelens.WEIGHTS} (SAELens), nor {DECLARED} with {TENSORS}"
     pickle = pickle_among(folder)
     return f"{folder} has neither {wanted}." if pickle is None else f"{folder} has neither {wanted}. {pickle}"
