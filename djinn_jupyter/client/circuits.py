@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -164,6 +165,8 @@ def circuit(
     given = [one for one in (edges, threshold, faithfulness) if one is not None]
     if len(given) != 1:
         raise UsageError("Tell a circuit once: by its edges (a number, or their names), a threshold, or faithfulness.")
+    if any(one is not None and not math.isfinite(one) for one in (threshold, faithfulness)):
+        raise UsageError("A threshold and a faithfulness are finite numbers, such as 0.8.")
     drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
     order = ordered(found, absolute=absolute)
     with CircuitRuns(engine, found, drawn) as runs:

@@ -156,6 +156,9 @@ def test_what_is_no_circuit_is_refused_in_one_sentence(wide: RemoteEngine, found
         ({"edges": len(found) + 1}, "has from 0 to"),
         ({"edges": [("mlp_out.2", "q.0[0]")]}, "no edge from mlp_out.2 to q.0"),
         ({"edges": [("z.9[0]", "logits")]}, "no edge from z.9"),
+        ({"faithfulness": float("nan")}, "are finite numbers, such as 0.8"),
+        ({"threshold": float("nan")}, "are finite numbers, such as 0.8"),
+        ({"threshold": float("inf")}, "are finite numbers, such as 0.8"),
         ({"faithfulness": 1.5}, "have a faithfulness of 100.0%"),
         ({"edges": 3, "confidence": 1.0}, "between 0 and 1"),
     ):

@@ -215,3 +215,11 @@ def test_the_logits_of_a_model_that_scales_them_are_made() -> None:
     assert near(read(desk, "W_U"), head.T / 6)
     assert near(read(desk, "W_U", columns=(3,), fold_norm=True), read(desk, "W_U", fold_norm=True)[:, [3]])
     desk.close_all()
+
+
+def test_a_layer_that_is_not_there_is_named_with_the_matrix_that_was_asked_for() -> None:
+    desk = desk_of("llama")
+    for name in ("W_OV.99[0]", "W_QK.99", "W_in.99[1]"):
+        plain = name.partition("[")[0].replace(".", r"\.")
+        with pytest.raises(DjinnError, match=rf"^There is no {plain}: this model has layers 0\.\."):
+            read(desk, name)

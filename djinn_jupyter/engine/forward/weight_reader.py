@@ -110,11 +110,14 @@ class WeightReader:
 
     # --- a layer's -----------------------------------------------------------------------------------------------
 
+    def _require_layer(self, name: str, layer: int) -> None:
+        layers = len(self._forward.anatomy.matrices)
+        if layer >= layers:
+            raise UnknownSite(f"There is no {name}.{layer}: this model has layers 0..{layers - 1}.")
+
     def _place(self, name: str, layer: int) -> Matrix:
-        layers = self._forward.anatomy.matrices
-        if layer >= len(layers):
-            raise UnknownSite(f"There is no {name}.{layer}: this model has layers 0..{len(layers) - 1}.")
-        found = layers[layer][name]
+        self._require_layer(name, layer)
+        found = self._forward.anatomy.matrices[layer][name]
         if isinstance(found, str):
             raise UnknownSite(f"There is no {name}.{layer} here: {found}.")
         return found
@@ -123,6 +126,7 @@ class WeightReader:
         """Return W_V @ W_O or W_Q @ W_K.T of heads with their own keys and values, fp32 [heads, D, D]."""
         layer = name.layer or 0
         first, second = ("W_V", "W_O") if name.name == "W_OV" else ("W_Q", "W_K")
+        self._require_layer(name.name, layer)
         places = [self._place(one, layer) for one in (first, second)]
         groups = self._forward.anatomy.groups[layer]
         if isinstance(groups, str):
