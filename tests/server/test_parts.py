@@ -29,6 +29,7 @@ from djinn_jupyter.server.reader import Reader
 from djinn_jupyter.server.statuses import STATUSES, status_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.checking import CheckRequest
 from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, StopIdentity, TopToken
 from djinn_jupyter.wire.pieces import PieceRequest
 from djinn_jupyter.wire.replies import Inspected
@@ -238,6 +239,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ask.SendAway,
         ask.TakeIn,
         ask.SettleMove,
+        *typing.get_args(CheckRequest),
         ask.AddModule,
         ask.AddAdapter,
         ask.Sweep,
