@@ -10,8 +10,8 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import BatchInterrupted, Finished, Paused
-from djinn_jupyter.engine.session import sharing
-from djinn_jupyter.errors import BatchEnded
+from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory, KeptMemory
+from djinn_jupyter.errors import BatchEnded, SlabFull
 from djinn_jupyter.wire import requests as ask
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk
@@ -114,7 +114,10 @@ def test_an_interrupt_pauses_all_rows_and_each_goes_on(engine: RemoteEngine) -> 
 
 
 def test_without_memory_for_it_no_pass_is_shared(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "bytes_of", lambda *given: 1 << 60)
+    def none_left(*given: Any) -> ColumnMemory:
+        raise SlabFull("There is none.")
+
+    monkeypatch.setattr(KeptMemory, "take", none_left)
     rows = engine.session("a").run(PROMPT, samples=2, mode="fast", **DRAWN)
     assert [row.shared for row in rows] == [0, 0]  # type: ignore[union-attr]
     assert rows[0].tokens == engine.session("alone").run(PROMPT, **DRAWN).tokens

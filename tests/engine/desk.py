@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,10 +96,11 @@ class Desk:
         return self.ask(ask.SwapIn(session=name))
 
     def settle(self) -> None:
-        """Tick until idle and nothing moves; then the whole account must hold."""
-        while self.engine.tick() or self.engine.tiers.moving:
-            if self.engine.tiers.moving:
-                self.engine.mailbox.wait(1.0)
+        """Tick until idle, no run waits for others and nothing moves; then the whole account must hold."""
+        sharing = self.engine.runtime.sharing
+        while self.engine.tick() or self.engine.tiers.moving or sharing.due_in < math.inf:
+            if self.engine.tiers.moving or sharing.due_in < math.inf:
+                self.engine.mailbox.wait(min(1.0, sharing.due_in))
         self.engine.check_invariants(contents=True)
 
     def fork(self, name: str, parent: str = "a") -> str:

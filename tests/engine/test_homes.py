@@ -20,6 +20,7 @@ from djinn_jupyter.engine.sweeps import path_lines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.call_size import CallSize
+from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import replies as told
@@ -295,7 +296,7 @@ def test_the_mask_of_shared_steps_is_where_the_model_makes_masks(monkeypatch: py
     layer = LayerGeometry(cache_layer=0, kind="full", kv_heads=1, key_dim=2, value_dim=2, dtype=torch.float32)
     with two_homes(monkeypatch):
         geometry: Any = SimpleNamespace(groups=(GroupGeometry.lay_out([replace(layer, device=HOMES[1])], 16),))
-        mask = Columns(geometry, [2, 1], 4, HOMES[0]).mask()
+        mask = Columns(ColumnMemory(geometry, 8, HOMES[0]), [2, 1], 4).mask()
         assert mask is not None
         assert mask.device == HOMES[0]
 

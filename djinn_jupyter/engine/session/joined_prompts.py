@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.session.seats import Seat
-from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of, capacity_for
+from djinn_jupyter.engine.wavefront.column_memory import KeptMemory
+from djinn_jupyter.engine.wavefront.columns import Columns, capacity_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedPrompts:
-    """`seats` in the order of their lines; `size` bytes are taken of the budget for their columns."""
+    """`seats` in the order of their lines, and their columns."""
 
     seats: Sequence[Seat]
     columns: Columns
-    size: int
 
     @staticmethod
     def capacity(seats: Sequence[Seat]) -> int | None:
@@ -30,10 +29,9 @@ class JoinedPrompts:
         return capacity_for(lengths, to_come)
 
     @classmethod
-    def of(cls, forward: Forward, seats: Sequence[Seat], capacity: int) -> JoinedPrompts:
-        """Return empty columns for these prompts; the memory for them has been taken."""
-        columns = Columns(forward.geometry, [0] * len(seats), capacity, forward.device)
-        return cls(seats=seats, columns=columns, size=bytes_of(forward.geometry, len(seats), capacity))
+    def of(cls, memory: KeptMemory, seats: Sequence[Seat], capacity: int) -> JoinedPrompts:
+        """Return empty columns for these prompts, in memory that is the caller's to give back. Raises SlabFull."""
+        return cls(seats=seats, columns=Columns(memory.take(len(seats) * capacity), [0] * len(seats), capacity))
 
     def part(self, seats: Sequence[Seat]) -> Columns | None:
         """Return the columns of these seats; None where they do not lie beside each other."""

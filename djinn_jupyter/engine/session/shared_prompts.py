@@ -8,8 +8,8 @@ by more than rounding, none of them is shared, and none in this engine any more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from torch import Tensor
@@ -20,7 +20,8 @@ from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
 from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of
+from djinn_jupyter.engine.wavefront.column_memory import KeptMemory
+from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.engine.wavefront.filling import batches_of
 from djinn_jupyter.engine.wavefront.prompts import prompt_logits
 from djinn_jupyter.engine.wavefront.sections import Sections
@@ -32,11 +33,14 @@ Asking = Generator[Blocked | None, None, None]
 
 
 class SharedPrompts:
-    """Runs the prompts of seats together, in memory `held` by that part of the budget. `why_not` is the reason why it
+    """Runs the prompts of seats together, with `held` bytes of that part of the budget. `why_not` is the reason why it
     does not any more."""
 
-    def __init__(self, forward: Forward, should_yield: Callable[[], bool], budget: Budget, by: object) -> None:
-        self._forward, self._should_yield, self._budget, self._by = forward, should_yield, budget, by
+    def __init__(
+        self, forward: Forward, should_yield: Callable[[], bool], memory: KeptMemory, budget: Budget, by: object
+    ) -> None:
+        self._forward, self._should_yield, self._memory = forward, should_yield, memory
+        self._budget, self._by = budget, by
         self._sections = Sections(forward)
         self.held = 0
         self.why_not: str | None = None
@@ -75,7 +79,7 @@ class SharedPrompts:
         """Return the prompts that were joined, if any; their memory is the caller's to give back."""
         joined, self._joined = self._joined, None
         if joined is not None:
-            self.held -= joined.size
+            self.held -= joined.columns.memory.nbytes
         return joined
 
     def _join(self, batches: Sequence[Sequence[Seat]]) -> None:
@@ -84,16 +88,14 @@ class SharedPrompts:
         capacity = JoinedPrompts.capacity(seats)
         if capacity is None:
             return
-        size = bytes_of(self._forward.geometry, len(seats), capacity)
         with suppress(SlabFull):
-            self._budget.take(size, by=self._by)
-            self.held += size
-            self._joined = JoinedPrompts.of(self._forward, seats, capacity)
+            self._joined = JoinedPrompts.of(self._memory, seats, capacity)
+            self.held += self._joined.columns.memory.nbytes
 
     def _drop(self) -> None:
         joined = self.take_joined()
         if joined is not None:
-            self._budget.give_back(joined.size)
+            self._memory.give_back(joined.columns.memory)
 
     def _drawn(self, together: Sequence[Seat]) -> Seat | None:
         """Return the seat whose prompt is computed again alone, where that is due."""
@@ -110,16 +112,12 @@ class SharedPrompts:
             return
         prompts = [seat.session.tokens for seat in seats]
         longest = max(map(len, prompts))
-        joined = None if self._joined is None else self._joined.part(seats)
-        size = bytes_of(self._forward.geometry, len(seats), longest) if joined is None else 0
-        size += self._sections.kept_bytes(len(seats) * longest)
-        try:
-            self._budget.take(size, by=self._by)
-        except SlabFull:
-            return
-        self.held += size
-        try:
-            columns = joined or Columns(self._forward.geometry, [0] * len(seats), longest, self._forward.device)
+        with ExitStack() as lent:
+            try:
+                columns = lent.enter_context(self._columns(seats, longest))
+                lent.enter_context(self._taken(self._sections.kept_bytes(len(seats) * longest)))
+            except SlabFull:
+                return
             logits_BV = yield from driven(prompt_logits(self._sections, columns, prompts), self._should_yield)
             if first in seats and first is not None:
                 right = yield from rechecked(self._forward, first, logits_BV[seats.index(first)], self._should_yield)
@@ -127,6 +125,29 @@ class SharedPrompts:
                     self.why_not = "a prompt computed with others differed from the same computed alone"
                     return
             self._answer(seats, columns, logits_BV)
+
+    @contextmanager
+    def _columns(self, seats: Sequence[Seat], longest: int) -> Iterator[Columns]:
+        """Lend columns for the prompts of a batch: theirs among those that were joined, or others. Raises SlabFull."""
+        joined = None if self._joined is None else self._joined.part(seats)
+        if joined is not None:
+            yield joined
+            return
+        memory = self._memory.take(len(seats) * longest)
+        self.held += memory.nbytes
+        try:
+            yield Columns(memory, [0] * len(seats), longest)
+        finally:
+            self.held -= memory.nbytes
+            self._memory.give_back(memory)
+
+    @contextmanager
+    def _taken(self, size: int) -> Iterator[None]:
+        """Take so many bytes inside this block. Raises SlabFull."""
+        self._budget.take(size, by=self._by)
+        self.held += size
+        try:
+            yield
         finally:
             self.held -= size
             self._budget.give_back(size)

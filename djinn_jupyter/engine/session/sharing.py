@@ -25,7 +25,8 @@ from djinn_jupyter.engine.session.shared_prompts import SharedPrompts
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.session.trial import Trial
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
-from djinn_jupyter.engine.wavefront.columns import Columns, bytes_of, capacity_for
+from djinn_jupyter.engine.wavefront.column_memory import KeptMemory
+from djinn_jupyter.engine.wavefront.columns import Columns, capacity_for
 from djinn_jupyter.engine.wavefront.next_position import next_logits
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
@@ -45,8 +46,8 @@ class SharedPasses:
     ) -> None:
         self._forward, self._should_yield = forward, should_yield
         self._trial = Trial(forward, new_cache, should_yield)
-        self._budget, self._held = budget, 0
-        self._prompts = SharedPrompts(forward, should_yield, budget, by=self)
+        self._memory = KeptMemory(forward.geometry, forward.device, budget)
+        self._prompts = SharedPrompts(forward, should_yield, self._memory, budget, by=self)
         self._tested = False
         self._untried, self._skipped = 0, 0
         self._unchecked = CHECKED_OF
@@ -62,7 +63,7 @@ class SharedPasses:
             self,
             Part(
                 name="shared passes",
-                held=lambda: self._held + self._prompts.held,
+                held=lambda: self._bytes() + self._prompts.held,
                 idle=self._idle_bytes,
                 release=self._release,
             ),
@@ -133,12 +134,11 @@ class SharedPasses:
         left: Sequence[Seat] = ()
         try:
             left = yield from self._passes(seats)
-        except (SlabFull, OutOfDeviceMemory):
-            self._drop()
-        except RuntimeError as error:
-            if not out_of_memory(error):
+        except (SlabFull, OutOfDeviceMemory, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not out_of_memory(error):
                 raise
             self._drop()
+            self._memory.release()
         finally:
             self._leader = None
             for seat in seats:
@@ -229,32 +229,34 @@ class SharedPasses:
             return True
         self._drop()
         capacity = capacity_for(lengths, max(seat.to_come for seat in seats))
-        size = bytes_of(self._forward.geometry, len(seats), capacity)
         try:
-            self._budget.take(size, by=self)
+            memory = self._memory.take(len(seats) * capacity)
         except SlabFull:
             return False
-        self._held = size
-        self._columns = Columns.of(self._forward.geometry, caches, capacity, self._forward.device)
-        self._members = list(seats)
+        self._columns, self._members = Columns(memory, lengths, capacity), list(seats)
+        self._columns.fill(caches)
         return True
 
     def _take_over(self, joined: JoinedPrompts | None) -> None:
         """Have runs go on in the columns of their prompts."""
         if joined is not None:
             joined.columns.advance(len(joined.seats[0].session.tokens))
-            self._columns, self._members, self._held = joined.columns, list(joined.seats), joined.size
+            self._columns, self._members = joined.columns, list(joined.seats)
 
     def _drop(self) -> None:
-        self._columns, self._members = None, []
-        self._budget.give_back(self._held)
-        self._held = 0
+        columns, self._columns, self._members = self._columns, None, []
+        if columns is not None:
+            self._memory.give_back(columns.memory)
+
+    def _bytes(self) -> int:
+        return 0 if self._columns is None else self._columns.memory.nbytes
 
     def _idle_bytes(self) -> int:
-        return 0 if self._leader is not None else self._held
+        return 0 if self._leader is not None else self._bytes()
 
     def _release(self) -> int:
         size = self._idle_bytes()
         if size:
             self._drop()
+            self._memory.release()
         return size

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.seats import driven
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
 from djinn_jupyter.engine.wavefront.columns import Columns, capacity_for
 from djinn_jupyter.engine.wavefront.next_position import next_logits
 from djinn_jupyter.engine.wavefront.prompts import prompt_logits
@@ -108,7 +109,9 @@ class Trial:
 
     def _prompts(self, lines: Sequence[tuple[int, ...]], caches: Sequence[PagedCache]) -> Logits:
         forward, prompts = self._forward, [line[:-1] for line in lines]
-        columns = Columns(forward.geometry, [0] * len(lines), max(map(len, prompts)), forward.device)
+        longest = max(map(len, prompts))
+        memory = ColumnMemory(forward.geometry, len(lines) * longest, forward.device)
+        columns = Columns(memory, [0] * len(lines), longest)
         step = prompt_logits(Sections(forward), columns, prompts, spoilt=0)
         logits_BV = yield from driven(step, self._should_yield)
         for number, (prompt, cache) in enumerate(zip(prompts, caches, strict=True)):
@@ -116,8 +119,11 @@ class Trial:
         return logits_BV
 
     def _next(self, lines: Sequence[tuple[int, ...]], caches: Sequence[PagedCache]) -> Logits:
-        capacity = capacity_for([cache.length for cache in caches])
-        columns = Columns.of(self._forward.geometry, caches, capacity, self._forward.device)
+        lengths = [cache.length for cache in caches]
+        capacity = capacity_for(lengths)
+        memory = ColumnMemory(self._forward.geometry, len(caches) * capacity, self._forward.device)
+        columns = Columns(memory, lengths, capacity)
+        columns.fill(caches)
         for run in (run for group in columns.runs for run in group):
             for rows in run:
                 rows[:, 0].fill_(torch.nan)

@@ -18,17 +18,10 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, LayerRun
-from djinn_jupyter.engine.memory.kv.segments import uninitialised
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory, Pair
 
 ROOM: Final = 64  # columns for new positions, or a quarter of those there if that is more
-Pair = tuple[Tensor, Tensor]
-
-
-def bytes_of(geometry: CacheGeometry, lines: int, capacity: int) -> int:
-    """Return the bytes that so many columns of so many lines take."""
-    return lines * capacity * sum(group.position_bytes for group in geometry.groups)
 
 
 def capacity_for(lengths: Sequence[int], to_come: int | None = None) -> int:
@@ -40,32 +33,25 @@ def capacity_for(lengths: Sequence[int], to_come: int | None = None) -> int:
 
 
 class Columns:
-    """The keys and values of lines, on the devices of their layers; the model makes masks on `device`. `end` is the
-    column of the next ones. Columns that no line has been given are not written: zeros in them, for 32 lines, take as
-    long as a layer."""
+    """The keys and values of lines, in `memory` on the devices of their layers. `end` is the column of the next ones.
+    Columns that no line has been given are not written: zeros in them, for 32 lines, take as long as a layer."""
 
-    def __init__(self, geometry: CacheGeometry, lengths: Sequence[int], capacity: int, device: torch.device) -> None:
-        self.end, self.capacity, self.device = max(lengths), capacity, device
+    def __init__(self, memory: ColumnMemory, lengths: Sequence[int], capacity: int) -> None:
+        self.memory, self.end, self.capacity = memory, max(lengths), capacity
         self.first = [self.end - length for length in lengths]  # the column of each line's first position
-        self.runs: list[list[Pair]] = [
-            [_unwritten(run, len(lengths), capacity, group.device or device) for run in group.runs]
-            for group in geometry.groups
-        ]
+        self.runs = memory.runs(len(lengths), capacity)
         self.of_layer: dict[int, Pair] = {
             layer.cache_layer: (keys[slot - run.first], values[slot - run.first])
-            for group, pairs in zip(geometry.groups, self.runs, strict=True)
+            for group, pairs in zip(memory.geometry.groups, self.runs, strict=True)
             for run, (keys, values) in zip(group.runs, pairs, strict=True)
             for slot, layer in enumerate(group.layers)
             if run.first <= slot < run.first + run.layers
         }
 
-    @classmethod
-    def of(cls, geometry: CacheGeometry, caches: Sequence[PagedCache], capacity: int, device: torch.device) -> Columns:
-        """Return the columns of these caches, whose committed rows are copied once."""
-        made = cls(geometry, [cache.length for cache in caches], capacity, device)
+    def fill(self, caches: Sequence[PagedCache]) -> None:
+        """Copy the committed rows of each line from its pages."""
         for line, cache in enumerate(caches):
-            made.copy(line, cache)
-        return made
+            self.copy(line, cache)
 
     def part(self, first: int, behind: int) -> Columns:
         """Return the lines from `first` on that come before that number, as columns whose rows lie in these."""
@@ -87,8 +73,9 @@ class Columns:
         """Return which columns each line has, with the next one, [B, C]; None where all have all."""
         if not any(self.first):
             return None
-        columns = torch.arange(self.end + 1, device=self.device)
-        return (columns >= torch.tensor(self.first, device=self.device)[:, None]).to(torch.long)
+        device = self.memory.device  # on which the model makes masks
+        columns = torch.arange(self.end + 1, device=device)
+        return (columns >= torch.tensor(self.first, device=device)[:, None]).to(torch.long)
 
     def put(self, line: int, cache: PagedCache, count: int = 1) -> None:
         """Append the line's newest `count` rows to its cache, whose pages have room for them."""
@@ -121,12 +108,6 @@ class Columns:
                 for number, pair in enumerate(pairs):
                     for paged, rows in zip(group.slab.run_views(piece.page, number), pair, strict=True):
                         rows[:, line].narrow(2, column, piece.count).copy_(paged.narrow(2, piece.row, piece.count))
-
-
-def _unwritten(run: LayerRun, lines: int, capacity: int, device: torch.device) -> Pair:
-    shape = (run.layers, lines, run.kv_heads, capacity)
-    keys, values = (uninitialised((*shape, width), run.dtype, device) for width in (run.key_dim, run.value_dim))
-    return keys, values
 
 
 class ColumnLayer(cache_utils.CacheLayerMixin):

@@ -20,15 +20,15 @@ from tests.families import build
 
 def test_columns_have_room_for_the_tokens_to_come_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    of = columns.Columns.of
+    fill = columns.Columns.fill
 
-    def noted(geometry: Any, caches: Any, capacity: int, device: Any) -> Any:
-        made.append(capacity)
-        return of(geometry, caches, capacity, device)
+    def noted(self: columns.Columns, caches: Any) -> None:
+        made.append(self.capacity)
+        fill(self, caches)
 
     desk = build_desk(build("llama", layers=2))
     run_at_once(desk, mode="fast", prompts=[tokens(5, seed=1), tokens(9, seed=2)], new=2)  # the trial
-    monkeypatch.setattr(columns.Columns, "of", noted)
+    monkeypatch.setattr(columns.Columns, "fill", noted)
     rows = run_at_once(desk, mode="fast", prompts=[tokens(5, seed=1), tokens(9, seed=2)], new=4)
     assert made == [9 + 3]  # the last token of a run begins no pass
     assert [row.shared for row in rows] == [4, 4]

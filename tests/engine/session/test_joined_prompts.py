@@ -10,6 +10,7 @@ import torch
 from djinn_jupyter.engine.memory.kv.working_copy import WorkingCopy
 from djinn_jupyter.engine.session import shared_prompts
 from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
+from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
@@ -23,13 +24,13 @@ ALIKE, NEW = [tokens(9, seed=seed) for seed in range(5)], 6
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lines of all columns that are copied from pages."""
     lines: list[int] = []
-    of = Columns.of
+    fill = Columns.fill
 
-    def noted(geometry: Any, caches: Any, *given: Any) -> Columns:
+    def noted(self: Columns, caches: Any) -> None:
         lines.append(len(caches))
-        return of(geometry, caches, *given)
+        fill(self, caches)
 
-    monkeypatch.setattr(Columns, "of", noted)
+    monkeypatch.setattr(Columns, "fill", noted)
     return lines
 
 
@@ -90,7 +91,8 @@ def test_the_columns_have_the_rows_of_the_pages_also_of_a_prompt_computed_again(
     generations = [seat.session.generation for seat in shared._members]
     assert sum(one is not None and one.difference is not None for one in generations) == 1
     for line, seat in enumerate(shared._members):
-        fresh = Columns.of(desk.engine.geometry, [seat.session.cache], 9, desk.engine.forward.device)
+        fresh = Columns(ColumnMemory(desk.engine.geometry, 9, desk.engine.forward.device), [9], 9)
+        fresh.fill([seat.session.cache])
         for pairs, run in zip(shared._columns.runs, fresh.runs, strict=True):
             for joined, paged in zip(pairs, run, strict=True):
                 assert torch.equal(joined[0][:, line, :, :9], paged[0][:, 0])
