@@ -84,7 +84,7 @@ def test_the_working_copy_may_go_and_come_at_any_step(family, dtype, attention):
 def test_without_room_for_a_working_copy_the_bits_are_the_same(family, dtype, attention, monkeypatch):
     both = pair(family, dtype, attention, layers=enough_layers(family))
     for group in both.cache.groups:
-        monkeypatch.setattr(group, "prepare", lambda start, end: None)
+        monkeypatch.setattr(group, "prepare", lambda start, end, once=False: None)
     both.step(tokens(PROMPT))
     both.steps(tokens(4, seed=2))
     both.step(tokens(5, seed=3))
