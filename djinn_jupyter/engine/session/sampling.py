@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from msgspec.structs import fields
 from torch import Tensor
@@ -61,9 +62,10 @@ class Sampler:
 
 def highest(scores_1V: Tensor) -> int:
     """Return the id that `torch.argmax` returns: that of the first of the highest scores, where a NaN is higher than
-    all. On a CPU numpy finds it in a ninth of the time: 3.4 us of 50,257 scores, on one core of an EPYC."""
+    all. On a CPU numpy finds it in a sixth of the time: 4.5 us of 50,257 scores, on one core of an EPYC. It reads them
+    by DLPack: `Tensor.numpy` has the storage never shrink again, and scores can be the logits that a session keeps."""
     if scores_1V.device.type == "cpu":
-        return int(scores_1V.numpy().argmax())
+        return int(np.from_dlpack(scores_1V.detach()).argmax())
     return int(torch.argmax(scores_1V, dim=-1))
 
 

@@ -68,6 +68,12 @@ def test_the_highest_score_is_the_one_that_torch_finds(ids: int) -> None:
         assert highest(torch.zeros((1, ids), device=DEVICE)) == 0
 
 
+def test_scores_that_were_read_can_still_leave_the_device() -> None:
+    scores_1V = torch.zeros((1, 7))
+    highest(scores_1V)
+    assert scores_1V.untyped_storage().resizable()
+
+
 def test_logits_that_are_no_numbers_never_reach_the_draw(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the draw's own check of them is an assertion within a kernel, after which CUDA does nothing more."""
     monkeypatch.setattr(torch, "multinomial", lambda *_, **__: pytest.fail("drawn"))
