@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from djinn_jupyter.engine.collecting import shard, shard_file
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.wire.checking import Checked
 from tests.magics.headed import made
 
 
 class Collecting:
+    def _checkcollect(self, _: Any) -> replies.Reply:
+        return Checked()
+
     def _collect(self, request: requests.Collect) -> replies.Reply:
         path = shard_file.shard_path(Path(request.folder), request.shard)
         note = {"format": 1, "model": {"name": "demo"}, "sites": list(request.sites), "positions": request.positions}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.sweeps import Recipe
 from tests.widgets.swept import swept
@@ -16,6 +19,9 @@ PROVENANCE = Provenance(
 
 
 class Sweeping:
+    def _checksweep(self, _: Any) -> replies.Reply:
+        return Checked()
+
     def _sweep(self, request: requests.Sweep) -> replies.Reply:
         reply = swept(
             mode=request.mode, seed=request.seed, metric=request.metrics, over=request.over, in_pairs=request.in_pairs

@@ -8,6 +8,7 @@ from typing import Final
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
+from djinn_jupyter.wire.checking import CheckSweep
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -56,6 +57,7 @@ WRITING: Final[frozenset[type[ask.RequestBase]]] = frozenset(
         ask.Unwatch,
         ask.SetAttention,
         ask.Sweep,
+        CheckSweep,
         ask.AttributeEdges,
         ask.MakeGraph,
         ask.RunCircuits,

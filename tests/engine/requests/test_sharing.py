@@ -15,6 +15,7 @@ from djinn_jupyter.engine.session.shares import MOST_PERSONS, Shares
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.checking import CheckCollect
 from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused, SessionClosed
 from tests.engine.cases import KINDS
 from tests.engine.desk import desk_of, tokens
@@ -27,7 +28,8 @@ SHARED: Final = f"bert@{GUESSED}"  # as anna names it
 PROMPT: Final = tokens(9, seed=4)
 MOVING: Final = {ask.SendAway, ask.TakeIn, ask.SettleMove}  # of a session to another engine
 OF_THE_MODEL: Final = {ask.AddModule, ask.AddAdapter, ask.SetAdapter}  # what was added is each person's own
-OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.Collect, ask.RestoreCheckpoint} | OF_THE_MODEL | MOVING
+COLLECTING: Final = {ask.Collect, CheckCollect}
+OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.RestoreCheckpoint} | COLLECTING | OF_THE_MODEL | MOVING
 NAMING: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest) or kind in (ask.Listen, ask.Unlisten)]
 MOST: Final = 4  # cases of a kind
 
@@ -77,7 +79,7 @@ def test_every_request_is_allowed_or_refused_by_the_table(stopped: House, access
     share(stopped, access)
     allowed = {None: set(), "read": READING, "write": READING | WRITING}[access]
     before = stopped.of_bert()
-    for kind in (one for one in NAMING if one not in (ask.Open, ask.Collect)):
+    for kind in (one for one in NAMING if one not in {ask.Open} | COLLECTING):
         for request in cases(kind):
             reply = stopped.ask("anna", request)
             told = isinstance(request, ask.Unlisten) and access is None  # who hears no more needs no leave
