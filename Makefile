@@ -18,7 +18,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test store-test cluster-test peers gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test one-hub store-test cluster-test one-cluster peers gpu \
   wheels pictures clean
 
 PYTHON ?= python3
@@ -78,13 +78,14 @@ sidebar-types: setup
 	npm --prefix labextension run --silent check
 
 # The checks and the sidebar's models, two at a time; then three stages of tests: what computes in its own process, what
-# starts engines, kernels or JupyterLab (they mostly wait for each other), what needs the cores alone. All of them run, also
-# after one that fails; the sum of the tests is the last line.
-TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml)
+# starts engines, kernels or JupyterLab (they mostly wait for each other), what needs the cores alone; then one test each
+# with a real JupyterHub and a real Ray cluster. All of them run, also after one that fails; the sum of the tests is the
+# last line.
+TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml hub.xml cluster.xml)
 test: setup
 	@rm -f $(TESTED)
 	@status=0; $(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync check chromium sidebar || status=1; \
-	  $(MAKE) --no-print-directory --keep-going fast processes alone || status=1; \
+	  $(MAKE) --no-print-directory --keep-going fast processes alone one-hub one-cluster || status=1; \
 	  $(BIN)/python tests/tally.py $(TESTED) || status=1; exit $$status
 
 fast: setup
@@ -132,25 +133,39 @@ bench: setup
 
 # A hub's environment sees what .venv has, and adds JupyterHub and its proxy.
 HUB := .venv/hub
-hub-test: setup
+HUB_TEST := DJINN_JUPYTERHUB=$(abspath $(HUB)) $(BIN)/pytest -m slow tests/process/test_jupyterhub.py
+hub-test: $(HUB)/.set-up
+	$(HUB_TEST)
+
+one-hub: $(HUB)/.set-up
+	$(HUB_TEST)::test_two_users_share_an_engine_until_one_logs_out_and_a_token_of_the_other_is_revoked --junit-xml $(REPORTS)/hub.xml
+
+$(HUB)/.set-up: $(STAMP)
 	@test -x $(HUB)/bin/python || $(BIN)/python -m venv $(HUB)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(HUB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(HUB)/bin/python -m pip install --quiet --constraint constraints.txt jupyterhub
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
-	DJINN_JUPYTERHUB=$(abspath $(HUB)) $(BIN)/pytest tests/process/test_jupyterhub.py -m slow
+	@touch $@
 
 # What a client of S3 can be installed with: botocore wants a python-dateutil below 3.
 OF_A_STORE := <(grep -v '^python-dateutil=' constraints.txt)
 
 # Likewise with Ray; its machines are addresses of this one's loopback.
 CLUSTER := .venv/cluster
-cluster-test: setup
+CLUSTER_TEST := $(CLUSTER)/bin/python -m pytest -m slow tests/process/test_cluster.py
+cluster-test: $(CLUSTER)/.set-up
+	$(CLUSTER_TEST) tests/process/test_stored_cluster.py
+
+one-cluster: $(CLUSTER)/.set-up
+	$(CLUSTER_TEST)::test_an_engine_is_placed_found_and_spoken_to_directly --junit-xml $(REPORTS)/cluster.xml
+
+$(CLUSTER)/.set-up: $(STAMP)
 	@test -x $(CLUSTER)/bin/python || $(BIN)/python -m venv $(CLUSTER)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(CLUSTER)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) ray s3fs 'moto[server]'
-	$(CLUSTER)/bin/python -m pytest tests/process/test_cluster.py tests/process/test_stored_cluster.py -m slow
+	@touch $@
 
 # Likewise with a server of S3.
 STORE := .venv/store
