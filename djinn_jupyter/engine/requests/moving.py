@@ -205,7 +205,8 @@ class MoveRequests:
         moving = _arriving(image, request, holder, self._here)
         session = yield from self._images.placed(image, f"The move of {image.name}", request.session, holder, waits)
         try:
-            self._check_place(request.session)  # again: another may have opened it while the file was read
+            yield from self._until_done(self._moves.at_place(moving, lambda place: place.begin_arrival(moving.move)))
+            self._check_place(request.session)  # again: another may have opened it meanwhile
         except BaseException:
             session.cache.free()
             raise
@@ -218,9 +219,10 @@ class MoveRequests:
         return Opened(session=reports.describe(session), created=True)
 
     def _arrive(self, session: Session, moving: Moving) -> Pieces:
-        """Decide that the session is here. Raises IllegalMove where it has stayed meanwhile, StorageFailed."""
+        """Decide that the session is here, which waits for this engine: an image of it that was in the journal before
+        would bring it back beside the one that stayed. Raises IllegalMove where it has stayed meanwhile,
+        StorageFailed."""
         try:
-            yield from self._until_done(self._moves.at_place(moving, lambda place: place.begin_arrival(moving.move)))
             yield from self._persistence.forced(self._sessions, session.name, self._until_done)
         except BaseException:
             self._life.close(session)

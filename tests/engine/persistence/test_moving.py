@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from tests.engine.persistence.carrying import (
     settled,
     taken,
 )
-from tests.engine.persistence.crashes import crashed, forget
+from tests.engine.persistence.crashes import crashed, forget, written
 from tests.engine.persistence.roundtrip import Work, future, pair_of, reading, rows_of, same
 from tests.engine.persistence.works import WORKS, in_decode, in_prefill
 from tests.waiting import until
@@ -61,6 +62,35 @@ def test_a_session_goes_on_bit_for_bit_in_the_other_engine(pair: tuple[Desk, Des
     assert same(rows, rows_of(other.session().cache))
     assert same(unmoved, future(other))
     assert list(other.engine.persistence.moves.folder.folder.iterdir()) == []
+
+
+def test_no_journal_has_a_session_before_it_waits_for_that_engine(
+    pair: tuple[Desk, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed there, the engine would have it again, and so would the one where it stays."""
+    one, other = pair
+    one.open()
+    in_prefill(one)
+    sent(one, other)
+    folder, noting, noted = other.engine.persistence.moves.folder, threading.Event(), threading.Event()
+    begin_arrival = folder.begin_arrival
+
+    def slowly(move: str) -> None:
+        noting.set()
+        assert noted.wait(20)
+        begin_arrival(move)
+
+    monkeypatch.setattr(folder, "begin_arrival", slowly)
+    replies: list[Any] = []
+    other.post(ask.TakeIn(session="a", move=MOVE), replies)
+    until(lambda: other.engine.tick() and noting.is_set(), "the arrival is noted")
+    written(other)
+    assert list((tmp_path / "other").rglob("*.session")) == []
+    noted.set()
+    until(lambda: other.engine.tick() and replies, "the reply")
+    written(other)
+    assert len(list((tmp_path / "other").rglob("*.session"))) == 1
+    assert not settled(one)
 
 
 def test_shares_and_answered_requests_go_along(pair: tuple[Desk, Desk]) -> None:
