@@ -16,6 +16,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.cli.main import main
+from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.keys import key_folder
@@ -46,6 +47,7 @@ def placed(machines: Machines, tmp_path: Path) -> Iterator[RemoteEngine]:
     assert main(["cluster", "load", "demo", "--device", "cpu", f"--shared-journal={tmp_path}"]) == 0
     yield dj.load("demo", device="cpu", at="cluster")
     assert main(["cluster", "stop", "demo"]) == 0
+    loading._channels.close()  # one that is left would follow its engine to the next, which it keeps in use
 
 
 def test_an_engine_is_placed_found_and_spoken_to_directly(
