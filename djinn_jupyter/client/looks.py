@@ -15,7 +15,7 @@ from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.likeness import require_modules, session_like
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import EFFECT, LENS, KeptEffect, KeptLens
-from djinn_jupyter.client.views import spell_top
+from djinn_jupyter.client.top_tokens import spell_top
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import LookRecipe

@@ -14,7 +14,7 @@ from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.snapshots import Snapshot
-from djinn_jupyter.client.views import spell_top
+from djinn_jupyter.client.top_tokens import spell_top
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask

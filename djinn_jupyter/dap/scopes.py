@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.client.views import spell_top
+from djinn_jupyter.client.top_tokens import spell_top
 from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.containers import Container, Fixed, Listed, Variable
 from djinn_jupyter.dap.tree import Enclosing
