@@ -6,10 +6,7 @@ the shard that was asked for.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate, chain
@@ -20,11 +17,12 @@ import msgspec
 
 from djinn_jupyter.client.activations import ShardFile
 from djinn_jupyter.errors import StorageFailed, UsageError, WireError
+from djinn_jupyter.fsync import force, force_names, make_folder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.collecting import Collected
+from djinn_jupyter.written_aside import PART, require_writable, written_aside
 
-PART: Final = ".part"
 NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked for; nothing of it is written."
 STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."
 
@@ -32,17 +30,9 @@ STAYS: Final = "Shards that are whole stay, and collecting again goes on after t
 def handing_over(request: ask.Collect, path: Path) -> ask.Collect:
     """Return the request without a path, with the note of the shard that is at `path` already. Raises UsageError where
     that has other prompts, StorageFailed where it cannot be read or is not whole, or none can be written."""
-    _require_place(path)
-    return msgspec.structs.replace(request, folder=None, there=_note_at(path, request))
-
-
-def _require_place(path: Path) -> None:
     with _sentence(f"{path} could not be written"):
-        there = next(folder for folder in path.parents if folder.exists())
-        if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        require_writable(path)
+    return msgspec.structs.replace(request, folder=None, there=_note_at(path, request))
 
 
 def _note_at(path: Path, request: ask.Collect) -> str | None:
@@ -72,21 +62,16 @@ def keep(collected: Collected, path: Path, request: ask.Collect) -> None:
 
 def _write(content: Array, path: Path, request: ask.Collect) -> None:
     with _sentence(f"{path} could not be written"):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a kernel that was killed
             left.unlink(missing_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
-        aside = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content.data)
-                file.flush()
-                os.fsync(file.fileno())
+        with written_aside(path, prefix=f".{path.name}.") as (file, aside):
+            file.write(content.data)
+            file.flush()
+            force(file.fileno())
             _require_asked(aside, request)
             aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        _force_names(path.parent)
+        force_names(path.parent)
 
 
 def _require_asked(aside: Path, request: ask.Collect) -> None:
@@ -115,18 +100,6 @@ def _has_prompts(shard: ShardFile, request: ask.Collect) -> bool:
         raise StorageFailed(f"{shard.path} is no shard of a collection.") from None
     begins = [0, *accumulate(map(len, request.prompts))]
     return bool(tokens == list(chain.from_iterable(request.prompts)) and starts == begins)
-
-
-def _force_names(folder: Path) -> None:
-    """Return once the rename is on the disk, where the file system can force one."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -274,7 +274,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_shard(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(handed_over.os, "fsync", full)
+        patch.setattr(handed_over, "force", full)
         with pytest.raises(StorageFailed, match=r"written: No space left on device\. Shards that are whole stay"):
             collected(afar, tmp_path)
     assert contents(tmp_path) == {}

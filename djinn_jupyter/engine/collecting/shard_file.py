@@ -7,7 +7,6 @@ The same values give the same bytes: names are sorted, and nothing says when a f
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
@@ -21,10 +20,10 @@ from torch import Tensor
 
 from djinn_jupyter.engine.persistence.plain_files import open_plain
 from djinn_jupyter.engine.persistence.records import raw_pieces
-from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, written_aside
-from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.fsync import force, force_names, make_folder
 from djinn_jupyter.wire.collecting import shard_name
+from djinn_jupyter.written_aside import PART, Abandoned, require_writable, written_aside
 
 NOTE: Final = "djinn"  # the only entry of the metadata, since others would be written in any order
 MOST_HEADER: Final = 2**24
@@ -65,11 +64,7 @@ def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None
     refuses. Writes nothing."""
     size_if_there(path, tensors, note)
     with _sentence(f"{path} could not be written"):
-        there = next(folder for folder in path.parents if folder.exists())
-        if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        require_writable(path)
 
 
 def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> None:

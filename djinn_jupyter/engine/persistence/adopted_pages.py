@@ -25,9 +25,9 @@ from djinn_jupyter.engine.persistence.adopted_states import (
     name_states,
 )
 from djinn_jupyter.engine.persistence.image import GroupPlaces, PlacesImage, SessionImage
-from djinn_jupyter.engine.system.fsync import force_names
 from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import CheckpointRefused, MemoryShortage, StorageFailed, TierFull
+from djinn_jupyter.fsync import force_names
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.session.runtime import Runtime

@@ -38,13 +38,13 @@ from djinn_jupyter.engine.persistence.records import (
     Writer,
 )
 from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable, decode
-from djinn_jupyter.engine.persistence.written_aside import PART, Abandoned, written_aside
-from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.fsync import force, force_names, make_folder
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.naming import known_to_the_same, person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.texts import in_quotes, sendable, shown
+from djinn_jupyter.written_aside import PART, Abandoned, written_aside
 
 SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.engine.persistence.lease import Claimant
-from djinn_jupyter.engine.persistence.written_aside import written_aside
-from djinn_jupyter.engine.system.fsync import force, force_names
+from djinn_jupyter.fsync import force, force_names
+from djinn_jupyter.written_aside import written_aside
 
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _CLAIM: Final = re.compile(r"(\d{1,12})\.claim")

@@ -24,7 +24,7 @@ from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal_names import JournalName
 from djinn_jupyter.engine.persistence.records import LABEL, SESSION, Writer
 from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable
-from djinn_jupyter.engine.system.fsync import force, force_file, force_names
+from djinn_jupyter.fsync import force, force_file, force_names
 from djinn_jupyter.wire.frozen import Frozen
 
 SLACK_BYTES: Final = 4 << 20

@@ -11,7 +11,7 @@ from typing import Final
 
 from djinn_jupyter.engine.persistence.journal_file import Disk, Medium
 from djinn_jupyter.engine.persistence.plain_files import is_plain
-from djinn_jupyter.engine.system.fsync import force_names, make_folder
+from djinn_jupyter.fsync import force_names, make_folder
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.lease import JournalLease, await_earlier, claim
 from djinn_jupyter.engine.persistence.plain_files import is_plain
-from djinn_jupyter.engine.persistence.written_aside import written_aside
-from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import ClaimLost
+from djinn_jupyter.fsync import force, force_names, make_folder
+from djinn_jupyter.written_aside import written_aside
 
 SEALED: Final = ".sealed"
 _FOLDER: Final = re.compile(rf"(\d{{1,12}})({re.escape(SEALED)})?")

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder, unused
-from djinn_jupyter.engine.persistence.written_aside import PART
-from djinn_jupyter.engine.system.fsync import force_names, make_folder
+from djinn_jupyter.fsync import force_names, make_folder
+from djinn_jupyter.written_aside import PART
 
 log = logging.getLogger(__name__)
 

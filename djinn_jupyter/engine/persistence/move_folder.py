@@ -25,8 +25,8 @@ from djinn_jupyter.engine.persistence.checkpoint_files import SUFFIX, Checkpoint
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.session.moving import Moving
-from djinn_jupyter.engine.system.fsync import force_names
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
+from djinn_jupyter.fsync import force_names
 from djinn_jupyter.wire.nouns import CheckpointDescription
 
 Decision = Literal["arrived", "stayed"]

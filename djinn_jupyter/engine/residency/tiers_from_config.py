@@ -15,10 +15,10 @@ from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier, Memory
 from djinn_jupyter.engine.memory.offload.page_file import DirectFile
-from djinn_jupyter.engine.system.fsync import make_folder
 from djinn_jupyter.engine.system.huge_pages import pageable
 from djinn_jupyter.engine.system.pinned import pinned_if_allowed
 from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.fsync import make_folder
 from djinn_jupyter.machine import main_memory
 
 FOLDER: Final = "djinn"

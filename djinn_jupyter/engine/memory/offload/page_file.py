@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-from djinn_jupyter.engine.system.fsync import force
+from djinn_jupyter.fsync import force
 
 BLOCK: Final = 4096  # satisfies every file system and device that requires alignment
 

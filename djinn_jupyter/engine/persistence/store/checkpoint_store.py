@@ -28,8 +28,8 @@ from djinn_jupyter.engine.persistence.checkpoint_files import (
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.store.objects import SCHEME, Objects
-from djinn_jupyter.engine.system.fsync import make_folder
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.fsync import make_folder
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription
 

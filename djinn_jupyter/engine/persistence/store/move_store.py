@@ -26,10 +26,10 @@ from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointSt
 from djinn_jupyter.engine.persistence.store.journal_store import Changed, JournalStore
 from djinn_jupyter.engine.persistence.store.objects import Objects
 from djinn_jupyter.engine.persistence.store.s3 import S3Store
-from djinn_jupyter.engine.persistence.written_aside import Abandoned
 from djinn_jupyter.engine.session.moving import Moving
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.nouns import CheckpointDescription
+from djinn_jupyter.written_aside import Abandoned
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -25,3 +26,12 @@ def written_aside(path: Path, *, prefix: str = ".") -> Iterator[tuple[BinaryIO, 
             yield file, Path(name)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def require_writable(path: Path) -> None:
+    """Raise OSError where no file could be written at `path`, whose folder may be missing yet. Writes nothing."""
+    there = next(folder for folder in path.parents if folder.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

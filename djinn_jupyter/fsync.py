@@ -7,13 +7,14 @@ about the files' contents. Waits for the disk, so never call it on the engine's 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
 _REFUSED: Final = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # by file systems that cannot force, or need not
-_FULL: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: `fsync` leaves data in the drive's cache
+_ON_MACOS: Final = sys.platform == "darwin"
+_FULL: Final = 51  # F_FULLFSYNC of macOS, whose `fsync` leaves data in the drive's cache
 
 
 def force(descriptor: int) -> None:
@@ -46,8 +47,10 @@ def force_names(folder: Path) -> None:
 
 def _fully(descriptor: int) -> bool:
     """Force with macOS's F_FULLFSYNC. True if the system and the file system support it."""
-    if _FULL is None:
+    if not _ON_MACOS:
         return False
+    import fcntl  # missing on platforms where engines cannot run
+
     try:
         fcntl.fcntl(descriptor, _FULL)
     except OSError as error:
