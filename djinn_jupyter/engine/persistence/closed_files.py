@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.journal_file import JournalFiles
@@ -19,6 +22,7 @@ class ClosedFiles:
     def __init__(self, own: JournalFolder, thread: FileWorker) -> None:
         self._own, self._thread = own, thread
         self._under_way: list[tuple[str, JournalFiles, Future[None]]] = []
+        self._removed: SimpleQueue[JournalFiles] = SimpleQueue()
         self.lingering: dict[str, JournalFiles] = {}
 
     def remove(self, name: str, files: JournalFiles) -> None:
@@ -30,7 +34,7 @@ class ClosedFiles:
         except OSError as error:
             self._linger(name, files, error)
         else:
-            self._removed(name, files)
+            self._close(name, files)
 
     def remove_again(self) -> None:
         """Try once more to delete what could not be deleted."""
@@ -47,7 +51,7 @@ class ClosedFiles:
             elif (error := removal.exception()) is not None:
                 self._linger(name, files, error)
             else:
-                self._removed(name, files)
+                self._close(name, files)
         return bool(under_way)
 
     def _linger(self, name: str, files: JournalFiles, error: BaseException) -> None:
@@ -57,15 +61,27 @@ class ClosedFiles:
             log.warning("The closed session %r may come back: %s", name, error.strerror or error)
         self.lingering[name] = files
 
-    def _removed(self, name: str, files: JournalFiles) -> None:
+    def _close(self, name: str, files: JournalFiles) -> None:
         if self.lingering.get(name) is files:
             del self.lingering[name]
-        self._thread.start(lambda: self._close(files))
+        self._removed.put(files)
+        self._thread.start(self._close_removed)
 
-    def _close(self, files: JournalFiles) -> None:
-        """Close the files and force their deletion to the disk."""
-        files.close()
+    def _close_removed(self) -> None:
+        """Close all files that have been removed by now, and force their deletion to the disk at once: a batch that
+        ends closes many sessions."""
+        closed = 0
+        for files in self._taken():
+            files.close()
+            closed += 1
+        if not closed:
+            return
         try:
             self._own.force_names()
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", error.strerror or error)
+
+    def _taken(self) -> Iterator[JournalFiles]:
+        with suppress(Empty):
+            while True:
+                yield self._removed.get_nowait()
