@@ -18,7 +18,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.serving import random_tokens
 
 ROWS, NEW, LENGTH, SHORTEST = 32, 20, 16, 4
-ROUNDS = 3
+ROUNDS = 7
 BAR = 0.95
 Passes = Counter[str]
 Side = Callable[[], list[list[int]]]

@@ -1,9 +1,10 @@
 """`python -m benchmarks.limits`: how fast a sweep by `patching` could be at most, on this machine.
 
 Counts the multiplications of the rows that any sweep has to compute, and measures the most of them that the model's own
-layer reaches here in a second, at any number of rows. What a sweep cannot do faster are these rows, and the two lines
-of a pair alone. Of many pairs it is one line alone, for the rows of the other run among those of cells. A fast sweep
-also owes the cells that it computes again alone, at the rate of one line's rows: with them the limit is lower.
+layer reaches here in a second, at any number of rows, multiplied as those of a sweep are
+(`engine/forward/multiplication.py`). What a sweep cannot do faster are these rows, and the two lines of a pair alone.
+Of many pairs it is one line alone, for the rows of the other run among those of cells. A fast sweep also owes the cells
+that it computes again alone, at the rate of one line's rows in plain PyTorch: with them the limit is lower.
 TransformerLens's times are those of `results/patching.json`, so both are measured right after one another.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from time import thread_time
@@ -25,12 +27,14 @@ from benchmarks.measuring import Spread
 from benchmarks.patching import CASES, PAIRS, POSITIONS, THEIRS, Case
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import GPT2, Shape
+from djinn_jupyter.engine.forward.multiplication import ManyRows
 from djinn_jupyter.engine.sweeps.sweep import RECHECKED
 
 ROWS = (16, 77, 115, 230, 285, 400, 600, 1024)
 ROUNDS = 7
 ROW = 12  # multiplications of a row in a layer, by the square of the width: 3 for q, k and v, 1 behind attention, 8
 ENTRY, BEHIND = 3, 9
+ALONE = "one line alone"
 
 
 def lines(case: Case, first: int, shape: Shape) -> Iterator[tuple[int, int, int]]:
@@ -88,14 +92,16 @@ def seconds_of(work: Callable[[], Any]) -> Spread:
 @torch.inference_mode()
 def rates(model: Any, shape: Shape) -> dict[str, Spread]:
     """Return the multiplications a second, in 1e9, of a layer over as many rows as there are numbers in ROWS."""
-    layer, found = model.transformer.h[shape.layers // 2], {}
-    for rows in ROWS:
-        hidden = torch.randn(1, rows, shape.width)
-        taken, count = seconds_of(partial(layer, hidden)), ROW * shape.width**2 * rows / 1e9
-        found[f"{rows} rows"] = Spread(
-            median=count / taken.median, low=count / taken.high, high=count / taken.low, count=taken.count
-        )
-    return found
+    layer, many = model.transformer.h[shape.layers // 2], ManyRows(model)
+
+    def rate(rows: int, among_others: AbstractContextManager[object]) -> Spread:
+        with among_others:
+            taken = seconds_of(partial(layer, torch.randn(1, rows, shape.width)))
+        count = ROW * shape.width**2 * rows / 1e9
+        return Spread(median=count / taken.median, low=count / taken.high, high=count / taken.low, count=taken.count)
+
+    among_others = {f"{rows} rows": rate(rows, many.multiplied(rows)) for rows in ROWS}
+    return {ALONE: rate(POSITIONS, nullcontext()), **among_others}
 
 
 @torch.inference_mode()
@@ -126,7 +132,7 @@ def figures(shape: Shape, measured: dict[str, Any]) -> Iterator[Figure]:
             needed, again = ours(case, first, shape) / 1e9, alone(case, first, shape) / 1e9
             least = needed / best + (1 if case.many else 2) * line.median
             cells = (RECHECKED + pairs - 1) / pairs
-            owed = least + cells * again / reached[f"{POSITIONS} rows"].median
+            owed = least + cells * again / reached[ALONE].median
             yield Figure(
                 name=f"limit of a {name}",
                 unit="x",

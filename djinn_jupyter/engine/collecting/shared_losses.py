@@ -77,7 +77,7 @@ class SharedLosses:
             pieces = []
             for first in range(0, max(len(tokens) - 1, 1), LOSS_ROWS):
                 end = min(first + LOSS_ROWS, len(tokens) - 1)
-                logits = self.runtime.forward.lens(rows_TD[first : end + 1])
+                logits = self.runtime.forward.shared_lens(rows_TD[first : end + 1])
                 pieces.append(loss_of(logits, tokens[first : end + 1]))
                 yield None
             self.losses[number] = torch.cat(pieces)

@@ -19,6 +19,7 @@ from transformers import Cache, PreTrainedModel
 from djinn_jupyter.engine.forward import pass_log
 from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
 from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.multiplication import ManyRows
 from djinn_jupyter.engine.forward.other_attention import AttentionSwitch, anatomy_under
 from djinn_jupyter.engine.forward.pass_controller import (
     Admit,
@@ -92,6 +93,7 @@ class Forward:
         self._plain: Forward | None = None  # the same without its adapter
         self.device: torch.device = next(model.parameters()).device
         self.gates = Gates(anatomy.layers, anatomy.forms)
+        self._many_rows = ManyRows(model)
         self.layers = len(anatomy.layers)
         self._homes = [next((weight.device for weight in layer.parameters()), self.device) for layer in anatomy.layers]
         self._rotary = RotaryBuffers(model)
@@ -299,6 +301,12 @@ class Forward:
         family's epilogue allows that has to be tested."""
         return self.epilogue(rows_nD, tokens)
 
+    @torch.inference_mode()
+    def shared_lens(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
+        """Return likewise logits of rows of many lines, which differ from those of a row alone by rounding."""
+        with self._many_rows.multiplied(rows_nD.shape[0]):
+            return self.epilogue(rows_nD, tokens)
+
     def epilogue(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
         """Return the same logits, computed in the mode that the caller has set: with a graph where that makes one."""
         epilogue = EpilogueHooks(self.layers, self.anatomy.of_lines(to_home(rows_nD, self.device)[None]))
@@ -313,6 +321,13 @@ class Forward:
         """Let the caller run single layers inside this block, by their own arguments: weights awake, attention as it
         is computed here."""
         with self._attending(), self.weights.passing():
+            yield
+
+    @contextmanager
+    def shared(self, rows: int) -> Iterator[None]:
+        """Let lines share calls of so many rows inside this block: weights awake, and matrices multiplied as is fastest
+        for many rows. These then differ from those of a line alone by rounding."""
+        with self.weights.passing(), self._many_rows.multiplied(rows):
             yield
 
     @torch.inference_mode()

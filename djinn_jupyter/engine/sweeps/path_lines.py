@@ -254,11 +254,11 @@ class PathLines:
 
         self.layers_run += 1
         clock = perf_counter if self.forward.device.type != "cpu" else thread_time  # others' work is not this call's
-        begun = clock()
-        with self.forward.weights.passing(), catch([*wanted, *(put or {})], meet):
+        begun, rows = clock(), rows_BSD.shape[0] * rows_BSD.shape[1]
+        with self.forward.shared(rows), catch([*wanted, *(put or {})], meet):
             after = self._calls.call(layer, rows_BSD)
         require_alive(after.device)  # a call on a GPU returns before it is done
-        self.size.note(rows_BSD.shape[0] * rows_BSD.shape[1], clock() - begun)
+        self.size.note(rows, clock() - begun)
         return after
 
     def _cut(self, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:

@@ -60,9 +60,9 @@ class Together:
         """Return logits behind rows of the last layer: of `tokens` alone where they are few and the head allows it."""
         forward = self.runtime.forward
         if tokens is None or not self.columns:
-            rows_nV = forward.lens(rows_nD)
+            rows_nV = forward.shared_lens(rows_nD)
             return rows_nV if tokens is None else rows_nV[:, list(tokens)]
-        return forward.lens(rows_nD, tokens)
+        return forward.shared_lens(rows_nD, tokens)
 
     def has_inside(
         self, front: Wavefront, line: JoiningLine, alone: Callable[[], Generator[Blocked | None, None, Tensor]]
@@ -122,7 +122,7 @@ class Together:
             if way != "a start at a time":
                 packing = yield from self._learned(base, way == "in sections")
             rows = yield from self._behind(base, changed, packing)
-            logits = self.runtime.forward.lens(rows)
+            logits = self.runtime.forward.shared_lens(rows)
         except REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
@@ -143,7 +143,7 @@ class Together:
         """Return whether the head gives columns of its logits by themselves."""
         tokens = (rows_nV.shape[1] - 1, 2)
         try:
-            some = self.runtime.forward.lens(rows_nD, tokens)
+            some = self.runtime.forward.shared_lens(rows_nD, tokens)
         except REFUSALS as error:
             if out_of_memory(error):
                 raise

@@ -22,8 +22,8 @@ def next_logits(forward: Forward, columns: Columns, tokens: Sequence[int]) -> Ge
         form = anatomy.forms[layer]
         if hidden_B1D is not None:
             args, kwargs = form.put(args, kwargs, hidden_B1D)
-        with forward.weights.passing():
+        with forward.shared(len(tokens)):
             hidden_B1D = form.unwrap(anatomy.layers[layer](*args, **kwargs))
         yield
     assert hidden_B1D is not None
-    return forward.lens(hidden_B1D[:, -1])
+    return forward.shared_lens(hidden_B1D[:, -1])

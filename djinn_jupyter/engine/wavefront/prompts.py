@@ -39,15 +39,14 @@ def prompt_logits(
         yield
     own = forward.anatomy.cache_layers_of(forward.layers - 1)  # none where it reads the keys of another layer
     if hidden_BTD.shape[1] > 1 and len(set(map(len, prompts))) == 1 and len(own) == 1:
-        with forward.weights.passing():
+        with forward.shared(hidden_BTD.shape[0] * hidden_BTD.shape[1]):
             _keep_keys_and_values(forward, cache, arguments[-1], hidden_BTD)
         yield
-        with forward.weights.passing():
-            return forward.lens(_last_rows(forward, cache, prompts, hidden_BTD))
+        return forward.shared_lens(_last_rows(forward, cache, prompts, hidden_BTD))
     hidden_BTD = yield from sections.run(forward.layers - 1, arguments[-1], hidden_BTD)
     yield
     last = torch.tensor([len(tokens) - 1 for tokens in prompts], device=hidden_BTD.device)
-    return forward.lens(hidden_BTD[torch.arange(len(prompts), device=hidden_BTD.device), last])
+    return forward.shared_lens(hidden_BTD[torch.arange(len(prompts), device=hidden_BTD.device), last])
 
 
 def _keep_keys_and_values(forward: Forward, cache: ColumnCache, given: Arguments, hidden_BTD: Tensor) -> None:
@@ -64,5 +63,6 @@ def _last_rows(forward: Forward, cache: ColumnCache, prompts: Sequence[Sequence[
         given = forward.step_arguments([tokens[-1] for tokens in prompts], [before] * len(prompts), cache, None)[-1]
         form = forward.anatomy.forms[-1]
         args, kwargs = form.put(*given, hidden_BTD[:, -1:])
-        after_B1D: Tensor = form.unwrap(forward.anatomy.layers[-1](*args, **kwargs))
+        with forward.shared(len(prompts)):
+            after_B1D: Tensor = form.unwrap(forward.anatomy.layers[-1](*args, **kwargs))
     return after_B1D[:, -1]

@@ -123,7 +123,7 @@ class Sections:
         args, kwargs = form.put(*arguments, hidden_BTD)
         while True:
             try:
-                with self.forward.weights.passing(), caught(), call.entered():
+                with self.forward.shared(hidden_BTD.shape[0] * hidden_BTD.shape[1]), caught(), call.entered():
                     after: Tensor = form.unwrap(anatomy.layers[layer](*args, **kwargs))
                     return after
             except Leave:

@@ -131,8 +131,9 @@ class Wavefront:
             raise NotPacked("lines of several starts do not share a call")
         group = _Group()
         group.join(lines, self._handed_to(layer, lines))
-        with self.forward.weights.passing():
-            return list(self.packing.call(layer, [self._portion(lines[0].start, group)])[0].rows_BnD)
+        portion = self._portion(lines[0].start, group)
+        with self.forward.shared(portion.rows):
+            return list(self.packing.call(layer, [portion])[0].rows_BnD)
 
     def embedded(self, tokens: tuple[int, ...], start: int) -> Tensor | None:
         """Return the rows [n, D] before the first layer of other `tokens`, which are the base's up to `start`; None
@@ -287,24 +288,25 @@ class Wavefront:
         self, packing: Packing, layer: int, portions: Sequence[Portion]
     ) -> Generator[None, None, list[AfterLayer]]:
         longest, sections = 0.0, packing.sections(layer, portions, step_by_step=self._step_by_step)
+        rows = sum(one.rows for one in portions)
         while True:
             begun = thread_time()
-            with self.forward.weights.passing():
+            with self.forward.shared(rows):
                 found = next(sections)
             longest = max(longest, thread_time() - begun)
             if found is not None:
-                self.size.note(sum(one.rows for one in portions), longest)
+                self.size.note(rows, longest)
                 return found
             yield
 
     def _timed(self, layer: int, portions: Sequence[Portion], call: Callable[[], list[Any]]) -> list[Any]:
         device = self.forward.home_at(layer)
         clock = perf_counter if device.type != "cpu" else thread_time  # others' work is not this call's
-        begun = clock()
-        with self.forward.weights.passing():
+        begun, rows = clock(), sum(one.rows for one in portions)
+        with self.forward.shared(rows):
             found = call()
         require_alive(device)  # a call on a GPU returns before it is done
-        self.size.note(sum(one.rows for one in portions), clock() - begun)
+        self.size.note(rows, clock() - begun)
         return found
 
     def _through(self, layer: int, portions: Sequence[Portion]) -> list[AfterLayer]:

@@ -47,8 +47,8 @@ def test_each_has_what_a_sweep_of_its_own_has(desk: Desk, mode: Any, monkeypatch
 def test_the_head_computes_the_columns_of_all_of_them_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(desk)
     asked: list[Any] = []
-    lens = Forward.lens
-    monkeypatch.setattr(Forward, "lens", lambda self, *given: asked.append(given[1:]) or lens(self, *given))
+    lens = Forward.shared_lens
+    monkeypatch.setattr(Forward, "shared_lens", lambda self, *given: asked.append(given[1:]) or lens(self, *given))
     swept(desk, metrics=(METRIC, f"logit({A})", "logit(7)"))
     assert {frozenset(tokens) for (tokens,) in asked} == {frozenset((A, B, 7))}
 

@@ -87,8 +87,8 @@ def test_a_metric_of_a_few_tokens_needs_their_columns_of_the_head_alone(
 ) -> None:
     desk = desk_of(family, layers=LAYERS)
     asked: list[int] = []
-    lens = Forward.lens
-    monkeypatch.setattr(Forward, "lens", lambda self, *rows: asked.append(len(rows)) or lens(self, *rows))
+    lens = Forward.shared_lens
+    monkeypatch.setattr(Forward, "shared_lens", lambda self, *rows: asked.append(len(rows)) or lens(self, *rows))
     few, all_of_them = swept(desk), values(swept(desk, mode="exact"))
     assert asked[-1] == 2
     assert (values(few) - all_of_them).abs().max() < 2e-5
