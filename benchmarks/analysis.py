@@ -1,12 +1,13 @@
 """TransformerLens's analysis on our engine, against the same code on its own model: its patching function, a cache of
-all values with its attribution, and a forward with a function at every layer. CPU seconds, in turns. Of the last two
-also the limit of an engine whose passes are as fast as their own: what bare round trips with the same bytes add."""
+all values with its attribution, a forward with a function at every layer, and the three one after another. CPU seconds,
+in turns. Of the last two pieces also the limit of an engine whose passes are as fast as their own: what bare round
+trips with the same bytes add."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from benchmarks.both_sides import REQUEST, BytesAcross, Piece, limit
+from benchmarks.both_sides import REQUEST, BytesAcross, Piece, limit, one_after_another
 from benchmarks.environments import NotRun
 from benchmarks.peers import peer_python
 from benchmarks.processes import clock_of
@@ -19,6 +20,7 @@ from djinn_jupyter.experiments.serving import random_tokens
 
 POSITIONS, EVERY, ROUNDS = 16, 8, 3
 PEER: Final = "transformer-lens"
+ALL: Final = "the three one after another, of TransformerLens's own speed"
 
 
 def run(setting: Setting) -> Result:
@@ -40,7 +42,8 @@ def run(setting: Setting) -> Result:
                 BytesAcross(times=1, there=REQUEST, back=values),
                 BytesAcross(times=shape.layers, there=of_layer, back=of_layer),
             )
-            figures += [limit(figure, crossed, setting) for figure, crossed in zip(figures[1:], across, strict=True)]
+            limits = [limit(figure, crossed, setting) for figure, crossed in zip(figures[1:], across, strict=True)]
+            figures += [one_after_another(figures, ALL), *limits]
     except (NotRun, BaselineFailed) as why:
         figures = [piece.figure(None, {}, str(why)) for piece in pieces]
     return Result(
