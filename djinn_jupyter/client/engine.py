@@ -23,6 +23,7 @@ from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -40,7 +41,6 @@ from djinn_jupyter.wire.nouns import (
     SessionDescription,
 )
 from djinn_jupyter.wire.people import PersonDescription
-from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import Entry
 
 END_SECONDS = 30.0
@@ -113,9 +113,9 @@ class RemoteEngine:
         last day, and when they were last heard. A person with a key is told all of themselves alone."""
         return Listing(ask_for(self.channel, ask.ReadPeople(), replies.People).people)
 
-    def tree(self) -> tuple[Branch, ...]:
+    def tree(self) -> Branches:
         """Return the stops of all sessions; stops that forks share have the same numbers."""
-        return ask_for(self.channel, ask.ReadTree(), replies.Tree).branches
+        return Branches(ask_for(self.channel, ask.ReadTree(), replies.Tree).branches)
 
     def statistics(self) -> EngineStatistics:
         """Return the memory of the engine, in bytes, and what it has done so far."""

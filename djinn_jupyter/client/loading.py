@@ -20,6 +20,7 @@ from djinn_jupyter.client.engines.spelling import check_words, spell_model, spel
 from djinn_jupyter.client.engines.ssh import SCHEME, entry_through_ssh, read_place
 from djinn_jupyter.client.engines.starting import StartCallbacks, Tell
 from djinn_jupyter.client.engines.terminal import TerminalProgress
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.described import check_least, given_by_name, part_of, takes
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.options import GivenOptions, Identity, Options, ProcessOptions
@@ -177,9 +178,9 @@ def _attached(find: Callable[[], Entry]) -> RemoteEngine:
 def _not_said(line: str) -> None: ...
 
 
-def engines() -> tuple[Entry, ...]:
+def engines() -> Listing[Entry]:
     """Return the engines that run on this machine; `attach` to one of them, or `load` its model."""
-    return running_engines()
+    return Listing(running_engines())
 
 
 def attach(entry: Entry) -> RemoteEngine:

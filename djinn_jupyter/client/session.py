@@ -17,6 +17,7 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.forking import Forks
 from djinn_jupyter.client.heads import HeadsOfSession
+from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.patches import at_stop
 from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
@@ -112,9 +113,9 @@ class RemoteSession(
         where no pass is stopped."""
         return self.stop
 
-    def history(self) -> replies.History:
-        """Return the stops that `back` can go to, with their bytes, and where they are kept."""
-        return self._ask(ask.ReadHistory(session=self.name), replies.History)
+    def history(self) -> StopHistory:
+        """Return the stops that `back` can go to, and which of them is the present one."""
+        return StopHistory.of(self._ask(ask.ReadHistory(session=self.name), replies.History))
 
     def logits(self) -> np.ndarray[Any, Any]:
         """Return the logits, fp32 [vocabulary], at the last position of the last finished pass."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.snapshots import Snapshot
@@ -159,8 +160,8 @@ class Finished(Generated):
         self.tokens, self.texts, self.text = reply.tokens, reply.texts, reply.text
         self.prompt_tokens, self.prompt_texts = reply.prompt_tokens, reply.prompt_texts
         self.prompt_text: str = reply.prompt_text
-        self.top: tuple[TopToken, ...] = reply.top
-        self.rules: tuple[RuleDescription, ...] = reply.rules
+        self.top: Listing[TopToken] = Listing(reply.top)
+        self.rules: Listing[RuleDescription] = Listing(reply.rules)
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
         self.shared, self.note = reply.shared, reply.note
         self.largest_difference = reply.largest_difference

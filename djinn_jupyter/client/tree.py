@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
+from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.wire.nouns import StopDescription
 from djinn_jupyter.wire.readings import Branch
+
+ROW: Final = ("session", "state", "forked_from", "stop", "site", "step", "position", "reason", "edited", "present")
+NO_STOP: Final = (None,) * 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +24,27 @@ class TreeRow:
     parent: str | None
     at: int
     depth: int
+
+
+class Branches(tuple[Branch, ...], Tabular):
+    """The stops of all sessions: a tuple of branches, one a session, and a table."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the stops as lists by column, each once, where it was made: its session, the session's state, and the
+        session that it was forked from; the stop's index, site, step, position and reason, and whether it is edited
+        and the one where the session stands. A session without stops of its own has one row with None."""
+        return in_columns(ROW, [line for row in rows_of(self) for line in _lines(row)])
+
+
+def _lines(row: TreeRow) -> Iterator[tuple[Any, ...]]:
+    """Yield a line for each own stop of a session, or one without a stop."""
+    branch = row.branch
+    origin = branch.forked_from.session if branch.forked_from is not None else None
+    for stop in row.own:
+        told = (stop.index, stop.site, stop.step, stop.position, stop.reason, stop.edited)
+        yield (branch.session, branch.state, origin, *told, stop.index == branch.present)
+    if not row.own:
+        yield (branch.session, branch.state, origin, *NO_STOP, False)
 
 
 def rows_of(branches: Sequence[Branch]) -> list[TreeRow]:

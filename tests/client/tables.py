@@ -17,11 +17,13 @@ from djinn_jupyter.client.circuit_curves import CircuitCurve
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.graphs import PrunedGraph
+from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.snapshots import Snapshot
+from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
 from tests import saes, transcoders
 
@@ -110,6 +112,8 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     Watched: lambda engine, folder: watched(engine),
     MemoryTrace: lambda engine, folder: traced(engine),
     SteeringRules: lambda engine, folder: ruled(engine),
+    StopHistory: lambda engine, folder: stopped(engine).history(),
+    Branches: lambda engine, folder: stopped(engine) and engine.tree(),
     Listing: lambda engine, folder: stopped(engine) and engine.sessions(),
 }
 

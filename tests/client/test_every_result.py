@@ -14,12 +14,14 @@ from djinn_jupyter.client.activations import Values
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import ByColumn, Listing
 from djinn_jupyter.client.graphs import PrunedGraph
+from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.reproducing import MEASUREMENTS
 from djinn_jupyter.client.reproduction import numbers_of
 from djinn_jupyter.client.rules import SteeringRules
+from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
 from tests import saes, transcoders
 from tests.client import tables
@@ -30,6 +32,8 @@ OF_OTHERS: Final = {
     Values: "a site of a collection, which has it",
     MemoryTrace: "times and bytes of one moment",
     SteeringRules: "rules as they are now",
+    StopHistory: "stops as they are now",
+    Branches: "likewise",
     Listing: "descriptions of what there is now",
 }
 RESULTS: Final = {kind: made for kind, made in tables.TABLES.items() if kind not in OF_OTHERS}

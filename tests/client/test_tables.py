@@ -58,6 +58,37 @@ def test_descriptions_are_a_tuple_and_a_row_each(engine: RemoteEngine) -> None:
         assert all(found[name] == [getattr(one, name) for one in listed] for name in found)
 
 
+def test_the_stops_of_a_session_are_a_row_each_and_the_present_one_is_marked(engine: RemoteEngine) -> None:
+    session = tables.stopped(engine)
+    session.step()
+    session.back()
+    history = session.history()
+    found = table(history)
+    assert (len(history), history.present, history.stops) == (2, 0, tuple(history))
+    assert found["site"] == [stop.site for stop in history]
+    assert found["present"] == [True, False]
+    empty = engine.session("empty").history()
+    assert (empty, empty.present, empty.columns()) == ((), None, {})
+
+
+def test_the_tree_has_a_row_for_each_stop_where_it_was_made_and_one_for_a_session_without(engine: RemoteEngine) -> None:
+    session = tables.stopped(engine)
+    fork = session.fork("other")
+    fork.step()
+    engine.session("idle")
+    found = table(engine.tree())
+    rows = list(zip(*(found[name] for name in ("session", "forked_from", "stop", "present")), strict=True))
+    assert rows == [("mine", None, 0, True), ("other", "mine", 1, True), ("idle", None, None, False)]
+
+
+def test_the_next_tokens_and_the_rules_of_a_run_are_tables(engine: RemoteEngine) -> None:
+    session = engine.session("mine", fresh=True)
+    session.steer("mlp_out.1", dj.scale(0.5))
+    done = session.run(tables.LINE, max_new_tokens=1)
+    assert table(done.top)["probability"] == [one.probability for one in done.top]
+    assert table(done.rules)["number"] == [1]
+
+
 def test_collected_values_are_a_row_a_position(engine: RemoteEngine, tmp_path: Path) -> None:
     every = engine.collect([LINE, [3, 4]], "z.1[2]", to=tmp_path / "all")["z.1[2]"]
     found = table(every)

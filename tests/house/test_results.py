@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import activations, frames, graphs, interrupts, memory_trace, rules
+from djinn_jupyter.client import activations, frames, graphs, history, interrupts, memory_trace, rules, tree
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.pair_statistics import PairStatistics
@@ -34,6 +36,8 @@ OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is n
     *(
         frames.Listing,
         rules.SteeringRules,
+        history.StopHistory,
+        tree.Branches,
         WireBytes,
         memory_trace.MemoryTrace,
         memory_trace.Reading,
@@ -108,19 +112,55 @@ def test_a_new_result_without_recipe_and_table_is_found(monkeypatch: pytest.Monk
 
 
 def test_lists_of_descriptions_are_tables() -> None:
-    """A verb that returns several descriptions of one kind returns them as a table."""
-    found = [
-        f"{kind.__name__}.{name}"
-        for kind in HANDLES
-        for name, member in python_api.public_members(kind)
-        if str(python_api._as_function(member).__annotations__.get("return", "")).startswith("tuple[")
-    ]
-    assert sorted(found) == sorted(NO_LISTINGS)
+    """A verb or a function that returns several descriptions of one kind returns them as a table."""
+    assert sorted(name for name, hint in returned() if hint.startswith(("tuple[", "list["))) == sorted(NO_LISTINGS)
+
+
+def test_what_a_verb_returns_as_it_crossed_the_wire_is_no_list() -> None:
+    """Such a message has no `to_pandas`: one with descriptions among its fields is named here, with its reason."""
+    found = {
+        f"{kind.__name__}.{field.name}"
+        for kind in messages_returned()
+        for field in msgspec.structs.fields(kind)
+        if any(isinstance(one, type) and issubclass(one, msgspec.Struct) for one in several(field.type))
+    }
+    assert sorted(found) == sorted(WITHIN_A_DESCRIPTION)
+
+
+def returned() -> Iterator[tuple[str, str]]:
+    """Yield the name and the type of the result of each verb of a handle, and of each function of `dj`."""
+    for kind in HANDLES:
+        for name, member in python_api.public_members(kind):
+            yield f"{kind.__name__}.{name}", str(python_api._as_function(member).__annotations__.get("return", ""))
+    for name, function in python_api.public_functions().items():
+        yield f"dj.{name}", str(function.__annotations__.get("return", ""))
+
+
+def messages_returned() -> set[type[msgspec.Struct]]:
+    """Return the structs of the wire that a verb of a handle returns by itself, not in a list."""
+    names = {hint.removeprefix("replies.") for _, hint in returned()}
+    return {kind for kind in python_api.messages() if kind.__name__ in names}
+
+
+def several(hint: Any) -> tuple[Any, ...]:
+    """Return the types within a tuple."""
+    return typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
 
 
 NO_LISTINGS: Final = {
-    "RemoteEngine.tree": "branches within branches",
     "RemoteEngine.stop": "names",
     "RemoteSession.metrics": "numbers",
     "SteeringRule.limits": "words",
+}
+WITHIN_A_DESCRIPTION: Final = {
+    "EngineStatistics.slabs": "summed in `engine.memory_trace`, which is a table",
+    "EngineStatistics.tiers": "likewise",
+    "EngineStatistics.people": "`engine.people()` is the table",
+    "ModelDescription.cache_groups": "which layers keep their keys alike",
+    "ModelDescription.checks": "the self-test's sentences",
+    "ModelDescription.points": "names of points, with what each is",
+    "SessionDescription.breakpoints": "`session.breakpoints()` is the table",
+    "SessionDescription.rules": "`session.rules()` is the table",
+    "SessionDescription.shares": "names of persons, with what each may do",
+    "SessionDescription.watches": "`session.watched(site)` is the table of each",
 }
