@@ -14,7 +14,8 @@ from torch import Tensor
 from djinn_jupyter.engine.circuits.line_record import LineRecord
 from djinn_jupyter.engine.circuits.patched_line import Patched, PatchedLine
 from djinn_jupyter.engine.circuits.recordings import Recordings
-from djinn_jupyter.engine.forward.forward import Forward, device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.gradients.edges import LayerEnds, names_of, require_sum, writers_before
 from djinn_jupyter.engine.gradients.line import recording
 from djinn_jupyter.engine.gradients.trial import why_no_line

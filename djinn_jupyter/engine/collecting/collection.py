@@ -20,7 +20,7 @@ from djinn_jupyter.engine.collecting.destinations import Destination, StoredShar
 from djinn_jupyter.engine.collecting.fitting import FittingBatches
 from djinn_jupyter.engine.collecting.places import CollectedSites, rows_of, values_alone
 from djinn_jupyter.engine.collecting.shard import Shard, TensorsByName, tokens_of
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

@@ -18,6 +18,7 @@ from transformers import Cache, PreTrainedModel
 
 from djinn_jupyter.engine.forward import pass_log
 from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
+from djinn_jupyter.engine.forward.device_memory import device_memory_for, no_memory_for
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.multiplication import ManyRows
 from djinn_jupyter.engine.forward.other_attention import AttentionSwitch, anatomy_under
@@ -41,12 +42,11 @@ from djinn_jupyter.engine.model.hooks.gates import Gates, Leave, RunLayer
 from djinn_jupyter.engine.model.hooks.head_columns import head_blocks, head_columns
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
-from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.model.loading.rotary import Frequencies, RotaryBuffers, switches_at
 from djinn_jupyter.engine.parallel.leader import Leader
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
 from djinn_jupyter.engine.system.to_home import to_home
-from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull, UsageError
+from djinn_jupyter.errors import ModelRefused, SlabFull, UsageError
 
 Switch = Callable[[], AbstractContextManager[None]]
 
@@ -385,21 +385,6 @@ class Forward:
     def crosses(self, committed: int, end: int) -> bool:
         """True where a pass over [committed, end) would read keys made with other rotary frequencies."""
         return self.switches_at is not None and 0 < committed <= self.switches_at < end
-
-
-def no_memory_for(work: str, error: RuntimeError, advice: str) -> OutOfDeviceMemory:
-    return OutOfDeviceMemory(f"The device has no memory left for {work}: {first_line(error).rstrip('.')}. {advice}")
-
-
-@contextmanager
-def device_memory_for(work: str, advice: str) -> Iterator[None]:
-    """Raise OutOfDeviceMemory where the device has no memory left inside this block."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        raise no_memory_for(work, error, advice) from None
 
 
 @contextmanager

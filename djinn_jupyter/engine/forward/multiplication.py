@@ -30,7 +30,7 @@ _PLAIN: Final = (Tensor, nn.Parameter)
 
 
 class ManyRows:
-    """How a model's matrices are multiplied by the rows of many lines."""
+    """Products of the rows of many lines with one model's matrices."""
 
     def __init__(self, model: nn.Module) -> None:
         matrices = [one for one in model.parameters() if one.ndim == 2 and one.dtype is torch.float32]

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.gradients.carried import KEYS, QUERIES, carry, z_of
 from djinn_jupyter.engine.gradients.estimates import Estimates
 from djinn_jupyter.engine.gradients.line import GradedLine, LayerArguments, counted, recording

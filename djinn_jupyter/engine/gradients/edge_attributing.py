@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.gradients.edges import (
     EdgedLine,
     EdgeScores,

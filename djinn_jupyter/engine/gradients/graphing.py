@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.gradients.active_features import dictionary_of
 from djinn_jupyter.engine.gradients.frozen_line import FrozenLine, LayerTaps
 from djinn_jupyter.engine.gradients.graph_effects import GraphEffects, GraphTarget

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.collecting.scoring import logits_of, loss_of
 from djinn_jupyter.engine.collecting.shard import tokens_of
 from djinn_jupyter.engine.collecting.shard_file import Note, shard_path
 from djinn_jupyter.engine.collecting.shared_losses import SharedLosses
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.answer_sizes import require_answerable

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting.heads import KINDS, HeadsOfLayer, block_of, bytes_of, pattern_taps, read_line
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles

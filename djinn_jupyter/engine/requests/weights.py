@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.forward.weight_reader import WeightReader
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.scheduling.mailbox import Holder

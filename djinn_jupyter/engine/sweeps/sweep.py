@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import device_memory_for
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.forward.frame import Override
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
