@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.wire.edits import Edit
-from djinn_jupyter.wire.limits import Chosen, Positions, Spelling
+from djinn_jupyter.wire.limits import Chosen, ConditionText, Positions, Spelling
 from djinn_jupyter.wire.nouns import PassesMeant
 from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
 
@@ -50,7 +50,7 @@ class Steer(SessionRequest, frozen=True, tag="Steer"):
     positions: Positions | None = None
     onward: Annotated[int, Meta(ge=0)] | None = None
     on: PassesMeant | None = None
-    when: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    when: ConditionText | None = None
     words: Spelling | None = None
 
 

@@ -7,13 +7,15 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.naming import PERSONAL
+from djinn_jupyter.wire.naming import PERSONAL, person_of
 from djinn_jupyter.wire.nouns import Sampling
 
-Name = Annotated[str, Meta(min_length=1, max_length=512)]
+LONGEST_NAME = 512
+Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
 OwnName = Annotated[Name, PERSONAL]
 NotebookPath = Annotated[str, Meta(min_length=1, max_length=4096), PERSONAL]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
+ConditionText = Annotated[str, Meta(min_length=1, max_length=2000)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
 MOST_TOKENS = 2**20
 Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
@@ -28,6 +30,13 @@ Seed = Annotated[int, Meta(ge=-(2**63))]  # no message carries a number of 2**64
 LARGEST_SINGLE = (2 - 2**-23) * 2.0**127  # the largest float32; a rule with a larger number makes infinity
 LONGEST_REST = 365 * 86400.0  # seconds
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+def is_carried(name: str) -> bool:
+    """Return whether a request carries this name of an engine's, in which a person's own is behind the person."""
+    person = person_of(name)
+    own = name if person is None else name.removeprefix(f"{person}@")
+    return 1 <= len(own) <= LONGEST_NAME
 
 
 def require_rest(seconds: float) -> None:

@@ -93,6 +93,7 @@ from djinn_jupyter.wire import (
     weights,
 )
 from djinn_jupyter.wire.limits import (
+    ConditionText,
     Count,
     OneOrTwo,
     Spelling,
@@ -245,7 +246,7 @@ class Back(StopRequest, frozen=True, tag="Back"):
 
 class SetBreakpoint(SessionRequest, frozen=True, tag="SetBreakpoint"):
     site: Spelling
-    when: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    when: ConditionText | None = None
     once: bool = False
 
 
@@ -277,7 +278,7 @@ class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):
     """Evaluate an expression of the condition language at a position of the stopped pass, as a breakpoint there would
     read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass."""
 
-    expression: Annotated[str, Meta(min_length=1, max_length=2000)]
+    expression: ConditionText
     site: Spelling | None = None
     position: int = -1
 

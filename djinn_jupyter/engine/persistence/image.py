@@ -24,6 +24,7 @@ from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.limits import ConditionText, Name, Spelling
 from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
@@ -34,6 +35,7 @@ from djinn_jupyter.wire.nouns import (
     PauseReason,
     Sampling,
 )
+from djinn_jupyter.wire.sharing import PersonName
 from djinn_jupyter.wire.sites import Site
 
 
@@ -182,7 +184,7 @@ class HistoryImage(ImagePart, frozen=True):
 class BreakpointImage(ImagePart, frozen=True):
     number: int
     tap: TapImage
-    when: str | None
+    when: ConditionText | None
     once: bool
     enabled: bool
     hits: int
@@ -202,11 +204,11 @@ class RuleImage(ImagePart, frozen=True):
     sizes: tuple[float, ...]
     enabled: bool = True
     more: tuple[TapImage, ...] = ()
-    named: str | None = None
+    named: Spelling | None = None
     onward: int | None = None
     on: PassesMeant | None = None
-    when: str | None = None
-    words: str | None = None
+    when: ConditionText | None = None
+    words: Spelling | None = None
     note: str | None = None
     passes_refused: int = 0
     trouble: str | None = None
@@ -234,7 +236,7 @@ class WatchImage(ImagePart, frozen=True):
     bytes_held: int
     passes_left_out: int
     runs: tuple[int, ...] = ()  # empty in images of versions whose watches kept one run only
-    direction: str | None = None
+    direction: Name | None = None
     unit: Tensor | None = None
 
 
@@ -246,11 +248,11 @@ class HeldRule(ImagePart, frozen=True):
     edit: Edit
     positions: tuple[int, ...] | None
     more: tuple[TapImage, ...] = ()
-    named: str | None = None
+    named: Spelling | None = None
     onward: int | None = None
     on: PassesMeant | None = None
-    when: str | None = None
-    words: str | None = None
+    when: ConditionText | None = None
+    words: Spelling | None = None
 
 
 class EntryImage(ImagePart, frozen=True):
@@ -384,7 +386,7 @@ class SessionImage(ImagePart, frozen=True):
     edits_made: tuple[EditImage, ...] = ()  # empty in images of versions that recorded only `edits` in force
     attention: str | None = None
     adapter: AdapterIdentity | None = None
-    shares: dict[str, Access] = msgspec.field(
+    shares: dict[PersonName, Access] = msgspec.field(
         default_factory=dict
     )  # by person, of a journal; a restored checkpoint has none, nor what follows
     answered: tuple[AnsweredImage, ...] = ()

@@ -46,6 +46,7 @@ from djinn_jupyter.engine.session.shares import Shares
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import CheckpointRefused, DjinnError
+from djinn_jupyter.wire.limits import LONGEST_NAME, is_carried
 
 LEFT_OUT: Final = "Journals and checkpoints have those in memory."
 HAS_MAPPING: Final = "what its layers hand on"
@@ -70,6 +71,7 @@ def load_session(
 
 def check(runtime: Runtime, image: kept.SessionImage) -> None:
     """Raise CheckpointRefused where numbers of the image contradict each other or the model."""
+    _check_names(image)
     vocabulary, length = runtime.description.vocab_size, len(image.tokens)
     wrong = [
         not 0 <= image.committed <= length,
@@ -82,6 +84,17 @@ def check(runtime: Runtime, image: kept.SessionImage) -> None:
     ]
     if any(wrong):
         raise CheckpointRefused("It contradicts itself, so it was not written by Djinn or is damaged.")
+
+
+def _check_names(image: kept.SessionImage) -> None:
+    """Raise CheckpointRefused for a name that no request carries: of a session so called nothing could be asked."""
+    parent = None if image.forked_from is None else image.forked_from.session
+    for of, name in (("name", image.name), ("holder", image.holder), ("parent", parent)):
+        if name is not None and not is_carried(name):
+            raise CheckpointRefused(
+                f"Its {of} has {len(name)} characters, and a name has 1 to {LONGEST_NAME}, so it was not written by "
+                "Djinn or is damaged."
+            )
 
 
 def rows_of(runtime: Runtime, image: kept.SessionImage) -> tuple[Rows, ...]:

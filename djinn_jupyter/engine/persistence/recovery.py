@@ -27,6 +27,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import MissingDependency, StorageFailed, TierFull
+from djinn_jupyter.wire.limits import is_carried
 
 log = logging.getLogger(__name__)
 
@@ -126,5 +127,12 @@ def _free_name(name: str, taken: Container[str]) -> str:
     number, found = 1, name
     while found in taken:
         number += 1
-        found = f"{name} ({number})"
+        found = _numbered(name, number)
     return found
+
+
+def _numbered(name: str, number: int) -> str:
+    """Return the name with a number behind it, its end cut off as far as requests could not carry it."""
+    tail = f" ({number})"
+    whole = f"{name}{tail}"
+    return whole if is_carried(whole) else f"{name[: -len(tail)]}{tail}"

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.moving import MoveId
 from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.sharing import PersonName
 
 
 class Moving(Frozen, frozen=True):
@@ -14,11 +16,11 @@ class Moving(Frozen, frozen=True):
     moves), `person` whose it is at the other engine (None: its own user's). It is kept in the journals of both engines,
     so that after a kill each looks at what was decided."""
 
-    move: str
+    move: MoveId
     end: Literal["leaves", "arrives"]
     origin: Provenance
     store: str | None = None
-    person: str | None = None
+    person: PersonName | None = None
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from djinn_jupyter.engine.persistence.records import (
     FORMAT,
     MAGIC,
     PREFIX_BYTES,
+    SESSION,
     RecordReader,
     digest_of,
 )
@@ -60,6 +61,16 @@ def crafted(records: list[Record], chance: random.Random) -> bytes:
     for _ in range(chance.choice((1, 1, 2, 3))):
         if made:
             chance.choice((_other_value, _other_value, _other_value, _other_head, _other_order))(made, chance)
+    return written(made)
+
+
+def with_session(records: list[Record], change: Callable[[dict[str, Any]], Any]) -> bytes:
+    """Return the file with its last image of a session changed so."""
+    made = list(records)
+    number = max(number for number, (kind, _) in enumerate(made) if kind == SESSION)
+    tree = msgspec.msgpack.decode(made[number][1])
+    change(tree)
+    made[number] = (SESSION, msgspec.msgpack.encode(tree))
     return written(made)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from djinn_jupyter.engine.persistence.locked_folder import LOCK
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
-from tests.engine.persistence.crafting import STRANGE, crafted, records_of
+from tests.engine.persistence.crafting import STRANGE, crafted, records_of, with_session
 from tests.engine.persistence.crafting import written as rewritten
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import pair_of
@@ -140,6 +141,62 @@ def _restore_harms_nobody(left: Left, count: int, seed: int) -> None:
         handled(desk, "a")
         desk.engine.check_invariants()
     assert 0 < restored < count
+
+
+UNCARRIED: Final[dict[str, tuple[str, Callable[[dict[str, Any]], Any]]]] = {
+    "a name": (
+        "Its name has 3000 characters, and a name has 1 to 512",
+        lambda tree: tree.update(name="x" * 3000),
+    ),
+    "no name": ("Its name has 0 characters", lambda tree: tree.update(name="")),
+    "a holder": ("Its holder has 513 characters", lambda tree: tree.update(holder="x" * 513)),
+    "a person's holder": ("Its holder has 520", lambda tree: tree.update(holder="person@" + "x" * 513)),
+    "a parent": (
+        "Its parent has 3000 characters",
+        lambda tree: tree.update(forked_from={"session": "x" * 3000, "stop": None, "tokens": 0}),
+    ),
+    "a rule's site": (r"length <= 1024 - at `\$\.rules", lambda tree: tree["rules"][0].update(named="x" * 1025)),
+    "a rule's condition": (r"length <= 2000 - at `\$\.rules", lambda tree: tree["rules"][0].update(when="x" * 2001)),
+    "a breakpoint's condition": (
+        r"length <= 2000 - at `\$\.breakpoints",
+        lambda tree: tree["breakpoints"][0].update(when="x" * 2001),
+    ),
+    "a person": (r"length <= 64 - at `key` in `\$\.shares", lambda tree: tree.update(shares={"x" * 65: "read"})),
+    "a move": (
+        r"at `\$\.moving\.move`",
+        lambda tree: tree.update(moving={"move": "../aside/x", "end": "leaves", "origin": None}),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNCARRIED)
+def test_a_session_with_a_name_that_no_request_carries_is_set_aside(
+    what: str, left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said, change = UNCARRIED[what]
+    folder = left.with_file(tmp_path / "dead", with_session(records_of(left.a), change))
+    desk = left.found(folder)
+    assert set(desk.engine.sessions) == {"b"}
+    (aside,) = folder.rglob("aside/*")
+    assert re.search(rf"set aside as {re.escape(str(aside))}: .*{said}", caplog.text), caplog.text
+    forget(desk)
+
+
+def test_the_longest_names_come_back_and_can_be_asked_for(left: Left, tmp_path: Path) -> None:
+    """Also where another session has the name already: the free one is no longer."""
+    name = "x" * 512
+    folder = left.with_file(tmp_path / "dead", with_session(records_of(left.a), lambda tree: tree.update(name=name)))
+    place = left.b.relative_to(left.folder)
+    twice = (folder / place).with_name(f"0000{SUFFIX}")
+    twice.write_bytes(with_session(records_of(left.b), lambda tree: tree.update(name=name)))
+    desk = left.found(folder)
+    others = set(desk.engine.sessions) - {"b"}
+    assert others == {name, f"{name[:508]} (2)"}
+    for one in others:
+        assert desk.ask(ask.Describe(session=one)).session.name == one
+        handled(desk, one)
+    assert set(desk.engine.sessions) == {"b"}
+    forget(desk)
 
 
 @pytest.mark.parametrize("kind", STRANGE)
