@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @magics_class
 class CircuitMagics(Group):
     @verb(
-        option("found", metavar="NAME|FILE", help="the edges: what %%djinn_edges kept with -o, or a file of edges"),
+        option("found", metavar="NAME|FILE", help="the edges, as -o kept them, or a file of edges"),
         option("--edges", type=int, metavar="N", help="keep so many edges of the largest scores"),
         option("--threshold", type=float, metavar="SCORE", help="keep the edges whose score is at least so large"),
         option("--faithfulness", type=float, metavar="SHARE", help="keep the fewest first edges that are so faithful"),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.client.grid import Grid
-from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, table
+from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, over, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
 from djinn_jupyter.widgets.theme import card, facts, mono, part
@@ -21,6 +21,7 @@ from djinn_jupyter.widgets.view import View
 ROWS, COLUMNS = 64, 96
 PLAIN_COLUMNS = 16
 JUDGED = 8
+FLAT = 2  # letters that fit across a cell
 CONFIRMED = 64
 STRONGEST = "largest mean changes over pairs"
 
@@ -129,13 +130,17 @@ def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str,
 
 def _picture(of: _Pictured, base: float) -> Html:
     most = _most(of.values, base) or 1.0
-    titles = (
-        element("th", element("span", marked(text) if text else at, class_="dj-mono"), scope="col", class_="dj-key")
-        for at, text in of.names
-    )
+    names = [marked(text) if text else at for at, text in of.names]
+    titled = over if max(map(len, names)) <= FLAT else _upright
+    titles = [titled(element("span", name, class_="dj-mono")) for name in names]
     heads = [element("td", name, style="white-space:nowrap") for name in of.rows]  # many columns would break the name
     made = [[head, *(_cell(value, base, most) for value in line)] for head, line in zip(heads, of.values, strict=False)]
     return table([of.across, *titles], made)
+
+
+def _upright(name: Html) -> Html:
+    """Return the head of a column whose name is longer than a cell is wide."""
+    return element("th", name, scope="col", class_="dj-key")
 
 
 def _cell(value: float, base: float, most: float) -> Html:

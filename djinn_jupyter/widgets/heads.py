@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from djinn_jupyter.client.heads import KINDS, HeadPatterns, HeadScores, Kind
-from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
+from djinn_jupyter.widgets.markup import Html, div, element, folded, over, span, table
 from djinn_jupyter.widgets.pictures import image, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, plural, share
 from djinn_jupyter.widgets.theme import card, part
@@ -22,6 +22,7 @@ LAYERS, HEADS = 48, 32  # drawn
 WIDTH = 640  # of all patterns of a layer, in pixels
 SMALLEST, LARGEST = 18, 72  # sides of a pattern
 CELL = 14
+MEAN = "mean attention; layers down, heads across"
 ROWS = 1024  # of the table of figures
 
 
@@ -30,7 +31,7 @@ def scores_view(scores: HeadScores) -> View:
     best = [[NAMES[kind], _looks(scores, kind), _best(scores, kind)] for kind in KINDS]
     notes = _cut(len(scores.layers), scores.heads)
     html = card(
-        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), _ramp()),
+        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), _ramp(MEAN)),
         part(table(["", "a position looks", "the most"], best)),
         part(folded(_figures(scores))),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
@@ -97,7 +98,7 @@ def _map(scores: HeadScores, kind: Kind) -> Html:
         ]
         for at in layers
     ]
-    return div("dj-map", div("dj-name", NAMES[kind]), table((), rows))
+    return div("dj-map", div("dj-name", NAMES[kind]), table(["", *map(over, range(heads))], rows))
 
 
 def _cell(value: float, name: str) -> Html:
@@ -131,5 +132,5 @@ def _said(patterns: HeadPatterns) -> str:
     return f"attention of a query to a key{pooled}"
 
 
-def _ramp(said: str = "mean attention") -> Html:
+def _ramp(said: str) -> Html:
     return div("dj-legend", span("", "0"), " ", span("dj-ramp dj-share", ""), span("", "1"), " \u00b7 ", span("", said))

@@ -74,6 +74,11 @@ def table(
     return div("dj-scroll dj-last" if last else "dj-scroll", made)
 
 
+def over(name: object) -> Html:
+    """Return the head of a column of cells that are no wider than `name`."""
+    return element("th", name, scope="col", style="text-align:center;padding:0")
+
+
 def folded(content: Html, name: str = "as a table") -> Html:
     """Return content that is shown on a click, without a script: details beyond a picture."""
     return element("details", element("summary", name, class_="dj-soft"), content)

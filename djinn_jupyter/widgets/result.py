@@ -30,8 +30,8 @@ REASONS = {
 
 
 def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
-    """Show the text of a finished run, the reason it ended, and the most probable next tokens. `restored` is the
-    transfer that it waited for."""
+    """Show the text of a finished run, the reason it ended, and the most probable tokens where the last one
+    was chosen, or of none the next. `restored` is the transfer that it waited for."""
     reason = REASONS.get(done.reason, done.reason)
     ended = f"ended by {reason}" + (f": {done.detail}" if done.detail else "")
     count = plural(len(done.tokens), "new token")
@@ -41,14 +41,14 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
         f"{clipped(prompt, PROMPT_SHOWN)}|{done.text}",
     ]
     plain += [transfer_line(restored)] if restored is not None else []
-    plain += [f"next: {guesses_plain(done.top, 5)}"] if done.top else []
+    plain += [f"{_chosen(done)}: {guesses_plain(done.top, 5)}"] if done.top else []
     plain += [rule_line(rule) for rule in done.rules]
     ignored = _ignored(done)
     plain += [ignored] if ignored else []
     work = f"{plural(done.layers_run, 'layer')} in {plural(done.passes, 'pass', 'passes')}"
     html = card(
         part(_text(prompt, _new_tokens(done))),
-        part(top_table(done.top), name="the token after that") if done.top else None,
+        part(top_table(done.top), name=f"the {_chosen(done)}") if done.top else None,
         part(*(div("", rule_line(rule)) for rule in done.rules), name="steering rules") if done.rules else None,
         part(span("dj-soft", ignored)) if ignored else None,
         title="Finished",
@@ -57,6 +57,12 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
         session=done.session,
     )
     return View(plain="\n".join(plain), html=html)
+
+
+def _chosen(done: Finished) -> str:
+    """Return which token the distribution is of. The last new token was not fed, so nothing is known of the one after
+    it."""
+    return "last new token" if done.tokens else "next token"
 
 
 def running_view(text: str, tokens: int, *, session: str, drawn: str) -> View:

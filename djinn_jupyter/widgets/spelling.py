@@ -15,7 +15,7 @@ from djinn_jupyter.wire.positions import at_positions as at_positions
 from djinn_jupyter.wire.positions import spans as spans
 
 NOT_MEASURED = "not measured"
-_MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\u240d"}
+_MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\\r"}
 
 
 def figure(value: float | None, digits: int = 3) -> str:

@@ -103,15 +103,24 @@ def series_chart(
     return drawn(
         element("path", d=f"M{left},{top}V{base}H{WIDTH - right}", fill="none", stroke=AXIS),
         *(element("path", d=f"M{x(at)},{top}V{foot + 4}", stroke=AXIS) for at in across if at in (0, low, across[-1])),
-        *(_text(x(at), foot + 16, f"{at:g}", "middle", SOFT) for at in across[::step]),
+        *(_text(x(at), foot + 16, f"{at:g}", "middle", SOFT) for at in _apart(across[::step], x)),
         _text(left - 6, y(high) + 4, spelled(high), "end", SOFT),
         *([_text(left - 6, base + 4, "0", "end", SOFT)] if zero else []),
-        *([_text(left - 6, foot + 4, spelled(deep), "end", SOFT)] if deep else []),
+        *([_text(left - 6, foot + 4, spelled(deep), "end", SOFT)] if foot > base else []),
         _text((left + WIDTH - right) // 2, height - 4, name, "middle", SOFT),
         *lines,
         alt=alt,
         height=height,
     )
+
+
+def _apart(ticks: Sequence[float], x: Callable[[float], int]) -> list[float]:
+    """Return the ticks whose labels do not meet, the last among them."""
+    kept: list[float] = []
+    for tick in reversed(ticks):
+        if not kept or x(kept[-1]) - x(tick) >= (_wide(f"{tick:g}") + _wide(f"{kept[-1]:g}")) // 2 + 6:
+            kept.append(tick)
+    return kept[::-1]
 
 
 def _wide(text: str) -> int:

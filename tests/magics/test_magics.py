@@ -115,10 +115,10 @@ def test_breaks_lists_and_clear_clears(notebook: Notebook) -> None:
 # ------------------------------------------------------------------------------------------------------- moving
 
 
-def test_run_to_the_end_shows_the_text_and_what_would_come_next(notebook: Notebook) -> None:
+def test_run_to_the_end_shows_the_text_and_what_its_last_token_was_chosen_from(notebook: Notebook) -> None:
     said = notebook.cell("%djinn_run -o done The capital of France is")
     assert "The capital of France is| Paris. The" in said
-    assert "next: ' Paris' 62 %" in said
+    assert "last new token: ' Paris' 62 %" in said
     assert isinstance(notebook.shell.user_ns["done"], Finished)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from urllib.parse import unquote
+
 from djinn_jupyter.widgets.circuit import circuit_view, curve_view
 from djinn_jupyter.widgets.graph import MIME
+from djinn_jupyter.widgets.svg import series_chart
 from tests.widgets import circuits
 
 
@@ -51,3 +56,14 @@ def test_a_curve_has_a_row_for_each_size_and_the_areas() -> None:
 def test_a_faithfulness_that_rounds_to_none_has_no_sign() -> None:
     view = circuit_view(circuits.circuit(shares=(-1e-6,)))
     assert "faithfulness: 0.0%; an interval needs several pairs" in view.plain
+
+
+def test_the_sizes_of_mib_have_labels_that_do_not_meet() -> None:
+    sizes = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+    chart = unquote(series_chart(sizes, [[-0.0001, *sizes[1:]]], name="share", alt="", spelled="{:.0%}".format))
+    labels = re.findall(r'<text x="(\d+)" y="200"[^>]*>([\d.]+)<', chart)
+    places = [int(x) for x, _ in labels]
+    assert [label for _, label in labels][-3:] == ["0.2", "0.5", "1"]
+    assert len(labels) < len(sizes)
+    assert all(b - a >= 7 * len("0.00") for a, b in itertools.pairwise(places))
+    assert "-0%" not in chart

@@ -29,6 +29,8 @@ def test_the_legend_has_the_change_of_full_colour_and_the_columns_have_their_axi
     assert "full colour at a change of 9.75" in heads.html
     assert heads.html.count('<th scope="col">head</th>') == 2  # of the picture and of the table
     assert re.search(r"^ *head +0 +1", heads.plain, re.MULTILINE)
+    assert (heads.html.count("text-align:center"), heads.html.count('class="dj-key"')) == (5, 0)
+    assert grid_view(Grid([swept()])).html.count('class="dj-key"') == 5  # words stand upright
     assert "blue below; nothing changes it" in grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))])).html
 
 

@@ -11,6 +11,8 @@ def test_scores_have_a_cell_for_each_head_and_name_the_highest() -> None:
     view = scores_view(HeadScores(heads_read(patterns=False), "over 2 prompts"))
     assert view.html.count("title=") == 3 * 6
     assert 'title="1.2: none"' in view.html
+    assert view.html.count('style="text-align:center;padding:0">2</th>') == 3
+    assert "layers down, heads across" in view.html
     assert "Scores of 2 layers x 3 heads: over 2 prompts" in view.plain
     assert "induction        to what followed these (2 positions)" in view.plain
     assert "1.2 (1.0), 1.1 (0.94)" in view.plain

@@ -38,7 +38,14 @@ def test_noise_below_the_digits_of_a_divergence_reads_as_zero() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [(" Paris", "\u00b7Paris"), ("\n", "\u21b5"), ("a b", "a b"), ("  ", "\u00b7\u00b7"), ("\x07", "\ufffd")],
+    [
+        (" Paris", "\u00b7Paris"),
+        ("\n", "\u21b5"),
+        ("a b", "a b"),
+        ("  ", "\u00b7\u00b7"),
+        ("\x07", "\ufffd"),
+        ("a\r", "a\\r"),
+    ],
 )
 def test_white_space_of_a_token_is_visible(text: str, shown: str) -> None:
     assert spelling.marked(text) == shown

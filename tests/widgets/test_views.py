@@ -131,11 +131,15 @@ def test_the_axis_of_a_dose_response_has_room_for_its_labels(values: list[float]
     assert f"M{axis},10V" in drawn
 
 
-def test_a_result_has_prompt_new_text_reason_and_what_comes_next() -> None:
+def test_a_result_has_prompt_new_text_reason_and_what_its_last_token_was_chosen_from() -> None:
     lines = CARDS["result"].plain.splitlines()
     assert lines[0] == "finished: 3 new tokens, ended by the asked number of tokens (session paris)"
     assert lines[1] == "The capital of France is| Paris. The"
-    assert lines[2].startswith("next: ' Paris' 62 %, ' Lyon' 22 %")
+    assert lines[2].startswith("last new token: ' Paris' 62 %, ' Lyon' 22 %")
+    assert "the last new token" in CARDS["result"].html
+    none = views.result_view(samples.finished(tokens=(), texts=(), text=""))
+    assert "next token: ' Paris' 62 %" in none.plain
+    assert "the next token" in none.html
     assert "24 layers in 3 passes" in CARDS["result"].html
 
 
