@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import json
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
@@ -17,63 +15,15 @@ import msgspec
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.client.shard_files import ShardFile, dtype_of
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
-from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.texts import natural_order
 
 if TYPE_CHECKING:
     import numpy as np
 
-DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
 SAME: Final = ("format", "model", "adapter", "modules", "sites", "positions", "dtype", "mode", "seed")
 ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFile:
-    """A file in the safetensors format: its tensors are mapped when they are asked for."""
-
-    path: Path
-    note: dict[str, Any]
-    entries: dict[str, Any]
-    begin: int
-
-    @classmethod
-    def at(cls, path: Path) -> ShardFile:
-        """Read the head of a shard. Raises StorageFailed."""
-        try:
-            with path.open("rb") as file:
-                entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                begin = file.tell()
-            note = json.loads(entries.pop("__metadata__")["djinn"])
-        except OSError as error:
-            raise StorageFailed(f"{path} could not be read: {error.strerror}.") from None
-        except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
-            raise StorageFailed(f"{path} is no shard of a collection.") from None
-        return cls(path=path, note=note, entries=entries, begin=begin)
-
-    @property
-    def made(self) -> Circumstances:
-        """The circumstances that its values follow from. UsageError where an earlier version did not note it."""
-        noted = self.note["computed"].get("made")
-        if noted is None:
-            raise UsageError(f"{self.path} says nothing of what computed it, for an earlier version of Djinn wrote it.")
-        try:
-            return msgspec.convert(noted, Circumstances)
-        except msgspec.ValidationError as error:
-            raise StorageFailed(f"{self.path} is not as Djinn wrote it: {error}.") from None
-
-    def tensor(self, name: str) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        entry = self.entries[name]
-        return np.memmap(
-            self.path,
-            dtype=_dtype(entry["dtype"]),
-            mode="r",
-            offset=self.begin + entry["data_offsets"][0],
-            shape=tuple(entry["shape"]),
-        )
 
 
 class Activations:
@@ -110,6 +60,8 @@ class Activations:
                     f"{shard.path} is not shard {number} of this collection: one is missing or foreign."
                 )
             first += shard.note["prompts"]
+            if _forms(shard) != _forms(self.shards[0]):
+                raise StorageFailed(f"{shard.path} has values of another form than the shards before it.")
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -166,6 +118,12 @@ class Activations:
         )
 
 
+def _forms(shard: ShardFile) -> list[tuple[str, list[int]]]:
+    """Return the dtype and the shape of a row of each site's values."""
+    entries = (shard.entries[site] for site in shard.note["sites"])
+    return [(entry["dtype"], entry["shape"][1:]) for entry in entries]
+
+
 class Values(Tabular):
     """A site's values, one item a prompt. numpy.asarray(values) reads all of them: [prompt, ...], or [row, ...] where
     prompts have a row for each token."""
@@ -176,7 +134,7 @@ class Values(Tabular):
         entries = [shard.entries[name] for shard in of.shards]
         rest = entries[0]["shape"][1:]
         self.shape: tuple[int, ...] = (sum(entry["shape"][0] for entry in entries), *rest)
-        self.dtype: np.dtype[Any] = _dtype(entries[0]["dtype"])
+        self.dtype: np.dtype[Any] = dtype_of(entries[0]["dtype"])
         self._mapped: dict[int, tuple[Any, Any]] = {}
 
     def __len__(self) -> int:
@@ -265,16 +223,3 @@ class TorchValues(Sequence[Any]):
         if own.dtype.name == "bfloat16":
             return self._torch.from_numpy(own.view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(own)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    import numpy as np
-
-    if name not in DTYPES:
-        raise StorageFailed(f"A shard has values of kind {name}, which no collection has.")
-    if name == "BF16":
-        import ml_dtypes
-
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
-    return np.dtype(DTYPES[name])

@@ -38,6 +38,8 @@ class KeptGrid(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("its confirmed cells are none of its cells")
         if not all(map(_has_texts, self.replies)):
             raise ValueError("its positions have no tokens")
+        if not all(map(_has_lines, self.replies)):
+            raise ValueError("its lines are no tokens")
 
 
 GRID: Final = FileKind(KeptGrid, ".grid.djinn", "grid of a sweep")
@@ -50,6 +52,12 @@ def _fits_confirmed(reply: Swept) -> bool:
         return True
     fits = len(kept.cells) == len(kept.changes) and all(len(row) == len(reply.measured) for row in kept.changes)
     return fits and all(0 <= cell < count for cell in kept.cells)
+
+
+def _has_lines(reply: Swept) -> bool:
+    """Return whether the recipe has its lines' tokens: the name of a session would be that of a reader's own."""
+    asked = None if reply.made is None else reply.made.asked
+    return asked is None or not any(isinstance(line, str) for line in (asked.corrupted, asked.clean))
 
 
 def _has_texts(reply: Swept) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from djinn_jupyter.client.activations import ShardFile
+from djinn_jupyter.client.shard_files import ShardFile
 from djinn_jupyter.errors import StorageFailed, UsageError, WireError
 from djinn_jupyter.fsync import force, force_names, make_folder
 from djinn_jupyter.wire import requests as ask
@@ -42,9 +42,6 @@ def _note_at(path: Path, request: ask.Collect) -> str | None:
         if not path.is_file():
             raise UsageError(f"{path} is no shard of a collection; choose another folder.")
         there = ShardFile.at(path)
-        size, whole = path.stat().st_size, _size_when_whole(there)
-    if size != whole:
-        raise StorageFailed(f"{path} has {size} bytes and should have {whole}; delete it and collect again.")
     if not _has_prompts(there, request):
         raise UsageError(f"{path} has other prompts than these. Choose another folder, or delete that one.")
     return json.dumps({name: value for name, value in there.note.items() if name != "computed"})
@@ -77,7 +74,7 @@ def _write(content: Array, path: Path, request: ask.Collect) -> None:
 def _require_asked(aside: Path, request: ask.Collect) -> None:
     try:
         found = ShardFile.at(aside)
-        same = _size_when_whole(found) == aside.stat().st_size and _has_prompts(found, request)
+        same = _has_prompts(found, request)
         place = tuple(found.note.get(name) for name in ("shard", "first", "last"))
     except StorageFailed:
         same, place = False, ()
@@ -85,19 +82,8 @@ def _require_asked(aside: Path, request: ask.Collect) -> None:
         raise WireError(NOT_ASKED_FOR)
 
 
-def _size_when_whole(shard: ShardFile) -> int:
-    """Return the bytes that the file of a shard has by its own head. Raises StorageFailed."""
-    try:
-        return shard.begin + max(int(entry["data_offsets"][1]) for entry in shard.entries.values())
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        raise StorageFailed(f"{shard.path} is no shard of a collection.") from None
-
-
 def _has_prompts(shard: ShardFile, request: ask.Collect) -> bool:
-    try:
-        tokens, starts = shard.tensor("tokens").tolist(), shard.tensor("starts").tolist()
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError):
-        raise StorageFailed(f"{shard.path} is no shard of a collection.") from None
+    tokens, starts = shard.tensor("tokens").tolist(), shard.tensor("starts").tolist()
     begins = [0, *accumulate(map(len, request.prompts))]
     return bool(tokens == list(chain.from_iterable(request.prompts)) and starts == begins)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.errors import NoTokenizer, UsageError
+from djinn_jupyter.errors import MessageTooLarge, NoTokenizer, UsageError
+from djinn_jupyter.plain_files import contents_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import MOST_TOKENS
 from djinn_jupyter.wire.replies import Tokenized
@@ -60,7 +62,7 @@ def of_prompt(number: int) -> Iterator[None]:
         yield
     except NoTokenizer:
         raise  # as it would every prompt
-    except UsageError as error:
+    except (UsageError, MessageTooLarge) as error:
         raise type(error)(f"Prompt {number} (counted from 0): {error}") from None
 
 
@@ -103,9 +105,11 @@ def _records(path: Path, of: str) -> list[tuple[str, Any]]:
     """Return what a file has (`of` is "prompt" or "pair"), each with its place in words: its lines, those of `.jsonl`
     or the list of `.json` read as JSON."""
     try:
-        text = path.read_text("utf-8-sig")  # Windows' editors begin a file with a mark
+        text = StringIO(
+            contents_of(path).decode("utf-8-sig"), newline=None
+        ).read()  # Windows' editors begin it with a mark
     except OSError as error:
-        raise UsageError(f"{path} could not be read: {error.strerror}.") from None
+        raise UsageError(f"{path} could not be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8.") from None
     found = _listed(path, text, of) if path.suffix == ".json" else _by_line(path, text)

@@ -13,11 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.client.activations import Activations, ShardFile
+from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.collecting import Collection, CollectionWork, shard_request
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.likeness import require_modules, session_like
 from djinn_jupyter.client.reproduction import SHARED, Reproduction, most_different, origin_of
+from djinn_jupyter.client.shard_files import ShardFile
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.provenance import Provenance

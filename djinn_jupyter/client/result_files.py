@@ -24,6 +24,7 @@ import msgspec
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import StorageFailed, UsageError, WireError
+from djinn_jupyter.plain_files import contents_of
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -173,7 +174,7 @@ def read(path: str | Path, kind: FileKind[KeptHere]) -> KeptHere:
     """Return the content of a file. Raises UsageError where the file is none of this kind, or damaged."""
     source = given_path(path, "file")
     try:
-        data = source.read_bytes()
+        data = contents_of(source)
     except OSError as error:
         raise UsageError(f"{source} could not be read: {error.strerror or error}.") from None
     return decoded(data, source.name, kind)
@@ -191,7 +192,7 @@ def put(path: Path, data: bytes, *, replace: bool) -> None:
     """Write a file, whole or not at all. Raises UsageError where another content is there and it is not to be replaced,
     StorageFailed where the disk refuses."""
     try:
-        there = path.read_bytes() if path.exists() else None
+        there = contents_of(path) if path.exists() else None
         if there == data:
             return
         if there is not None and not replace:

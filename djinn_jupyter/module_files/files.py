@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.plain_files import open_plain
 
 MOST_DECLARATION: Final = 2**20
 MOST_BYTES: Final = 2**32  # what one message carries
@@ -17,10 +19,11 @@ PICKLES: Final = (".pt", ".pth", ".bin", ".pkl")
 def contents_of(path: Path, most: int) -> bytes:
     """Return the bytes of a file. Raises UsageError where it is larger, or cannot be read."""
     try:
-        size = path.stat().st_size
-        if size > most:
-            raise UsageError(f"{path} has {spell_bytes(size)}, and at most {spell_bytes(most)} are read of it.")
-        return path.read_bytes()
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise UsageError(f"{path} has {spell_bytes(size)}, and at most {spell_bytes(most)} are read of it.")
+            return file.read()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
     """Return the tensors of a file by name, views of its contents. Raises UsageError where it is none, or not whole."""
     whole = memoryview(contents)
     header, begins = _header(path, whole)
+    _require_apart(path, header)
     return {
         str(name): _tensor(path, str(name), entry, whole, begins)
         for name, entry in header.items()
@@ -55,6 +57,14 @@ def _tensor(path: Path, name: str, entry: Any, whole: memoryview, begins: int) -
     if begins + end > len(whole):
         raise _cut_short(path, begins + end, len(whole))
     return Array(dtype=dtype, shape=shape, data=whole[begins + start : begins + end])
+
+
+def _require_apart(path: Path, header: Mapping[str, Any]) -> None:
+    """Raise UsageError where two tensors have bytes in common, which no program writes."""
+    places = sorted((*_entry(path, name, entry)[2], name) for name, entry in header.items() if name != "__metadata__")
+    for (_, end, name), (start, _, other) in pairwise(places):
+        if start < end:
+            raise UsageError(f"{path} contradicts itself: {name} and {other} have bytes in common.")
 
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:

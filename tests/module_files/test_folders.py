@@ -98,6 +98,10 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a shape of truths": (lambda whole: header({"W_enc": ENTRY | {"shape": [True, 4]}}), "contradicts itself"),
     "a huge shape": (lambda whole: header({"W_enc": ENTRY | {"shape": [2**62, 2**62]}}), "contradicts itself"),
     "many axes": (lambda whole: header({"W_enc": ENTRY | {"shape": [1] * 4000}}), "contradicts itself"),
+    "bytes in common": (
+        lambda whole: header({"W_enc": ENTRY, "W_dec": ENTRY}) + bytes(16),
+        "contradicts itself: W_dec and W_enc have bytes in common",
+    ),
     "places before": (lambda whole: header({"W_enc": ENTRY | {"data_offsets": [16, 0]}}), "contradicts itself"),
     "places beyond": (lambda whole: header({"W_enc": ENTRY | {"data_offsets": [2**60, 2**60 + 16]}}), "is cut short"),
     "whole numbers": (lambda whole: header({"W_enc": ENTRY | {"dtype": "I64"}}), "is of dtype I64"),

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.persistence.plain_files import open_plain
 from djinn_jupyter.engine.persistence.records import raw_pieces
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.fsync import force, force_names, make_folder
+from djinn_jupyter.plain_files import open_plain
 from djinn_jupyter.wire.collecting import shard_name
 from djinn_jupyter.written_aside import PART, Abandoned, require_writable, written_aside
 
@@ -96,7 +96,7 @@ def _size_of_same(path: Path, file: BinaryIO, tensors: Mapping[str, Tensor], not
         end = begin + max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
         same = all(_is(file, begin, header[name], tensor) for name, tensor in tensors.items())
         different = first_difference(found, note)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         raise UsageError(f"{path} is no shard of a collection; choose another folder.") from None
     size = os.fstat(file.fileno()).st_size
     if size != end:

@@ -24,7 +24,6 @@ from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.image_arrays import Arrays
-from djinn_jupyter.engine.persistence.plain_files import open_plain
 from djinn_jupyter.engine.persistence.records import (
     ARRAY,
     LABEL,
@@ -40,6 +39,7 @@ from djinn_jupyter.engine.persistence.records import (
 from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable, decode
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.fsync import force, force_names, make_folder
+from djinn_jupyter.plain_files import open_plain
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.naming import known_to_the_same, person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription

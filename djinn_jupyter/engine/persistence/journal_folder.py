@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.engine.persistence.journal_file import Disk, Medium
-from djinn_jupyter.engine.persistence.plain_files import is_plain
 from djinn_jupyter.fsync import force_names, make_folder
+from djinn_jupyter.plain_files import is_plain
 
 log = logging.getLogger(__name__)
 

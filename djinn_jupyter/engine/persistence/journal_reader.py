@@ -12,7 +12,6 @@ from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_ident
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.image_arrays import Arrays
 from djinn_jupyter.engine.persistence.journal_file import JournalLabel
-from djinn_jupyter.engine.persistence.plain_files import open_plain
 from djinn_jupyter.engine.persistence.records import (
     LABEL,
     PREFIX_BYTES,
@@ -26,6 +25,7 @@ from djinn_jupyter.engine.persistence.records import (
 )
 from djinn_jupyter.engine.persistence.tensor_table import decode
 from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.plain_files import open_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

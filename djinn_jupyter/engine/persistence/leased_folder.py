@@ -20,9 +20,9 @@ from typing import Final
 from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.lease import JournalLease, await_earlier, claim
-from djinn_jupyter.engine.persistence.plain_files import is_plain
 from djinn_jupyter.errors import ClaimLost
 from djinn_jupyter.fsync import force, force_names, make_folder
+from djinn_jupyter.plain_files import is_plain
 from djinn_jupyter.written_aside import written_aside
 
 SEALED: Final = ".sealed"

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.plain_files import is_plain
 from djinn_jupyter.engine.scheduling.running_time import STEP_SECONDS, RunningTime
 from djinn_jupyter.fsync import make_folder
+from djinn_jupyter.plain_files import is_plain
 from djinn_jupyter.written_aside import PART, written_aside
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.activations import ShardFile
+from djinn_jupyter.client.shard_files import ShardFile
 from djinn_jupyter.engine.collecting import destinations
 from djinn_jupyter.engine.collecting.collection import Collecting
 from djinn_jupyter.engine.collecting.destinations import MOST_HANDED_OVER, InFolder, WithClient
