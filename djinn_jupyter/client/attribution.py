@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
+from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import PARTS, KeptParts
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.attribution import AttributionRecipe
 from djinn_jupyter.wire.readings import Contribution
-from djinn_jupyter.wire.replies import Attributed, BreakpointSet, Paused
+from djinn_jupyter.wire.replies import Attributed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +29,7 @@ class Attribution(Measurement):
     """The contributions of module outputs to a logit, or to the difference of two. `logit` is the sum of all
     `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
     rules, rounding); of neurons `neurons` has the parts by layer, numpy float64. `values` are all of them, as
-    `columns()` has them. Those of a plain run's first stop, as `dj.direct` makes it, have a `recipe`."""
+    `columns()` has them. They have a `recipe` where the tokens of the line alone come to the stop."""
 
     _kind = PARTS
 
@@ -44,6 +45,7 @@ class Attribution(Measurement):
         self.values = np.array(self.columns()["value"], dtype=np.float64)
         self._lines = () if reply.made is None else (reply.made.line,)
         self.made = () if reply.made is None else (reply.made.made,)
+        self._unmade = reply.unmade
 
     @property
     def of(self) -> str:
@@ -113,8 +115,12 @@ class Attribution(Measurement):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the parts follow from: as of every measurement, and the tokens whose logit it is, by their ids."""
-        return {**super().recipe, "tokens": [token.token for token in self.tokens], "layer": self.layer}
+        """All that the parts follow from: as of every measurement, the passes that the line was fed in, and the tokens
+        whose logit it is, by their ids."""
+        found, made = super().recipe, self.reply.made
+        assert made is not None
+        asked = {"tokens": [token.token for token in self.tokens], "layer": self.layer}
+        return {**found, **fed_recipe(made.passes), **asked}
 
     def again(self, channel: Channel) -> Attribution:
         """Return the same parts, told anew."""
@@ -141,12 +147,12 @@ class Attribution(Measurement):
 
 def _told_again(channel: Channel, made: AttributionRecipe) -> Attribution:
     """Return the parts at the stop that a pass over the line comes to, of an engine that computes as that one did."""
-    with session_like(channel, "attribution", made.made) as name:
-        layers = channel.welcome.model.layers
-        if made.layer > layers:
-            raise UsageError(f"its parts are of layers 0 to {made.layer - 1}, and this model has {layers} layers.")
-        ask_for(channel, ask.SetBreakpoint(session=name, site=f"resid_post.{made.layer - 1}"), BreakpointSet)
-        ask_for(channel, ask.Run(session=name, tokens=made.line, max_new_tokens=1), Paused)
+    layers = channel.welcome.model.layers
+    if made.layer > layers:
+        raise UsageError(f"its parts are of layers 0 to {made.layer - 1}, and this model has {layers} layers.")
+    require_modules(channel, made.made.modules)
+    site = f"resid_post.{made.layer - 1}"
+    with stopped_again(channel, "attribution", made.made, made.line, made.passes, site) as (name, _):
         asked = ask.Attribute(
             session=name,
             tokens=(made.tokens[0], *made.tokens[1:]),

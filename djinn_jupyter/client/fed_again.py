@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.circumstances import FedTokens
+from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.interventions import Steer
-from djinn_jupyter.wire.replies import Cleared, Finished, Steered
+from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Finished, Paused, Steered
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,27 @@ class OnePass:
     start: int
     end: int
     rules: tuple[Steer, ...]
+
+
+@contextmanager
+def stopped_again(
+    channel: Channel, kind: str, made: Circumstances, line: Sequence[int], fed: Sequence[FedTokens], site: str
+) -> Iterator[tuple[str, Paused]]:
+    """Open a session that computes as it was done then, feed it the line as it was fed, and yield its name and its stop
+    at this site of the last pass."""
+    with session_like(channel, kind, made) as name:
+        for one in passes_of(fed):
+            feed(channel, name, line, one)
+        ask_for(channel, ask.SetBreakpoint(session=name, site=site), BreakpointSet)
+        begins = max((one.end for one in fed), default=0)
+        run = ask.Run(session=name, tokens=tuple(line[begins:]), max_new_tokens=1, extend=begins > 0)
+        yield name, ask_for(channel, run, Paused)
+
+
+def fed_recipe(fed: Sequence[FedTokens]) -> dict[str, Any]:
+    """Return the passes of a line, and the rules that held in them, as a recipe tells them."""
+    rules = [rule for one in fed for rule in one.rules]
+    return {"passes": [(one.start, one.end, one.each) for one in fed], "rules": rules}
 
 
 def passes_of(fed: Sequence[FedTokens]) -> Iterator[OnePass]:

@@ -9,20 +9,19 @@ import msgspec
 
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.fed_again import feed, passes_of
+from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.influences import influence_lines
-from djinn_jupyter.client.likeness import require_modules, session_like
+from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import EFFECT, LENS, KeptEffect, KeptLens
 from djinn_jupyter.client.top_tokens import spell_top
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import LookRecipe
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 from djinn_jupyter.wire.readings import TokenShift
-from djinn_jupyter.wire.replies import BreakpointSet, Edited, Inspected, LensRead, Paused
+from djinn_jupyter.wire.replies import Edited, Inspected, LensRead
 from djinn_jupyter.wire.replies import Effect as EffectReply
 
 if TYPE_CHECKING:
@@ -48,10 +47,8 @@ class StopMeasurement(Measurement):
         found = super().recipe
         assert self._recipe is not None
         asked = {name: value for name, value in msgspec.structs.asdict(self._recipe.asked).items() if name != "session"}
-        fed = [(one.start, one.end, one.each) for one in self._recipe.passes]
-        rules = [rule for one in self._recipe.passes for rule in one.rules]
-        stop = {"stop": self._recipe.site, "passes": fed, "edits": list(self._recipe.edits)}
-        return {**found, "rules": rules, **stop, "asked": asked}
+        fed = fed_recipe(self._recipe.passes)
+        return {**found, **fed, "stop": self._recipe.site, "edits": list(self._recipe.edits), "asked": asked}
 
 
 class Lens(StopMeasurement):
@@ -173,13 +170,7 @@ def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere
     """Return what the same request finds at the stop of a recipe."""
     assert made is not None
     require_modules(channel, made.made.modules)
-    with session_like(channel, "look", made.made) as name:
-        for one in passes_of(made.passes):
-            feed(channel, name, made.line, one)
-        ask_for(channel, ask.SetBreakpoint(session=name, site=made.site), BreakpointSet)
-        begins = max((one.end for one in made.passes), default=0)
-        run = ask.Run(session=name, tokens=made.line[begins:], max_new_tokens=1, extend=begins > 0)
-        stop = ask_for(channel, run, Paused)
+    with stopped_again(channel, "look", made.made, made.line, made.passes, made.site) as (name, stop):
         if stop.site != made.site:
             raise UsageError(f"it was read at {made.site}, and this model stops at {stop.site}.")
         for edit in made.edits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import StopIdentity, TopToken
 from djinn_jupyter.wire.readings import Contribution, NeuronParts
@@ -10,8 +10,9 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 
 
 class AttributionRecipe(Frozen, frozen=True):
-    """All that tells the parts again: a pass over `line` without edits and rules, stopped before layer `layer`, and
-    what was asked there, with the tokens by their numbers."""
+    """All that tells the parts again: the `line`, of which the first positions were fed in these `passes` and the
+    others in a pass without edits and rules, stopped before layer `layer`, and what was asked there, with the tokens by
+    their numbers."""
 
     line: tuple[int, ...]
     layer: int
@@ -21,6 +22,7 @@ class AttributionRecipe(Frozen, frozen=True):
     position: int
     ahead: bool
     made: Circumstances
+    passes: tuple[FedTokens, ...] = ()
 
 
 class Attributed(ReplyBase, frozen=True, tag="Attributed"):
@@ -29,8 +31,8 @@ class Attributed(ReplyBase, frozen=True, tag="Attributed"):
     epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
     and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum
     to it; of heads and the point `bias` the sum is in place of their layer's attention, of `neurons` and the point
-    `mlp_bias` in place of their layer's MLP. `made` is None at a stop that a pass over its line alone does not come to:
-    behind other passes, under rules, with edits."""
+    `mlp_bias` in place of their layer's MLP. `made` is None at a stop that the tokens of its
+    line alone do not come to, for the reason `unmade`."""
 
     stop: StopIdentity
     position: int
@@ -44,3 +46,4 @@ class Attributed(ReplyBase, frozen=True, tag="Attributed"):
     neurons: tuple[NeuronParts, ...] = ()
     notes: tuple[str, ...] = ()
     made: AttributionRecipe | None = None
+    unmade: str = ""

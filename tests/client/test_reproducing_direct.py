@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -52,13 +53,63 @@ def test_an_attribution_at_a_plain_stop_has_a_recipe_and_others_say_why_not(
     session.steer("resid_post.0", dj.scale(0.5))
     session.breakpoint("resid_post.1")
     session.run(LINE, max_new_tokens=1)
-    for one in (edited, later, session.attribute(17)):
+    ruled = session.attribute(17)
+    for one, why in (
+        (edited, "the value of its stop is edited"),
+        (later, "an earlier pass of its line was edited at a stop, or stopped under steering rules"),
+        (ruled, "the pass was edited at an earlier stop, or stopped under steering rules"),
+    ):
         for verb in (lambda one=one: one.save(tmp_path / "a.direct.djinn"), lambda one=one: dj.reproduce(engine, one)):
-            with pytest.raises(
-                UsageError, match=r"^No recipe makes this Attribution again: it was read at a stop with edits, "
-            ):
+            with pytest.raises(UsageError, match=rf"^No recipe makes this Attribution again: {why}\. Its numbers stay"):
                 verb()
     assert not list(tmp_path.iterdir())
+
+
+def at_a_later_token(session: Any) -> None:
+    session.breakpoint("mlp_out.1", when="step == 2")
+    session.run(LINE, max_new_tokens=4)
+
+
+def of_an_extended_line(session: Any) -> None:
+    session.run(LINE, max_new_tokens=3, free=True)
+    session.breakpoint("resid_post.1")
+    session.run([3, 4, 5], max_new_tokens=2, extend=True)
+
+
+def behind_rules(session: Any) -> None:
+    session.steer("resid_post.0", dj.scale(0.5), positions="2:")
+    session.run(LINE, max_new_tokens=2, free=True)
+    session.unsteer()
+    of_an_extended_line(session)
+
+
+def gone_back(session: Any) -> None:
+    session.run(LINE, max_new_tokens=6, free=True)
+    session.back(2, by="token")
+    session.step(2)
+
+
+BEHIND: Final[dict[str, Callable[[Any], None]]] = {
+    "a later token": at_a_later_token,
+    "an extended line": of_an_extended_line,
+    "passes under rules": behind_rules,
+    "a step back": gone_back,
+}
+
+
+@pytest.mark.parametrize("stop", BEHIND)
+def test_parts_behind_other_passes_are_told_again(engine: RemoteEngine, tmp_path: Path, stop: str) -> None:
+    session = engine.session("mine", fresh=True)
+    BEHIND[stop](session)
+    told = [session.attribute(17, heads=True), session.attribute(17, 42, heads=True, neurons=True, ahead=True)]
+    session.close()
+    for n, parts in enumerate(told):
+        assert parts.recipe["passes"]
+        read = dj.Attribution.read(parts.save(tmp_path / f"{n}.direct.djinn"))
+        assert (read.recipe, read.values.tobytes()) == (parts.recipe, parts.values.tobytes())
+        found = dj.reproduce(engine, tmp_path / f"{n}.direct.djinn")
+        assert (found.same, found.origin) == (True, ()), found
+    assert engine.sessions() == ()
 
 
 def test_another_model_is_named_with_the_part_that_differs_most(engine: RemoteEngine, tmp_path: Path) -> None:

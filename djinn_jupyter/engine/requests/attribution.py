@@ -17,9 +17,9 @@ from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.forward.weight_reader import WeightReader
 from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.attribution_recipes import attribution_recipe
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import token_id
-from djinn_jupyter.engine.requests.origin import circumstances
 from djinn_jupyter.engine.requests.row_observers import RowObserver, require_whole, watched
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
@@ -32,7 +32,6 @@ from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.attribution import AttributionRecipe
 from djinn_jupyter.wire.readings import Contribution, NeuronParts
 from djinn_jupyter.wire.replies import Attributed
 from djinn_jupyter.wire.sites import Site
@@ -75,28 +74,14 @@ class AttributionRequests:
         out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
         neurons = yield from self._neurons(out, [one for one in seen if one.by_neuron])
         reply = _attributed(runtime, session, request, out, x_D, first, seen, frame.positions[rows[0]], tokens, neurons)
-        reply = msgspec.structs.replace(reply, made=self._recipe(session, frame, request, tokens, rows[0]))
+        made, unmade = attribution_recipe(
+            self._persistence.identity, runtime.description, session, request, tuple(tokens), reply.position
+        )
+        reply = msgspec.structs.replace(reply, made=made, unmade=unmade)
         if frame.overrides or (request.ahead and session.rules_in_force):
             return reply
         require_whole(x_D, [first, *seen])
         return _noted(reply, x_D.dtype)
-
-    def _recipe(
-        self, session: Session, frame: Frame, request: ask.Attribute, tokens: list[int], row: int
-    ) -> AttributionRecipe | None:
-        """Return what tells the parts again; None where a pass over the line alone would not come to this stop."""
-        if frame.committed or frame.overrides or session.rules_in_force or session.edits_in_force:
-            return None
-        return AttributionRecipe(
-            line=frame.tokens,
-            layer=frame.boundary,
-            tokens=tuple(tokens),
-            heads=request.heads,
-            neurons=request.neurons,
-            position=frame.positions[row],
-            ahead=request.ahead,
-            made=circumstances(self._persistence.identity, self._runtime.description, session, ()),
-        )
 
     def _neurons(
         self, out: Readout, seen: list[RowObserver]

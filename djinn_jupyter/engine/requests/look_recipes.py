@@ -32,7 +32,7 @@ def look_recipe(
     it, or where it is not known how it was edited."""
     stop = session.history.here
     assert stop is not None and stop.frame.tap is not None
-    line = _before(session, stop)
+    line = line_before(session, stop)
     edits = _asked_for([edit for edit in session.edits if edit.enabled])
     unmade = why_not_plain(stop.frame, session.rules_in_force) or line.unmade or (WORDS_ALONE if edits is None else "")
     if unmade or edits is None:
@@ -57,7 +57,7 @@ def fed_tokens(line: FedLine) -> tuple[FedTokens, ...]:
     )
 
 
-def _before(session: Session, stop: StopRecord) -> FedLine:
+def line_before(session: Session, stop: StopRecord) -> FedLine:
     """Return the line before the pass that stands at a stop."""
     return committed_line(stop.tokens, session.pass_log, session.exactness, stop.frame.committed)
 

@@ -16,11 +16,13 @@ import {
 
 import {
   Circumstances,
+  FedTokens,
 } from './circumstances';
 
 /**
- * All that tells the parts again: a pass over `line` without edits and rules, stopped before layer `layer`, and
- * what was asked there, with the tokens by their numbers.
+ * All that tells the parts again: the `line`, of which the first positions were fed in these `passes` and the
+ * others in a pass without edits and rules, stopped before layer `layer`, and what was asked there, with the tokens by
+ * their numbers.
  */
 export interface AttributionRecipe {
   readonly line: readonly number[];
@@ -31,6 +33,7 @@ export interface AttributionRecipe {
   readonly position: number;
   readonly ahead: boolean;
   readonly made: Circumstances;
+  readonly passes: readonly FedTokens[];
 }
 
 /**
@@ -39,8 +42,8 @@ export interface AttributionRecipe {
  * epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
  * and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum
  * to it; of heads and the point `bias` the sum is in place of their layer's attention, of `neurons` and the point
- * `mlp_bias` in place of their layer's MLP. `made` is None at a stop that a pass over its line alone does not come to:
- * behind other passes, under rules, with edits.
+ * `mlp_bias` in place of their layer's MLP. `made` is None at a stop that the tokens of its
+ * line alone do not come to, for the reason `unmade`.
  */
 export interface Attributed {
   readonly reply: 'Attributed';
@@ -56,5 +59,6 @@ export interface Attributed {
   readonly neurons: readonly NeuronParts[];
   readonly notes: readonly string[];
   readonly made: AttributionRecipe | null;
+  readonly unmade: string;
   readonly not_kept: string | null;
 }
