@@ -10,7 +10,7 @@ from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
 from djinn_jupyter.magics.lazily import naming, requests
 from djinn_jupyter.magics.receiving import ReceivingBar
 from djinn_jupyter.magics.screen import Screen
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import few_of, in_quotes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -63,7 +63,7 @@ class KernelState:
         if name is not None:
             return self.find(name)
         if self._present is None:
-            there = ", ".join(naming.told_apart(one.name for one in engine.sessions()).values()) or "none yet"
+            there = few_of(naming.told_apart(one.name for one in engine.sessions()).values(), "")
             raise UsageError(f"No session is in use; choose one with %djinn_use NAME (there are: {there}).")
         return self._held[self._present]
 
@@ -81,7 +81,7 @@ class KernelState:
             meant = " or ".join(sorted(shown[one] for one in matching))
             raise UnknownSession(f"{in_quotes(name)} may be {meant}; write it with its folder.")
         if not matching:
-            there = ", ".join(sorted(shown.values())) or "none"
+            there = few_of(shown.values(), name)
             raise UnknownSession(f"There is no session {in_quotes(name)}. There are: {there}.")
         return known[matching[0]]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import zip_longest
 from typing import Final
 
 LONGEST_MESSAGE: Final = 4000
+MOST_NAMED: Final = 8
 _TURNING: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # what follows reads backwards
 
 
@@ -47,6 +50,15 @@ def in_quotes(text: str) -> str:
     """Return a name in quotes, as sentences have it: as it is shown, with a backslash as one backslash."""
     quote = '"' if "'" in text and '"' not in text else "'"
     return f"{quote}{shown(text)}{quote}"
+
+
+def few_of(names: Iterable[str], sought: str) -> str:
+    """Return the names as a sentence lists them: those like the one that was sought first, and of many only some."""
+    ordered = sorted(names, key=natural_order)
+    like = get_close_matches(sought, ordered, n=MOST_NAMED)
+    told = [*like, *(name for name in ordered if name not in like)]
+    more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+    return ", ".join(told[:MOST_NAMED]) + more or "none"
 
 
 def faults_line(count: int, last: str | None) -> str:

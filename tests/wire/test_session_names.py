@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.names import told_apart
-from djinn_jupyter.wire.texts import natural_order
+from djinn_jupyter.wire.texts import MOST_NAMED, few_of, natural_order
 
 FOLDERS = st.lists(st.sampled_from(("a", "b", "team")), max_size=4).map("/".join)
 NAMES = st.one_of(
@@ -40,3 +40,10 @@ def test_names_are_in_the_order_of_the_sidebar() -> None:
     named = ["1\u00b2", "a", "a/2", "a/10", "a-fork", "B", "b/0", "resid_post.2", "resid_post.10", "x" + "9" * 5000]
     keys = [natural_order(name) for name in named]
     assert all(earlier < later for earlier, later in pairwise(keys))
+
+
+def test_of_many_names_a_sentence_has_those_like_the_one_that_was_sought_and_a_few_others() -> None:
+    rows = [f"s/{row}" for row in range(64)]
+    assert few_of([*rows, "paris"], "pariss") == "paris, s/0, s/1, s/2, s/3, s/4, s/5, s/6 and 57 more"
+    assert few_of(rows[:MOST_NAMED], "x").endswith("s/6, s/7")
+    assert few_of([], "x") == "none"

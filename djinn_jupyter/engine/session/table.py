@@ -8,7 +8,7 @@ from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire.naming import known_to_the_same
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import few_of, in_quotes
 
 
 class SessionTable(Mapping[str, Session]):
@@ -37,8 +37,8 @@ class SessionTable(Mapping[str, Session]):
         """Return the session of that name. Raises UnknownSession."""
         found = self._sessions.get(name)
         if found is None:
-            known = ", ".join(known_to_the_same(name, self._sessions)) or "none"
-            raise UnknownSession(f"There is no session {in_quotes(name)}; there are: {known}.")
+            known = few_of(known_to_the_same(name, self._sessions), name)
+            raise UnknownSession(f"There is no session {in_quotes(name)}, or no longer; there are: {known}.")
         return found
 
     def add(self, session: Session) -> None:
