@@ -70,6 +70,12 @@ falcon:new, falcon:alibi, bloom, deepseek_v3, gptj, codegen, gpt_neo, mpt, diffl
 gpt_neox_japanese, jetmoe, glm4_moe_lite, doge, afmoe, minicpm3, youtu, axk1, megatron-bert, roformer, big_bird,
 trocr, mvp, rembert, longcat_flash.
 
+Prompts share a pass in every family whose cells do, but where the residual has several streams (gemma3n_text,
+gemma3n_text:five); so do new tokens, but in these, which run each line's alone: moshi, whose cache keeps a window that
+its masks do not, and roformer, bart, mbart, pegasus, trocr, bigbird_pegasus, blenderbot, blenderbot-small, marian, mvp,
+plbart, whisper, exaone4_5, hyperclovax_vision_v2, git, moss_transcribe_diarize, kosmos-2.5, where the test of lines of
+several lengths fails.
+
 Paths go one by one where layers read the keys of others: between sender and receivers layers run with their blocks left
 out, and such a layer then hands no keys on. Where a third block adds inputs by layer (gemma3n_text, gemma3n_text:five,
 gemma4_text, gemma4_text:shared) there is no point for what the MLP adds, and so no path.

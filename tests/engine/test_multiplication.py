@@ -78,6 +78,48 @@ def test_a_matrix_that_lies_as_gpt2_keeps_it_has_them_too(made: Made) -> None:
     assert (found - exact).abs().max() < 1e-5 * exact.norm(dim=-1).max()
 
 
+STRANGE = {
+    "expanded": lambda: drawn(1).expand(WIDE),
+    "every other": lambda: drawn(2 * WIDE)[::2],
+    "of no axes": lambda: drawn(1)[0],
+    "of one value": lambda: drawn(1),
+    "a row": lambda: drawn(1, WIDE),
+}
+
+
+@pytest.mark.parametrize("bias", STRANGE)
+def test_a_bias_that_onednn_would_misread_is_pytorchs(made: Made, bias: str) -> None:
+    rows, weight, added = drawn(ROWS, LONG), drawn(WIDE, LONG), STRANGE[bias]()
+    expected = rows @ weight.t() + added
+    for work in (
+        lambda: nn.functional.linear(rows, weight, added),
+        lambda: torch.addmm(added, rows, weight.t().contiguous()),
+    ):
+        assert torch.allclose(multiplied(work), expected, rtol=0, atol=1e-3)
+    assert made == []
+
+
+@pytest.mark.parametrize(
+    ("bias", "rows", "matrix"),
+    [
+        (drawn(WIDE), drawn(2, ROWS, LONG), drawn(LONG, WIDE)),
+        (drawn(WIDE), drawn(ROWS, LONG), drawn(1, LONG, WIDE)),
+        (drawn(WIDE + 1), drawn(ROWS, LONG), drawn(LONG, WIDE)),
+        (drawn(WIDE).double(), drawn(ROWS, LONG), drawn(LONG, WIDE)),
+        (drawn(WIDE).to("meta"), drawn(ROWS, LONG), drawn(LONG, WIDE)),
+    ],
+    ids=["rows of lines", "several matrices", "a long bias", "a bias of float64", "a bias that is elsewhere"],
+)
+def test_what_pytorch_refuses_it_refuses_here_with_the_same_words(
+    made: Made, bias: Tensor, rows: Tensor, matrix: Tensor
+) -> None:
+    with pytest.raises(RuntimeError) as plain:
+        torch.addmm(bias, rows, matrix)
+    with pytest.raises(RuntimeError) as ours:
+        multiplied(lambda: torch.addmm(bias, rows, matrix))
+    assert (str(ours.value), made) == (str(plain.value), [])
+
+
 class Other(Tensor):
     """Weights of a class of their own, as quantized ones are."""
 

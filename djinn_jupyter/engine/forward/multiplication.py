@@ -66,16 +66,24 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if weight.ndim != 2 or type(weight) not in _PLAIN or not _is_float32_on_cpu(input, weight):
         return None
     rows = input.numel() // max(1, input.shape[-1])
-    if rows < LEAST_ROWS or rows * weight.numel() < LEAST_WORK:
+    if rows < LEAST_ROWS or rows * weight.numel() < LEAST_WORK or not _is_read(bias, weight.shape[0]):
         return None
     return _multiply(input, weight, bias)
 
 
+def _is_read(bias: Tensor | None, width: int) -> bool:
+    """Return whether oneDNN adds such a bias. It looks at its first element and at `width`, and at no stride: one that
+    is expanded it reads past its end, and one of no axes it leaves out."""
+    return bias is None or (bias.shape == (width,) and bias.is_contiguous() and _is_float32_on_cpu(bias))
+
+
 def _added(
-    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, **others: Any
 ) -> Tensor | None:
     """Return likewise a bias and the product with a matrix [in, out], as GPT-2 keeps them."""
-    return _linear(mat1, mat2.t(), input) if beta == alpha == 1 and out is None and input.ndim == 1 else None
+    if not beta == alpha == 1 or others or mat1.ndim != 2 or mat2.ndim != 2:
+        return None
+    return _linear(mat1, mat2.t(), input)
 
 
 def _is_float32_on_cpu(*tensors: Tensor) -> bool:

@@ -27,6 +27,7 @@ from djinn_jupyter.engine.wavefront.prompts import prompt_logits
 from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_batched
+from djinn_jupyter.engine.wavefront.windows import why_not_in_columns
 
 LENGTHS: Final = ((9, 5, 7), (6, 6, 6))
 FEW: Final = 64  # ids of any vocabulary
@@ -53,7 +54,7 @@ class Trial:
         """Return the reasons against sharing, after two dozen passes over a few tokens; gives way between their layers.
         Raises SlabFull, OutOfDeviceMemory and torch.OutOfMemoryError where memory is short, and has freed its pages."""
         reason = why_not_batched(self._forward)
-        found = WhyNot(prompts=reason, next_positions=reason)
+        found = WhyNot(prompts=reason, next_positions=reason or why_not_in_columns(self._forward))
         for lengths in LENGTHS if reason is None else ():
             with self._pages_for((*lengths, *lengths)) as caches:
                 here = yield from self._compared(caches[: len(lengths)], caches[len(lengths) :], lengths)

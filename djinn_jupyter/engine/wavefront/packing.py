@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache
 
 from djinn_jupyter.engine.forward.forward import Forward
@@ -296,8 +296,8 @@ class _PackedCall:
         return after.reshape(1, one.rows, *after.shape[2:])
 
     def _given(self, name: str, value: Any, portion: Portion) -> Any:
-        """Return an argument of attention as it is for a portion."""
-        if not isinstance(value, Tensor):
+        """Return an argument of attention as it is for a portion. A parameter has no rows, though it may be as long."""
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
             return value
         if id(value) in self.packed:
             return portion.calls.tensor(self.layer, self.packed[id(value)], portion.lines)

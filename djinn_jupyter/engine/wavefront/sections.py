@@ -93,7 +93,7 @@ class Sections:
         if self._cut is None:
             same = self.forward.device.type == "cpu" and not self.forward.weights.streamed
             if same:
-                same = yield from self._same_in_steps()
+                same = yield from self._runs_in_steps()
             self._cut = same  # where the request has ended before, the next one proves it
 
     def tokens(self) -> int:
@@ -130,6 +130,16 @@ class Sections:
                 pass
             yield
 
+    def _runs_in_steps(self) -> Generator[None, None, bool]:
+        """Return whether every layer gives in steps what it gives as a whole. A model that takes no cache of ours, or
+        not several lines, does not."""
+        try:
+            return (yield from self._same_in_steps())
+        except REFUSALS as error:
+            if out_of_memory(error):
+                raise
+            return False
+
     def _same_in_steps(self) -> Generator[None, None, bool]:
         """Compare every layer's call as a whole with one in which each step is a section."""
         cache = SharedCache(self.forward.model.config, BaseRows({}), 0)
@@ -137,12 +147,7 @@ class Sections:
         hidden_BTD = self.forward.anatomy.forms[0].take(*arguments[0])
         for layer, given in enumerate(arguments):
             calls = (SectionedCall((), 0), SectionedCall(self._steps[layer], 0))
-            try:
-                whole, stepped = (_ended(self._called(layer, given, hidden_BTD, one, nullcontext)) for one in calls)
-            except REFUSALS as error:
-                if out_of_memory(error):
-                    raise
-                return False
+            whole, stepped = (_ended(self._called(layer, given, hidden_BTD, one, nullcontext)) for one in calls)
             if not equal_but_for_rounding(stepped.flatten(0, 1), whole.flatten(0, 1), self.forward.model.dtype):
                 return False
             self._kept_of_row = max(self._kept_of_row, math.ceil(calls[1].nbytes / stepped[..., 0].numel()))

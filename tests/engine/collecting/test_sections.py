@@ -11,6 +11,7 @@ from djinn_jupyter.engine.wavefront import sections
 from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
 from tests.engine.desk import build_desk, desk_of, tokens
+from tests.engine.session.test_sharing import run_at_once
 from tests.families import build
 
 LAYERS = 2
@@ -54,6 +55,19 @@ def test_a_layer_in_sections_gives_what_it_gives_as_a_whole(
     found, left = states(proved(desk.engine.forward))
     assert (never, left) == ([0] * LAYERS, [times] * LAYERS)
     assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True))
+    desk.close_all()
+
+
+@pytest.mark.parametrize(("family", "why"), [("mllama", "refuse several lines"), ("qwen4_exp_text", "recurrent")])
+def test_a_model_that_takes_no_cache_of_ours_is_run_whole(family: str, why: str) -> None:
+    desk = build_desk(build(family, layers=4))
+    for number, row in enumerate(run_at_once(desk, mode="fast", prompts=list(PROMPTS), new=2)):
+        assert (row.shared, why in row.note) == (0, True)
+        desk.open("alone")
+        assert row.tokens == desk.run(PROMPTS[number], 2, "alone").tokens
+    made = Sections(desk.engine.forward)
+    list(made.prove())
+    assert made.kept_bytes(1) == 0
     desk.close_all()
 
 

@@ -123,3 +123,11 @@ def test_a_lines_last_rows_have_the_last_of_its_values() -> None:
     value = torch.arange(6.0).reshape(3, 2)
     last: Tensor = Inside(tap=None, value=value).last(1).value  # type: ignore[arg-type]
     assert torch.equal(last, value[2:])
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "granite_swa", "mimo_v2_flash"])
+def test_a_call_of_as_many_rows_as_a_parameter_of_attention_has_values(family: str) -> None:
+    """Each head has one sink; at the last position there is a row for each head."""
+    desk = desk_of(family, layers=LAYERS)
+    assert apart(desk, site="z.1", over=("head",), edit=Zero(), clean=None, positions=(11,)) < 2e-5
+    desk.close_all()
