@@ -31,6 +31,8 @@ class DropCheckpoint(RequestBase, frozen=True, tag="DropCheckpoint"):
 
 
 class CheckpointSaved(ReplyBase, frozen=True, tag="CheckpointSaved"):
+    """`path` is that of the file, empty for a person with a key, who has it by its name."""
+
     checkpoint: CheckpointDescription
     path: str
 

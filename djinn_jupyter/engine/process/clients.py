@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
+from djinn_jupyter.engine.process.own_folders import Folders
 from djinn_jupyter.engine.process.persons import Person, as_own_user
 from djinn_jupyter.engine.process.presence import Presence, no_persons
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -120,7 +121,7 @@ class ConnectedClient:
 class ClientTable:
     """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
     sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code).
-    `knows_person` says of a name whether a key is, or was, admitted under it."""
+    `knows_person` says of a name whether a key is, or was, admitted under it; persons are told no `folders`."""
 
     def __init__(
         self,
@@ -130,11 +131,12 @@ class ClientTable:
         silence_seconds: float = 20.0,
         knows_person: Callable[[str], bool] = no_one,
         admitted: Callable[[], Iterable[str]] = no_persons,
+        folders: Folders = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
         self._knows_person, self._presence = knows_person, Presence(admitted, clock)
-        self._silence_seconds = silence_seconds
+        self._silence_seconds, self._folders = silence_seconds, folders
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
         self._name = secrets.token_hex(8)
@@ -164,7 +166,7 @@ class ClientTable:
         """Handle one request of the client `peer`, behind which is `person`, by the key of the connection on which this
         very request came, or the engine's own user (None). `answer` is called exactly once, now or later, from any
         thread. `known_as` is the request's id where it may come again."""
-        behind = None if person is None else Person(person, self._engine.access)
+        behind = None if person is None else Person(person, self._engine.access, self._folders)
         answer = answer if behind is None else behind.answered_by(answer)
         try:
             if behind is None:

@@ -18,6 +18,7 @@ from djinn_jupyter.engine.process.admission import Door, require_free
 from djinn_jupyter.engine.process.clients import ClientTable, Served, no_one
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.own_folders import own_folders
 from djinn_jupyter.engine.process.presence import no_persons
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.process.requests_in_pieces import no_quota
@@ -127,6 +128,7 @@ class Daemon:
             silence_seconds=self._daemon.silence_seconds,
             knows_person=door.admitted.knows if door else no_one,
             admitted=door.admitted.persons if door else no_persons,
+            folders=own_folders(self._config),
         )
         folder = SocketFolder()
         service = self._bind(clients, outbox, folder, door, engine.faults, quota_of)

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from djinn_jupyter.engine.process.own_folders import Folders, without
 from djinn_jupyter.engine.requests.owners import not_shared
 from djinn_jupyter.engine.requests.sharing import require_granted
 from djinn_jupyter.errors import UsageError
@@ -25,6 +26,7 @@ from djinn_jupyter.wire.people import PersonDescription
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.replies import (
     Checkpoints,
+    CheckpointSaved,
     Described,
     Event,
     Failed,
@@ -91,10 +93,11 @@ def no_shares(session: str, person: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Person:
     """A person who has proved by a key who they are. `shares` has the access of a person to another's session, as it is
-    now."""
+    now; `folders` are the engine's own, which no reply names."""
 
     name: str
     shares: Shares = field(default=no_shares, compare=False, repr=False)
+    folders: Folders = field(default=(), compare=False, repr=False)
 
     def owns(self, session: str) -> bool:
         return person_of(session) == self.name
@@ -158,7 +161,10 @@ class Person:
             reply = msgspec.structs.replace(reply, not_kept=NOT_KEPT)
         match reply:
             case Failed():
-                return msgspec.structs.replace(reply, message=reply.message.replace(of_person(self.name, ""), ""))
+                told = without(self.folders, reply.message.replace(of_person(self.name, ""), ""))
+                return msgspec.structs.replace(reply, message=told)
+            case CheckpointSaved():
+                reply = msgspec.structs.replace(reply, path="")
             case Sessions(sessions=sessions):
                 reply = Sessions(sessions=tuple(self._seen(one, at) for at, one in enumerate(sessions, 1)))
             case Opened(session=session) | Described(session=session) | Swapped(session=session):

@@ -35,6 +35,7 @@ export interface DropCheckpoint {
   readonly name: string;
 }
 
+/** `path` is that of the file, empty for a person with a key, who has it by its name. */
 export interface CheckpointSaved {
   readonly reply: 'CheckpointSaved';
   readonly checkpoint: CheckpointDescription;

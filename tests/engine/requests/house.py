@@ -6,7 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.own_folders import own_folders
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
@@ -23,7 +25,10 @@ class House:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end, knows_person=PERSONS.__contains__)
+        folders = own_folders(EngineConfig(model="demo"))
+        self.clients = ClientTable(
+            desk.engine, shut_down=self._must_not_end, knows_person=PERSONS.__contains__, folders=folders
+        )
         for person, word in (("bert", UNSAID), ("anna", "hers")):
             self.greet(person, word)
 

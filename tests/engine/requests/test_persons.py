@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.process.persons import NOT_KEPT, Person
 from djinn_jupyter.errors import DjinnError
@@ -174,6 +175,23 @@ def test_what_is_of_all_and_paths_of_the_machine_are_refused(house: House, reque
     assert isinstance(refused, Failed)
     assert refused.code == "UsageError"
     assert "engine" in refused.message
+
+
+def test_a_person_is_told_no_path_of_the_machine(house: House) -> None:
+    """Of a checkpoint that is saved, of one that is damaged, of a move that has ended; its own user is."""
+    folder = Path(jupyter_data_dir()) / "djinn"
+    asked = (
+        ask.SaveCheckpoint(session="told", name="told", replace=True),
+        ask.RestoreCheckpoint(session="back", name="torn"),
+        ask.TakeIn(session="taken", move="0" * 32),
+    )
+    for person, spelled in (("anna", "anna@torn"), (None, "torn")):
+        house.ask(person, ask.Open(session="told"))
+        (folder / "checkpoints" / f"{spelled}.djinn").write_bytes(b"no checkpoint of ours")
+        for request in asked:
+            assert _says(house.ask(person, request), str(folder).encode()) == (person is None)
+    refused = house.ask("anna", asked[1])
+    assert refused.message == "…/checkpoints/torn.djinn is refused. It is not a checkpoint of Djinn."
 
 
 def test_a_connection_of_another_person_is_not_the_client_that_said_hello(house: House) -> None:
