@@ -143,7 +143,11 @@ class LookingMagics(Group):
             metavar="VECTOR",
             help="record the component along this variable or expression without spaces, which names the watch too",
         ),
-        option("--show", action="store_true", help="show what was recorded; with -o NAME, NAME.values is numpy"),
+        option(
+            "--show",
+            action="store_true",
+            help="show what was recorded; with -o NAME, NAME.values is numpy (without it NAME describes the watch)",
+        ),
         option("--fresh", action="store_true", help="forget what it recorded so far, and go on"),
         option("--off", action="store_true", help="end the watch and forget what it recorded; without a site, all"),
         HOVER,
@@ -177,7 +181,8 @@ class LookingMagics(Group):
         watch = session.watch(args.site, fresh=args.fresh, direction=along, name=name or "")
         self.state.keep(args.keep, watch)
         again = watch.site if name is None else f"{watch.site} --direction {name}"
-        self.state.screen.say(f"{views.watching(watch)} at every pass; %djinn_watch {again} --show shows it")
+        kept = "" if args.keep is None else f"; {args.keep} describes the watch, and with --show it has the values"
+        self.state.screen.say(f"{views.watching(watch)} at every pass; %djinn_watch {again} --show shows it{kept}")
 
 
 def _of_head(session: RemoteSession, args: Namespace) -> str | None:

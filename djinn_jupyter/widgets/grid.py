@@ -170,7 +170,12 @@ def _legend(grid: Grid, base: float, most: float | None) -> Html:
         return joined([f"{of}orange by how much the metric would change, either way; {full}"])
     if grid.steps is not None:
         return joined([f"{of}orange where the metric would rise, blue where it would fall; {full}"])
-    return joined([f"{of}orange above {figure(base)}, the {grid.into} line's, blue below; {full}"])
+    return joined([f"{of}orange above {figure(base)}, {_measured(grid)}, blue below; {full}"])
+
+
+def _measured(grid: Grid) -> str:
+    """Return whose metric the colours are measured from; where one line alone was given it is neither of two."""
+    return "the line's without the edit" if grid.clean is None else f"the {grid.into} line's"
 
 
 def _figures(of: _Pictured) -> Html:
@@ -180,7 +185,7 @@ def _figures(of: _Pictured) -> Html:
 
 
 def _facts(grid: Grid) -> list[tuple[str, str]]:
-    found = [("corrupted", _each(grid.corrupted, grid))]
+    found = [("corrupted" if grid.clean is not None else "unedited", _each(grid.corrupted, grid))]
     if grid.clean is not None:
         found.append(("clean", _each(grid.clean, grid)))
     if not grid.replies[0].over:  # one cell, which a picture alone would not tell

@@ -35,6 +35,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.moments import read_moment, spell_moment
 from djinn_jupyter.wire.naming import PERSON
 from djinn_jupyter.wire.own import make_own_folder, read_own
+from djinn_jupyter.wire.texts import in_quotes
 
 log = logging.getLogger(__name__)
 
@@ -332,11 +333,14 @@ class Admitted:
 
 
 def _named(file: str) -> Path:
-    """Return the path of a file of one's own pair. UsageError where it begins with a user who is not there."""
+    """Return the path of a file of one's own pair. UsageError for a folder, and for a user who is not there."""
     try:
-        return Path(file).expanduser()
+        path = Path(file).expanduser()
     except RuntimeError:
         raise UsageError(f"{file!r} names no file: there is no such user.") from None
+    if path.is_dir():
+        raise UsageError(f"{in_quotes(file)} is a folder, and a key is a file in one: name that, or the key itself.")
+    return path
 
 
 def settled_stamp(folder: Path) -> int | None:

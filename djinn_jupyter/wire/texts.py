@@ -11,6 +11,7 @@ from typing import Final
 
 LONGEST_MESSAGE: Final = 4000
 MOST_NAMED: Final = 8
+LONGEST_QUOTED: Final = 600  # a name has up to 512 characters, and a person's before it
 _TURNING: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # what follows reads backwards
 
 
@@ -47,9 +48,12 @@ def _by_numbers(part: str) -> list[tuple[str, int, str]]:
 
 
 def in_quotes(text: str) -> str:
-    """Return a name in quotes, as sentences have it: as it is shown, with a backslash as one backslash."""
+    """Return a name in quotes, as sentences have it: as it is shown, with a backslash as one backslash, and without its
+    middle where it is longer than any name."""
     quote = '"' if "'" in text and '"' not in text else "'"
-    return f"{quote}{shown(text)}{quote}"
+    part = LONGEST_QUOTED // 4
+    cut = text if len(text) <= LONGEST_QUOTED else f"{text[:part]} ... {text[-part:]}"
+    return f"{quote}{shown(cut)}{quote}"
 
 
 def few_of(names: Iterable[str], sought: str) -> str:

@@ -223,6 +223,8 @@ def test_watch_along_a_direction_names_it_by_the_expression(stopped: Notebook) -
     stopped.cell("v = [1.0] * 128")
     assert "watching resid_post.4 along v at every pass" in stopped.cell("%djinn_watch 4 --direction v")
     assert "%djinn_watch resid_post.4 --direction v --show shows it" in stopped.cell("%djinn_watch 4 --direction v")
+    kept = stopped.cell("%djinn_watch resid_post.4 --direction v -o told")
+    assert "; told describes the watch, and with --show it has the values" in kept
     assert "watching resid_post.4 along v: 0 passes recorded" in stopped.cell("%djinn_watch")
     shown = stopped.cell("%djinn_watch resid_post.4 --direction v --show -o seen")
     assert "watching resid_post.4 along v: 3 passes" in shown

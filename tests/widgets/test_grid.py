@@ -34,6 +34,15 @@ def test_the_legend_has_the_change_of_full_colour_and_the_columns_have_their_axi
     assert "blue below; nothing changes it" in grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))])).html
 
 
+def test_the_line_of_a_sweep_without_a_clean_one_is_not_called_corrupted() -> None:
+    alone = swept()
+    measured = tuple(msgspec.structs.replace(one, clean=None) for one in alone.measured)
+    view = grid_view(Grid([msgspec.structs.replace(alone, measured=measured)]))
+    assert "the line's without the edit, blue below" in view.html
+    assert "unedited" in view.plain
+    assert "corrupted" not in view.html + view.plain
+
+
 def test_pairs_are_drawn_as_their_mean() -> None:
     one = swept()
     other = with_values(one, np.full((8, 5), 5.0), corrupted=-1.0)

@@ -26,6 +26,12 @@ def files(keys: KeyFolder) -> list[Path]:
     return [path for path in keys._path.rglob("*") if path.is_file()]
 
 
+def test_a_folder_in_place_of_a_key_is_said_to_be_one(keys: KeyFolder, tmp_path: Path) -> None:
+    for folder in (str(tmp_path), f"{tmp_path}/", "~/"):
+        with pytest.raises(UsageError, match=rf"^'{folder}' is a folder, and a key is a file in one: name that, or "):
+            keys.own(folder)
+
+
 def test_a_public_key_is_spelled_in_characters_that_no_shell_obeys() -> None:
     for public in (bytes(32), b"\xff" * 32, *(os.urandom(32) for _ in range(100))):
         spelled = spell_public(public)
