@@ -24,6 +24,7 @@ JUDGED = 8
 FLAT = 2  # letters that fit across a cell
 CONFIRMED = 64
 STRONGEST = "largest mean changes over pairs"
+LARGEST = "largest changes, of the cells that are not drawn too"
 
 
 def grid_view(grid: Grid, *, hover: bool = False) -> View:
@@ -58,6 +59,7 @@ class _Pictured:
     across: str
     judged: list[list[str]]
     confirmed: list[list[str]]
+    largest: list[list[str]]
     height: int
     width: int
 
@@ -79,6 +81,7 @@ class _Pictured:
             part(folded(_figures(self))),
             *([part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST)] if judged else []),
             *([self._confirmed(named(_agreement(self.grid)))] if self.confirmed else []),
+            *([part(table(self.largest[0], self.largest[1:], numeric=(1, 2)), name=LARGEST)] if self.largest else []),
         ]
 
     def _confirmed(self, name: Html | str) -> Html:
@@ -92,6 +95,8 @@ class _Pictured:
         told = [STRONGEST, columns(self.judged[1:], self.judged[0])] if self.judged else []
         if self.confirmed:
             told += [_agreement(self.grid), columns(self.confirmed[1:], self.confirmed[0])]
+        if self.largest:
+            told += [LARGEST, columns(self.largest[1:], self.largest[0])]
         title = [self.grid.metric] if titled else []
         return "\n".join([*title, columns(lines, head), *ends_note("columns", some, self.width), *told])
 
@@ -107,6 +112,7 @@ def _pictured(grid: Grid) -> _Pictured:
         across=across,
         judged=_judged(grid),
         confirmed=_confirmed(grid),
+        largest=_largest(grid) if len(rows) > ROWS or len(names) > COLUMNS else [],
         height=len(rows),
         width=len(names),
     )
@@ -228,6 +234,21 @@ def _judged(grid: Grid) -> list[list[str]]:
         lines.append([name, figure(at["change"]), figure(at["standard_error"], 2), interval, figure(at["p"], 2)])
         lines[-1].append(str(at["pairs"]))
     return [head, *lines] if change.any() else []
+
+
+def _largest(grid: Grid) -> list[list[str]]:
+    """Return a table of the cells that change the metric most, its head first; empty of pairs, which are judged."""
+    if grid.paired:
+        return []
+    change = np.nan_to_num(grid.values.reshape(-1) - float(np.mean(grid.unedited)))
+    places = list(itertools.product(*grid.places()))
+    lines = [
+        [", ".join(f"{axis} {at}" for axis, at in zip(grid.over, places[number], strict=True)), *map(figure, numbers)]
+        for number in np.argsort(-np.abs(change), kind="stable")[:JUDGED]
+        if change[number]
+        for numbers in [(float(grid.values.reshape(-1)[number]), float(change[number]))]
+    ]
+    return [["", "metric", "change"], *lines] if lines else []
 
 
 def _confirmed(grid: Grid) -> list[list[str]]:

@@ -100,3 +100,19 @@ def test_the_figure_under_the_pointer_has_every_metric() -> None:
     [menu] = figure.layout.updatemenus
     assert [button.label for button in menu.buttons] == [f"change of {metric}" for metric in grid.metrics]
     assert grid_view(grid.of(0), hover=True).hover().layout.updatemenus == ()  # type: ignore[misc]
+
+
+def test_the_largest_changes_are_told_where_their_cells_are_not_drawn() -> None:
+    values = np.full((8, 200), -3.0)
+    values[5, 100], values[6, 3], values[0, 0] = 2.0, -4.0, np.nan
+    wide = msgspec.structs.replace(swept(), places=(tuple(range(8)), tuple(range(200))), texts=("a",) * 200)
+    view = grid_view(Grid([with_values(wide, values)]))
+    lines = view.plain.splitlines()
+    at = lines.index("largest changes, of the cells that are not drawn too")
+    assert [line.split() for line in lines[at + 2 : at + 4]] == [
+        ["layer", "5,", "position", "100", "2.00", "5.00"],
+        ["layer", "6,", "position", "3", "-4.00", "-1.00"],
+    ]
+    assert lines[at + 4].startswith("corrupted")
+    assert "largest changes" in view.html
+    assert "largest changes" not in grid_view(Grid([swept()])).html
