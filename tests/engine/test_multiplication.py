@@ -149,10 +149,18 @@ def test_what_is_no_product_of_many_rows_with_a_plain_matrix_stays_pytorchs(made
     assert made == []
 
 
+def test_a_product_that_may_be_gone_back_through_has_its_gradient(made: Made) -> None:
+    weight = drawn(WIDE, LONG).requires_grad_()
+    with ManyRows(nn.Linear(LONG, WIDE)).multiplied(ROWS):
+        nn.functional.linear(drawn(ROWS, LONG), weight).sum().backward()
+    assert weight.grad is not None
+    assert made == []
+
+
 def test_few_rows_and_models_of_other_dtypes_are_multiplied_as_ever(made: Made) -> None:
     rows, weight = drawn(ROWS, LONG), drawn(WIDE, LONG)
     multiplied(lambda: nn.functional.linear(rows, weight), rows=LEAST_ROWS - 1)
-    with ManyRows(nn.Linear(LONG, WIDE, dtype=torch.bfloat16)).multiplied(ROWS):
+    with torch.inference_mode(), ManyRows(nn.Linear(LONG, WIDE, dtype=torch.bfloat16)).multiplied(ROWS):
         nn.functional.linear(rows, weight)
     assert made == []
 

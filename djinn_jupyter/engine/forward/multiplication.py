@@ -5,7 +5,8 @@ an EPYC it makes 50e9 multiplications a second with 32 rows and 55e9 with 128, o
 another order, so the last bits of a row are others than those of a line alone. Rows among others have that anyway;
 a line alone is never computed so, and what is computed again alone compares the two.
 
-The operator is the one that PyTorch's compiler calls for a linear layer (torch/_inductor, mkldnn_ir.py).
+The operator is the one that PyTorch's compiler calls for a linear layer (torch/_inductor, mkldnn_ir.py). It has no
+gradient, and is not used where one may be asked for.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ class ManyRows:
 
     def multiplied(self, rows: int) -> AbstractContextManager[object]:
         """Return a context in which calls with so many rows multiply as is fastest. It must not be entered twice."""
-        if rows < LEAST_ROWS or rows * self._largest < LEAST_WORK or not is_faster(torch.get_num_threads()):
-            return nullcontext()
-        return _OneDnn()
+        worth = rows >= LEAST_ROWS and rows * self._largest >= LEAST_WORK and not torch.is_grad_enabled()
+        return _OneDnn() if worth and is_faster(torch.get_num_threads()) else nullcontext()
 
 
 class _OneDnn(TorchFunctionMode):
