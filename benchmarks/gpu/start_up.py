@@ -51,7 +51,7 @@ def run(setting: Setting) -> Result:
         ENGINE: lambda: _engine(folder, prompt, setting, expected, checks, loads),
         READING: lambda: _read(folder),
     }
-    rounds = 1 if setting.quick else ROUNDS
+    rounds = setting.rounds(ROUNDS)
     after = setting.after_rounds(_figures, rounds)
     times = take_turns(sides, rounds=rounds, warm_up=0, after=after)
     settings = {"shape": config, "bytes": weight_bytes(config), "rounds": rounds, "files": "forgotten before each"}
