@@ -105,13 +105,12 @@ def _records(path: Path, of: str) -> list[tuple[str, Any]]:
     """Return what a file has (`of` is "prompt" or "pair"), each with its place in words: its lines, those of `.jsonl`
     or the list of `.json` read as JSON."""
     try:
-        text = StringIO(
-            contents_of(path).decode("utf-8-sig"), newline=None
-        ).read()  # Windows' editors begin it with a mark
+        read = contents_of(path).decode("utf-8-sig")  # Windows' editors begin a file with a mark
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8.") from None
+    text = StringIO(read, newline=None).read()  # its lines end as text's do here
     found = _listed(path, text, of) if path.suffix == ".json" else _by_line(path, text)
     if not found:
         raise UsageError(f"{path} has no {of}s; write one a line.")

@@ -70,12 +70,11 @@ class ClosedFiles:
     def _close_removed(self) -> None:
         """Close all files that have been removed by now, and force their deletion to the disk at once: a batch that
         ends closes many sessions."""
-        closed = 0
-        for files in self._taken():
-            files.close()
-            closed += 1
-        if not closed:
+        removed = list(self._taken())
+        if not removed:
             return
+        for files in removed:
+            files.close()
         try:
             self._own.force_names()
         except OSError as error:
