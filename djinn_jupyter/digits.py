@@ -24,3 +24,8 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{short:.{digits - 1}e}"
     decimals = max(0, digits - 1 - math.floor(math.log10(size)))
     return f"{short:,.{decimals}f}"
+
+
+def power_above(value: float) -> str:
+    """Spell the power of ten that is above a positive number: all that different processors agree on of a rounding."""
+    return "0" if value == 0 else f"{10.0 ** (math.floor(math.log10(value)) + 1):g}"

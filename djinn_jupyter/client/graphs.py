@@ -20,6 +20,7 @@ from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.digits import power_above
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.circumstances import Circumstances
@@ -172,7 +173,7 @@ class AttributionGraph(Measurement):
         head = f"attribution graph of {self.metric}: {features}, {len(self.reply.texts)} positions"
         told = [
             f"replacement {self.replacement:.3f}, completeness {self.completeness:.3f}",
-            f"bias and incoming effects sum to what a node has, within {self.difference:.2g}",
+            f"bias and incoming effects sum to what a node has, within {power_above(self.difference)}",
         ]
         return "\n".join([head, *told, *(f"{one} -> {other}: {effect:+.3f}" for one, other, effect in self.top())])
 

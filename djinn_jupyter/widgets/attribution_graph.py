@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from djinn_jupyter.client.graphs import AttributionGraph, GraphNode
+from djinn_jupyter.digits import power_above
 from djinn_jupyter.widgets.edge_layout import NODE, Key, Node, laid_out_by
 from djinn_jupyter.widgets.graph import MOST, Edge, EdgeGraph, graph_view
 from djinn_jupyter.widgets.spelling import figure
@@ -96,5 +97,5 @@ def _facts(found: AttributionGraph, nodes: int, edges: int, shown: int) -> list[
         ("edges", left),
         ("replacement", figure(found.replacement)),
         ("completeness", figure(found.completeness)),
-        ("sums", f"bias and effects are what a node has, within {found.difference:.2g}"),
+        ("sums", f"bias and effects are what a node has, within {power_above(found.difference)}"),
     ]

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.amounts import parse_bytes, spell_bytes, spell_option, spell_rate
+from djinn_jupyter.digits import power_above
 
 PACKAGE = Path(__file__).parents[2] / "djinn_jupyter"
 EXAMPLES = PACKAGE.parent / "labextension" / "test" / "bytes.json"  # the sidebar's test reads them too
@@ -64,3 +65,8 @@ def test_an_option_that_was_proposed_allows_as_much_and_hardly_more(count: int) 
 
 def test_a_link_is_as_fast_as_its_vendor_says() -> None:
     assert spell_rate(12_400_000_000) == "12.4 GB/s"
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.00013, "0.001"), (0.0002, "0.001"), (1.0, "10"), (0.0, "0")])
+def test_a_bound_is_the_power_of_ten_above(value: float, text: str) -> None:
+    assert power_above(value) == text
