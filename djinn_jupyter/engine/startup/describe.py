@@ -11,30 +11,11 @@ from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.load import LoadedModel
+from djinn_jupyter.engine.session.generation_fields import model_settings
 from djinn_jupyter.wire.nouns import CheckResult, ModelDescription
 from djinn_jupyter.wire.texts import sendable
 
 UNREACHABLE: Final = 2**53  # positions: a number that stands for no limit
-_SAMPLING: Final = (
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "num_beams",
-    "penalty_alpha",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "bad_words_ids",
-    "max_new_tokens",
-    "max_length",
-    "min_length",
-)
 
 
 def describe(
@@ -97,9 +78,8 @@ def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def generation_defaults(model: PreTrainedModel) -> dict[str, str]:
-    """Return the sampling fields that the model's authors set and a plain run does not apply."""
-    given: dict[str, Any] = model.generation_config.to_diff_dict() if model.generation_config else {}
-    return {name: sendable(str(given[name])) for name in _SAMPLING if given.get(name) is not None}
+    """Return the settings that the model's authors chose and a plain run does not apply."""
+    return {name: sendable(str(value)) for name, value in model_settings(model).items()}
 
 
 def position_limit(configuration: Any) -> int | None:
