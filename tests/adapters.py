@@ -41,6 +41,7 @@ def saved(folder: Path, tensors: Tensors, **config: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     said = {
         "peft_type": "LORA",
+        "target_modules": sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors}),
         "task_type": "CAUSAL_LM",
         "r": RANK,
         "lora_alpha": ALPHA,

@@ -1,7 +1,8 @@
 """The folders of PEFT (adapter_config.json, adapter_model.safetensors) as the matrices of an adapter and their factors.
-An option that is not computed here is refused by its name, and no pattern of a file is run as a regular expression.
+An option that is not computed here is refused by its name.
 
-Names and defaults as in PEFT 0.21 (`tuners/lora/config.py`, `utils/other.py::get_pattern_key`).
+Names and defaults as in PEFT 0.21 (`tuners/lora/config.py`, `tuners/tuners_utils.py::check_target_module_exists`,
+`utils/other.py::get_pattern_key`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.field_table import FieldTable, short
 from djinn_jupyter.module_files.files import MOST_BYTES, MOST_DECLARATION, contents_of, object_in, pickle_among
+from djinn_jupyter.module_files.patterns import matched
 from djinn_jupyter.module_files.safetensors_file import tensors_in
 from djinn_jupyter.wire.adapters import MOST_ADAPTED, AdaptedModule
 from djinn_jupyter.wire.arrays import Array
@@ -23,20 +26,44 @@ from djinn_jupyter.wire.arrays import Array
 CONFIGURATION: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
 MATRIX: Final = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
-HARMLESS: Final = frozenset({
-    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "eva_config", "exclude_modules", "fan_in_fan_out",
-    "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout",
-    "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "revision",
-    "runtime_config", "target_modules", "task_type", "use_rslora",
-})  # fmt: skip
-"""Options that are computed here, or that change no number of a trained adapter."""
+MERGE: Final = "merge it in PEFT (merge_and_unload) and load that model"
+LORA: Final = FieldTable(
+    computed=frozenset({
+        "alpha_pattern", "exclude_modules", "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha",
+        "peft_type", "r", "rank_pattern", "target_modules", "use_rslora",
+    }),
+    harmless=frozenset({
+        "auto_mapping", "base_model_name_or_path", "eva_config", "fan_in_fan_out", "inference_mode", "lora_dropout",
+        "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
+        "velora_config",
+    }),
+    refused={
+        "alora_invocation_tokens": (None, ""),
+        "arrow_config": (None, ""),
+        "bias": ("none", f"train it with bias='none', or {MERGE}"),
+        "corda_config": (None, ""),
+        "ensure_weight_tying": (False, MERGE),
+        "kasa_config": (None, ""),
+        "layer_replication": (None, ""),
+        "loftq_config": (None, ""),
+        "lora_bias": (False, MERGE),
+        "lora_ga_config": (None, ""),
+        "megatron_config": (None, ""),
+        "modules_to_save": (None, f"it replaces whole modules: {MERGE}"),
+        "monteclora_config": (None, ""),
+        "target_parameters": (None, MERGE),
+        "trainable_token_indices": (None, MERGE),
+        "use_bdlora": (None, ""),
+        "use_dora": (False, MERGE),
+        "use_qalora": (False, ""),
+    },
+)  # fmt: skip
 INITIAL: Final = (True, False, None, "gaussian", "eva", "orthogonal")  # others train with changed base weights
 REGULAR: Final = frozenset("\\*+?()[]{}|^$")
-ADVICE: Final = {
-    "use_dora": "merge it in PEFT (merge_and_unload) and load that model",
-    "modules_to_save": "it replaces whole modules: merge it in PEFT (merge_and_unload) and load that model",
-    "bias": "train it with bias='none', or merge it in PEFT (merge_and_unload) and load that model",
-}
+ALL_LINEAR: Final = "all-linear"
+MOST: Final = 1e30  # of a rank or an alpha
+HEADS: Final = ("lm_head", "embed_out")
+NUMBERED: Final = r"\.(?P<index>\d+)\."
 Config = Mapping[str, Any]
 
 
@@ -78,11 +105,7 @@ def _require_computed(config: Config, where: Path) -> None:
             f"{where} has init_lora_weights {initial!r}, with which the base weights were changed in training; convert "
             "it in PEFT (save_pretrained with path_initial_model_for_weight_conversion)."
         )
-    for name, value in config.items():
-        if name in HARMLESS or not value or (name == "bias" and value == "none"):
-            continue
-        advice = f"; {ADVICE[name]}" if name in ADVICE else ""
-        raise UsageError(f"{where} has {name} {_short(value)}, which is not computed here{advice}.")
+    LORA.require_heard(config, str(where))
 
 
 def _modules(config: Config, tensors: Mapping[str, Array], folder: Path) -> Iterator[AdaptedModule]:
@@ -95,45 +118,113 @@ def _modules(config: Config, tensors: Mapping[str, Array], folder: Path) -> Iter
         found.setdefault(matrix["path"], {})[matrix["half"]] = array
     if not 0 < len(found) <= MOST_ADAPTED:
         raise UsageError(f"{folder / WEIGHTS} changes {len(found):,} modules; an adapter has 1 to {MOST_ADAPTED:,}.")
-    for path, halves in found.items():
+    chosen = targeted(config, list(found), folder / CONFIGURATION)
+    ranks, alphas = (_of_modules(config, name, chosen, folder / CONFIGURATION) for name in ("rank", "alpha"))
+    for path, halves in ((path, found[path]) for path in chosen):
         if len(halves) < 2:
             there = next(iter(halves))
             raise UsageError(f"{folder / WEIGHTS} has lora_{there} of {path} and no lora_{'AB'.replace(there, '')}.")
-        factor = _factor(config, path, halves["A"], folder / CONFIGURATION)
+        factor = _factor(config, path, ranks[path], alphas[path], halves["A"], folder / CONFIGURATION)
         yield AdaptedModule(path=path, factor=factor, down=halves["A"], up=halves["B"])
 
 
-def _factor(config: Config, path: str, down: Array, where: Path) -> float:
+def _factor(config: Config, path: str, rank: float, alpha: float, down: Array, where: Path) -> float:
     """Return alpha / rank, or alpha / sqrt(rank) with rslora."""
-    rank = _of_module(config, "r", "rank_pattern", path, where, 8)
-    alpha = _of_module(config, "lora_alpha", "alpha_pattern", path, where, 8)
     if type(rank) is not int or rank < 1:
-        raise UsageError(f"{where} has r {rank!r} for {path}; a rank is a whole number from 1 on.")
+        raise UsageError(f"{where} has r {short(rank)} for {path}; a rank is a whole number from 1 on.")
     if down.shape[:1] != (rank,):
-        raise UsageError(f"{where} has r {rank} for {path}, and lora_A has shape {list(down.shape)}: one is another's.")
+        raise UsageError(
+            f"{where} has r {short(rank)} for {path}, and lora_A has shape {list(down.shape)}: one is another's."
+        )
     return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
 
-def _of_module(config: Config, name: str, patterns: str, path: str, where: Path, default: int) -> int | float:
-    """Return the number of one module: that of the first pattern that its path ends in, else that of all."""
+def _of_modules(config: Config, kind: str, paths: Sequence[str], where: Path) -> dict[str, int | float]:
+    """Return the rank or alpha of each module: that of the first pattern that matches its end, else that of all."""
+    name, patterns = ("r", "rank_pattern") if kind == "rank" else ("lora_alpha", "alpha_pattern")
     by_pattern = config.get(patterns) or {}
     if not isinstance(by_pattern, dict):
-        raise UsageError(f"{where} has {patterns} {_short(by_pattern)}; it has to be an object of numbers.")
-    named = next((one for one in by_pattern if _names(one, path, where)), None)
-    value = config.get(name, default) if named is None else by_pattern[named]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UsageError(f"{where} has {name} {_short(value)} for {path}; it has to be a number.")
-    return value
+        raise UsageError(f"{where} has {patterns} {short(by_pattern)}; it has to be an object of numbers.")
+    regular = {one: rf"(.*\.)?({one})" for one in by_pattern if REGULAR & set(one.removeprefix("^"))}
+    found = matched(list(regular.values()), paths, f"{where} has {patterns} {short(list(regular))}")
+    values = {}
+    for path in paths:
+        names = (one for one in by_pattern if (path in found[regular[one]] if one in regular else _names(one, path)))
+        first = next(names, None)
+        values[path] = _number(config.get(name, 8) if first is None else by_pattern[first], name, path, where)
+    return values
 
 
-def _names(pattern: str, path: str, where: Path) -> bool:
-    """Return whether a pattern names a module: its whole path after ^, or the end of it."""
+def _number(value: Any, name: str, path: str, where: Path) -> int | float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not -MOST < value < MOST:
+        raise UsageError(f"{where} has {name} {short(value)} for {path}; it has to be a number.")
+    found: int | float = value
+    return found
+
+
+def _names(pattern: str, path: str) -> bool:
+    """Return whether a plain name is that of a module: its whole path after ^, or the end of it."""
     words = pattern.removeprefix("^")
-    if REGULAR & set(words):
-        raise UsageError(f"{where} has the pattern {_short(pattern)}; those of plain names are computed here.")
     return path == words or (words == pattern and path.endswith(f".{words}"))
 
 
-def _short(value: object) -> str:
-    said = repr(value)
-    return said if len(said) <= 60 else f"{said[:57]}..."
+def targeted(config: Config, paths: Sequence[str], where: Path) -> list[str]:
+    """Return those modules of the weights' file that PEFT adapts by this config (`check_target_module_exists`). Raises
+    UsageError where there are none, or PEFT takes no such config."""
+    left_out = _excluded(config.get("exclude_modules"), paths, where)
+    chosen = [path for path in _chosen(config, paths, where) if path not in left_out]
+    if not chosen:
+        named = short(config.get("target_modules"))
+        raise UsageError(f"{where} has target_modules {named}, by which none of the modules in {WEIGHTS} is adapted.")
+    return chosen
+
+
+def _excluded(named: Any, paths: Sequence[str], where: Path) -> frozenset[str]:
+    if not named:
+        return frozenset()
+    if isinstance(named, str):
+        return frozenset(matched([named], paths, f"{where} has exclude_modules {short(named)}")[named])
+    return frozenset(path for path in paths if _ends_in(named, path, "exclude_modules", where))
+
+
+def _chosen(config: Config, paths: Sequence[str], where: Path) -> list[str]:
+    named, layers = config.get("target_modules"), config.get("layers_to_transform")
+    if isinstance(named, str) and (layers is not None or config.get("layers_pattern") is not None):
+        raise UsageError(f"{where} has layers_to_transform or layers_pattern, which is only for a list target_modules.")
+    if config.get("layers_pattern") and layers is None:
+        raise UsageError(f"{where} has layers_pattern and no layers_to_transform, with which PEFT takes no adapter.")
+    if named is None:
+        raise UsageError(f"{where} has no target_modules, for which PEFT guesses by the model's type: name them there.")
+    if isinstance(named, str) and named.lower() == ALL_LINEAR:
+        return [path for path in paths if path.rpartition(".")[2] not in HEADS]
+    if isinstance(named, str):
+        return matched([named], paths, f"{where} has target_modules {short(named)}")[named]
+    ending = [path for path in paths if _ends_in(named, path, "target_modules", where)]
+    wanted = _layers(layers, where)
+    return [path for path in ending if path in named or not wanted or _layer_of(config, path, where) in wanted]
+
+
+def _ends_in(names: Any, path: str, field: str, where: Path) -> bool:
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise UsageError(f"{where} has {field} {short(names)}; it has to be a text or a list of texts.")
+    return any(path == one or path.endswith(f".{one}") for one in names)
+
+
+def _layers(named: Any, where: Path) -> list[int]:
+    """Return the numbers of layers_to_transform; none where all layers are adapted."""
+    layers = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(type(one) is int for one in layers):
+        raise UsageError(f"{where} has layers_to_transform {short(named)}; it has to be a number or a list of numbers.")
+    return layers
+
+
+def _layer_of(config: Config, path: str, where: Path) -> int | None:
+    """Return the number that PEFT takes for a module's layer, None where it finds none."""
+    named = config.get("layers_pattern") or []
+    patterns = [named] if isinstance(named, str) else named
+    if not isinstance(patterns, list) or any(not isinstance(one, str) or REGULAR & set(one) for one in patterns):
+        raise UsageError(f"{where} has layers_pattern {short(named)}; plain names are computed here.")
+    lists = [rf"(?:^|.*?\.){re.escape(one)}" for one in patterns] or [r".*?\.[^.]*"]
+    found = next((match for match in (re.match(one + NUMBERED, path) for one in lists) if match is not None), None)
+    return None if found is None else int(found["index"])

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.peft import LORA
 from tests.engine.adapters.adapting import add, let_go, use
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of
@@ -42,11 +45,28 @@ CHOSEN: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("llama", r".*layers\.[0-3]\..*(q_proj|up_proj)", {}),
     ("llama", ["q_proj", "up_proj"], {"layers_to_transform": [1, 2]}),
     ("gpt_neox", ["query_key_value"], {"rank_pattern": {"query_key_value": 8}, "use_rslora": True}),
+    ("llama", ["q_proj"], {"rank_pattern": {r".*\.[01]\.self_attn\.q_proj": 2}}),
     (
         "llama",
         ["q_proj", "up_proj"],
         {"rank_pattern": {"layers.1.self_attn.q_proj": 2}, "alpha_pattern": {"up_proj": 11}},
     ),
+)
+NARROWED: tuple[dict[str, Any], ...] = (
+    {"target_modules": ["q_proj", "model.layers.1.mlp.up_proj"]},
+    {"target_modules": r".*layers\.[0-3]\..*(q_proj|up_proj)"},
+    {"target_modules": r"^(?!.*mlp).*proj$"},
+    {"target_modules": "ALL-linear"},
+    {"layers_to_transform": [1, 2]},
+    {"layers_to_transform": 3},
+    {"layers_to_transform": [2], "layers_pattern": "layers"},
+    {"layers_to_transform": [2], "target_modules": ["model.layers.0.self_attn.q_proj", "up_proj"]},
+    {"exclude_modules": ["mlp.up_proj", "k_proj"]},
+    {"exclude_modules": r".*layers\.[02]\..*"},
+    {"alpha_pattern": {r".*\.[01]\.self_attn\.q_proj": 2, "q_proj": 7}},
+    {"alpha_pattern": {"q_proj|up_proj": 2}},
+    {"fan_in_fan_out": True},
+    {"use_rslora": True},
 )
 REFUSED: tuple[tuple[str, Any, dict[str, Any], str], ...] = (
     ("llama", ["q_proj"], {"use_dora": True}, r"has use_dora True, .* merge it in PEFT"),
@@ -55,7 +75,6 @@ REFUSED: tuple[tuple[str, Any, dict[str, Any], str], ...] = (
     ("gpt2", ["c_attn"], {"lora_bias": True}, "has lora_bias True"),
     ("gpt2", ["c_attn", "wte"], {}, "wte.lora_embedding_A, which is no LoRA matrix"),
     ("llama", ["q_proj"], {"init_lora_weights": "pissa"}, "has init_lora_weights 'pissa'"),
-    ("llama", ["q_proj"], {"rank_pattern": {r".*\.[01]\.self_attn\.q_proj": 2}}, "those of plain names are computed"),
     ("mixtral", "all-linear", {}, "has target_parameters .*, which is not computed here"),
 )
 
@@ -104,6 +123,22 @@ def test_modules_ranks_and_factors_are_chosen_as_in_peft(
     family: str, targets: Any, options: dict[str, Any], tmp_path: Path
 ) -> None:
     require_same_bits(family, made(family, tmp_path, targets, **options))
+
+
+@pytest.mark.parametrize("narrowed", NARROWED, ids=str)
+@pytest.mark.filterwarnings("ignore:Found (missing|unexpected) adapter keys")
+def test_a_config_that_narrows_its_file_is_heard_as_by_peft(narrowed: dict[str, Any], tmp_path: Path) -> None:
+    folder = made("llama", tmp_path, ["q_proj", "k_proj", "up_proj", "down_proj"])
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"init_lora_weights": True} | narrowed))
+    require_same_bits("llama", folder)
+
+
+def test_every_field_of_pefts_config_is_in_the_table() -> None:
+    from peft import LoraConfig
+
+    assert not LORA.unknown(one.name for one in fields(LoraConfig))
+    assert not LORA.unheard(LoraConfig(task_type="CAUSAL_LM").to_dict())
 
 
 @pytest.mark.parametrize(("family", "targets", "options", "said"), REFUSED, ids=str)

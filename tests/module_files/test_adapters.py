@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files.peft import read_adapter
+from djinn_jupyter.module_files import patterns
+from djinn_jupyter.module_files.peft import LORA, read_adapter
 from tests import adapters
 
 PATHS = ("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj")
@@ -44,6 +45,8 @@ def test_patterns_are_names_at_the_end_of_a_path(tmp_path: Path) -> None:
     assert factors(tmp_path, alpha_pattern={"q_proj": 8}) == [2.0, 1.5, 2.0]
     assert factors(tmp_path, alpha_pattern={"layers.1.self_attn.q_proj": 8}) == [1.5, 1.5, 2.0]
     assert factors(tmp_path, alpha_pattern={"^model.layers.1.self_attn.q_proj": 8}) == [1.5, 1.5, 2.0]
+    assert factors(tmp_path, alpha_pattern={r".*\.1\..*_proj": 8, "q_proj": 4}) == [1.0, 2.0, 2.0]
+    assert factors(tmp_path, alpha_pattern={"q_proj|up_proj": 8}) == [2.0, 2.0, 2.0]
     assert factors(tmp_path, alpha_pattern={"^layers.1.self_attn.q_proj": 8, "proj": 8}) == [1.5, 1.5, 1.5]
 
 
@@ -58,7 +61,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an activated one": ({"alora_invocation_tokens": [3]}, "has alora_invocation_tokens"),
     "an option of tomorrow": ({"use_flora": {"depth": 3}}, r"has use_flora \{'depth': 3\}"),
     "changed base weights": ({"init_lora_weights": "pissa_niter_4"}, "with which the base weights were changed"),
-    "a regular expression": ({"alpha_pattern": {"(a+)+q": 3}}, "those of plain names are computed here"),
+    "a broken expression": ({"alpha_pattern": {"(q": 3}}, r"has alpha_pattern \['\(q'\]: .*unterminated subpattern"),
+    "a vast alpha": ({"lora_alpha": 10**400}, "has lora_alpha 1000.*; it has to be a number"),
+    "a vast rank": ({"r": 10**400}, "has r 1000.*; it has to be a number"),
+    "no targets": ({"target_modules": None}, "has no target_modules, for which PEFT guesses"),
+    "targets of another": ({"target_modules": ["k_proj"]}, r"has target_modules \['k_proj'\], by which none of the"),
+    "a name for an expression": ({"target_modules": "q_proj"}, "has target_modules 'q_proj', by which none of the"),
+    "a broken target": ({"target_modules": "*q"}, r"has target_modules '\*q': .*nothing to repeat"),
+    "numbered targets": ({"target_modules": [3]}, r"has target_modules \[3\]; it has to be a text or a list"),
+    "layers of an expression": (
+        {"target_modules": ".*q_proj", "layers_to_transform": [1]},
+        "has layers_to_transform or layers_pattern, which is only for a list target_modules",
+    ),
+    "a pattern without layers": ({"layers_pattern": "layers"}, "has layers_pattern and no layers_to_transform"),
+    "worded layers": ({"layers_to_transform": ["1"]}, r"has layers_to_transform \['1'\]; it has to be a number"),
+    "an odd pattern": ({"layers_to_transform": 1, "layers_pattern": "(a+)+"}, r"has layers_pattern '\(a\+\)\+'"),
     "a rank of another": ({"r": 8}, r"has r 8 for .*, and lora_A has shape \[4, 8\]"),
     "no rank": ({"r": 0}, "a rank is a whole number from 1 on"),
     "a worded alpha": ({"lora_alpha": "six"}, "has lora_alpha 'six' for .*; it has to be a number"),
@@ -72,6 +89,46 @@ def test_an_option_that_is_not_computed_is_refused_by_its_name(tmp_path: Path, k
     config, sentence = REFUSED[kind]
     with pytest.raises(UsageError, match=sentence):
         read_adapter(adapters.saved(tmp_path, tensors(), **config))
+
+
+@pytest.mark.parametrize("name", LORA.refused)
+def test_each_refused_field_is_refused_and_its_default_is_not(tmp_path: Path, name: str) -> None:
+    default = LORA.refused[name][0]
+    assert factors(tmp_path, **{name: default}) == factors(tmp_path, **{name: []}) == [1.5] * 3
+    for value in (True, 3, "some", [0], {"a": None}):
+        with pytest.raises(UsageError, match=f"has {name} .*, which is not computed here"):
+            read_adapter(adapters.saved(tmp_path, tensors(), **{name: value}))
+
+
+Q0, Q1, UP1 = PATHS
+NARROWED: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
+    ({"target_modules": ["q_proj"]}, (Q0, Q1)),
+    ({"target_modules": [Q1, "up_proj"]}, (Q1, UP1)),
+    ({"target_modules": "all-linear"}, PATHS),
+    ({"target_modules": r".*layers\.[1-3]\..*(q_proj|up_proj)"}, (Q1, UP1)),
+    ({"target_modules": r"^(?!.*mlp).*proj$"}, (Q0, Q1)),
+    ({"layers_to_transform": 0}, (Q0,)),
+    ({"layers_to_transform": [1, 5]}, (Q1, UP1)),
+    ({"layers_to_transform": []}, PATHS),
+    ({"layers_to_transform": [0], "target_modules": [Q1, "q_proj"]}, (Q0, Q1)),
+    ({"layers_to_transform": [1], "layers_pattern": "layers"}, (Q1, UP1)),
+    ({"layers_to_transform": [0], "layers_pattern": ["h", "layers"]}, (Q0,)),
+    ({"exclude_modules": ["up_proj"]}, (Q0, Q1)),
+    ({"exclude_modules": [Q0]}, (Q1, UP1)),
+    ({"exclude_modules": r".*\.1\..*"}, (Q0,)),
+)
+
+
+@pytest.mark.parametrize(("config", "chosen"), NARROWED, ids=str)
+def test_a_config_chooses_modules_of_the_file(tmp_path: Path, config: dict[str, Any], chosen: tuple[str, ...]) -> None:
+    found = read_adapter(adapters.saved(tmp_path, tensors(), **config))
+    assert {one.path for one in found.modules} == set(chosen)
+
+
+def test_a_pattern_that_takes_years_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "MOST_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=r"has exclude_modules '\(\.\*\)\*x.*': it takes more than 0\.5 seconds"):
+        read_adapter(adapters.saved(tmp_path, tensors(), exclude_modules="(.*)*x" * 3))
 
 
 def test_files_that_are_no_adapter_are_refused(tmp_path: Path) -> None:
