@@ -22,5 +22,10 @@ def _dap(options: argparse.Namespace) -> int:
     if options.port is None:
         serve_pipes()
     else:
-        serve_port(options.port, lambda port: print(f"Listening on 127.0.0.1:{port}", file=sys.stderr, flush=True))
+        serve_port(options.port, _tell)
     return 0
+
+
+def _tell(port: int, token: str) -> None:
+    """Print the port, and the token as a configuration has it."""
+    print(f'Listening on 127.0.0.1:{port}\n"token": "{token}"', file=sys.stderr, flush=True)

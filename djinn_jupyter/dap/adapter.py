@@ -19,6 +19,7 @@ from djinn_jupyter.dap.frames import Frames
 from djinn_jupyter.dap.handles import CommandHandlers
 from djinn_jupyter.dap.inspection import Inspection
 from djinn_jupyter.dap.lifecycle import AdapterLifecycle
+from djinn_jupyter.dap.port_access import PortAccess
 from djinn_jupyter.dap.protocol import Client, Message, Send, read_request
 from djinn_jupyter.dap.repl import Repl
 from djinn_jupyter.dap.reports import Reports
@@ -33,7 +34,7 @@ LOOK_SECONDS = 1.0  # between two checks that the engine's process is alive
 
 class Adapter:
     """Numbers of threads, frames and variables start above those that another debugger in the same conversation
-    uses."""
+    uses. `access` is what a client on a port has to show."""
 
     def __init__(
         self,
@@ -43,7 +44,9 @@ class Adapter:
         first_frame: int = 1,
         first_reference: int = 1,
         in_use: InUse | None = None,
+        access: PortAccess | None = None,
     ) -> None:
+        self._access = access
         references, frames = References(first_reference), Frames(first_frame)
         self.queue, self.client = WorkQueue(), Client(send)
         self.debuggee = Debuggee(first_thread=first_thread, in_use=in_use)
@@ -102,6 +105,8 @@ class Adapter:
             self.client.write("A message that is no request was passed over.\n", "stderr")
             return
         try:
+            if self._access is not None:
+                self._access.check(request)
             body = self.handlers.answer(request)
         except DjinnError as error:
             self.client.refuse(request, error)

@@ -150,7 +150,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True):
 
 EDITORS_OWN = frozenset(
     "type request name noDebug debugServer preLaunchTask postDebugTask presentation internalConsoleOptions "
-    "serverReadyAction suppressMultipleSessionWarning timeout cwd program console env args restart justMyCode".split()
+    "serverReadyAction suppressMultipleSessionWarning timeout cwd program console env args restart justMyCode "
+    "token".split()
 )
 
 

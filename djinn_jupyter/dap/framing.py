@@ -11,6 +11,7 @@ from djinn_jupyter.errors import MalformedMessage, MessageTooLarge
 MESSAGE_BYTES = 64 * 2**20
 HEADER_BYTES = 4096
 _END = b"\r\n\r\n"
+_FIELDS = (b"content-length:", b"content-type:")
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -20,11 +21,13 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 class Unframer:
-    """Split bytes into messages. `lost` is set by an invalid header: the start of the next message is then unknown."""
+    """Split bytes into messages of at most `most` bytes. `lost` is set by an invalid header: the start of the next
+    message is then unknown."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._length: int | None = None
+        self.most = MESSAGE_BYTES
         self.lost = False
 
     def feed(self, more: bytes) -> None:
@@ -52,7 +55,8 @@ class Unframer:
 
     def _take_header(self) -> bool:
         end = self._bytes.find(_END)
-        if (len(self._bytes) if end < 0 else end) > HEADER_BYTES:
+        size = len(self._bytes) if end < 0 else end
+        if size > HEADER_BYTES or not _begins_header(bytes(self._bytes[:size])):
             raise self._lose(MalformedMessage("What came is no header of the Debug Adapter Protocol."))
         if end < 0:
             return False
@@ -69,10 +73,19 @@ class Unframer:
         if not given.isdecimal():
             raise self._lose(MalformedMessage("A header has no Content-Length."))
         length = int(given)
-        if length > MESSAGE_BYTES:
-            raise self._lose(MessageTooLarge(f"A message of {length} bytes is more than {MESSAGE_BYTES}."))
+        if length > self.most:
+            raise self._lose(MessageTooLarge(f"A message of {length} bytes is more than {self.most}."))
         return length
 
     def _lose(self, error: MalformedMessage | MessageTooLarge) -> MalformedMessage | MessageTooLarge:
         self.lost = True
         return error
+
+
+def _begins_header(data: bytes) -> bool:
+    """Return True for fields of the protocol's header, of which the last may be cut off."""
+    *whole, last = data.lower().split(b"\r\n")
+    cut = last.rstrip(b"\r")
+    return all(line.startswith(_FIELDS) for line in whole) and (
+        cut.startswith(_FIELDS) or any(field.startswith(cut) for field in _FIELDS)
+    )

@@ -1,19 +1,22 @@
 """Serve the adapter on a pair of pipes, or on a loopback port with one adapter per client. Reads and writes bytes; a
-client that does not read delays only itself."""
+client that does not read delays only itself. A connection to the port ends at its first bytes that are no message, and
+after OPENING_SECONDS without the token."""
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.framing import Unframer, encode
+from djinn_jupyter.dap.framing import MESSAGE_BYTES, Unframer, encode
+from djinn_jupyter.dap.port_access import OPENING_BYTES, PortAccess
 from djinn_jupyter.errors import WireError
 
 log = logging.getLogger(__name__)
@@ -22,13 +25,15 @@ Read = Callable[[], bytes]
 Write = Callable[[bytes], object]
 Receive = Callable[[dict[str, Any]], None]
 READ_BYTES = 65536
+OPENING_SECONDS: Final = 60.0  # within which a client on a port shows the token
+MOST_OPENING: Final = 16  # connections without it; more are closed
 
 
-def serve_client(read: Read, write: Write) -> None:
+def serve_client(read: Read, write: Write, access: PortAccess | None = None) -> None:
     """Serve one client until it leaves or its pipe ends. `read` returns b"" at the end."""
     outgoing: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-    adapter = Adapter(outgoing.put)
-    reading = (read, adapter.receive, adapter.remark, adapter.end)
+    adapter = Adapter(outgoing.put, access=access)
+    reading = (read, adapter.receive, adapter.remark, adapter.end, access)
     writer = threading.Thread(target=_write_all, args=(outgoing, write), name="djinn-dap-write", daemon=True)
     reader = threading.Thread(target=_read_all, args=reading, name="djinn-dap-read", daemon=True)
     writer.start()
@@ -38,11 +43,18 @@ def serve_client(read: Read, write: Write) -> None:
     writer.join(5.0)
 
 
-def _read_all(read: Read, receive: Receive, remark: Callable[[str], None], end: Callable[[], None]) -> None:
+def _read_all(
+    read: Read,
+    receive: Receive,
+    remark: Callable[[str], None],
+    end: Callable[[], None],
+    access: PortAccess | None,
+) -> None:
     """Hand on every message of a client, until its pipe ends; `remark` is told of bytes that are none."""
     unframer = Unframer()
     try:
         while more := read():
+            unframer.most = MESSAGE_BYTES if access is None or access.admitted else OPENING_BYTES
             unframer.feed(more)
             _hand_on(unframer, receive, remark)
             if unframer.lost:
@@ -89,21 +101,44 @@ def serve_pipes() -> None:
     serve_client(lambda: os.read(incoming, READ_BYTES), write)
 
 
-def serve_port(port: int, told: Callable[[int], None]) -> None:
+def serve_port(port: int, told: Callable[[int, str], None], opening_seconds: float = OPENING_SECONDS) -> None:
     """Serve on a loopback port; every connection is a separate client. `told` is called with the port, which the system
-    chooses when `port` is 0. Ends by KeyboardInterrupt."""
+    chooses when `port` is 0, and with the token that clients have to show. Ends by KeyboardInterrupt."""
+    token = secrets.token_urlsafe()
+    served: list[tuple[threading.Thread, PortAccess]] = []
     with socket.create_server(("127.0.0.1", port)) as listening:
-        told(listening.getsockname()[1])
+        told(listening.getsockname()[1], token)
         while True:
             connection, _ = listening.accept()
-            threading.Thread(target=_serve_connection, args=(connection,), name="djinn-dap", daemon=True).start()
+            served = [one for one in served if one[0].is_alive()]
+            if sum(not access.admitted for _, access in served) >= MOST_OPENING:
+                connection.close()
+                continue
+            access = PortAccess(token)
+            given = (connection, access, opening_seconds)
+            thread = threading.Thread(target=_serve_connection, args=given, name="djinn-dap", daemon=True)
+            thread.start()
+            served.append((thread, access))
 
 
-def _serve_connection(connection: socket.socket) -> None:
+def _serve_connection(connection: socket.socket, access: PortAccess, opening_seconds: float) -> None:
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        serve_client(lambda: connection.recv(READ_BYTES), connection.sendall)
-        try:
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the client has closed it
+        late = threading.Timer(opening_seconds, _end_without_token, (connection, access))
+        late.daemon = True
+        late.start()
+        serve_client(lambda: connection.recv(READ_BYTES), connection.sendall, access)
+        late.cancel()
+        _end(connection)
+
+
+def _end_without_token(connection: socket.socket, access: PortAccess) -> None:
+    if not access.admitted:
+        _end(connection)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the client has closed it

@@ -58,15 +58,21 @@ def doomed(tmp_path: Path) -> Iterator[RemoteEngine]:
 
 
 @pytest.fixture(scope="module")
-def port(engine: RemoteEngine) -> int:
-    """The port of an adapter that listens in this process."""
-    told: SimpleQueue[int] = SimpleQueue()
-    threading.Thread(target=serve_port, args=(0, told.put), daemon=True).start()
+def port(engine: RemoteEngine) -> tuple[int, str]:
+    """The port of an adapter that listens in this process, and its token."""
+    return served()
+
+
+def served(**how: float) -> tuple[int, str]:
+    """Serve adapters on a free port of this process; return it and the token."""
+    told: SimpleQueue[tuple[int, str]] = SimpleQueue()
+    given = (0, lambda *both: told.put(both))
+    threading.Thread(target=serve_port, args=given, kwargs=how, daemon=True).start()
     return told.get(timeout=SECONDS)
 
 
 @pytest.fixture
-def editor(port: int) -> Iterator[Editor]:
-    made = on_port(port)
+def editor(port: tuple[int, str]) -> Iterator[Editor]:
+    made = on_port(*port)
     yield made
     made.leave()

@@ -65,6 +65,7 @@ class Editor:
         self._read, self._write, self._leave = read, write, leave
         self._came: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self.unread = ""
+        self.token: str | None = None
         self.said: list[dict[str, Any]] = []
         self._waiting: list[dict[str, Any]] = []
         threading.Thread(target=self._listen, daemon=True).start()
@@ -73,6 +74,8 @@ class Editor:
     # --- conversation ------------------------------------------------------------------------------------------------
 
     def post(self, command: str, **arguments: Any) -> int:
+        if self.token is not None and command in ("launch", "attach"):
+            arguments.setdefault("token", self.token)
         number = self.client.send_request(command, arguments)
         self._flush()
         return number
@@ -207,6 +210,8 @@ def on_pipes() -> Editor:
     return Editor(lambda: os.read(incoming, 65536), write, leave)
 
 
-def on_port(port: int) -> Editor:
+def on_port(port: int, token: str) -> Editor:
     connection = socket.create_connection(("127.0.0.1", port))
-    return Editor(lambda: connection.recv(65536), connection.sendall, connection.close)
+    made = Editor(lambda: connection.recv(65536), connection.sendall, connection.close)
+    made.token = token
+    return made

@@ -338,8 +338,8 @@ def test_what_another_client_has_open_is_ended_with_force_only(
             assert theirs.describe().breakpoints == ()
 
 
-def test_two_editors_at_once(port: int, editor: Editor) -> None:
-    second = on_port(port)
+def test_two_editors_at_once(port: tuple[int, str], editor: Editor) -> None:
+    second = on_port(*port)
     editor.launch("resid_post.4", prompt=PROMPT)
     second.launch("resid_post.5", prompt=PROMPT)
     assert (editor.stopped(), second.stopped()) == ("resid_post.4", "resid_post.5")

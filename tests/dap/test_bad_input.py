@@ -40,7 +40,7 @@ def test_requests_that_mean_nothing_are_refused_and_nothing_is_lost(editor: Edit
 
 def test_bytes_that_are_no_header_end_the_conversation(editor: Editor) -> None:
     editor.send(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-    assert "no Content-Length" in editor.remark()
+    assert "no header of the Debug Adapter Protocol" in editor.remark()
     assert editor.ended()
 
 
