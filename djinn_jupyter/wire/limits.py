@@ -19,6 +19,8 @@ ConditionText = Annotated[str, Meta(min_length=1, max_length=2000)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
 MOST_TOKENS = 2**20
 Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
+LONGEST_STOP = 4096
+StopStrings = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=LONGEST_STOP)], ...], Meta(max_length=64)]
 OneOrTwo = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(min_length=1, max_length=2)]
 Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
 Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]

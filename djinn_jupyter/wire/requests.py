@@ -97,6 +97,7 @@ from djinn_jupyter.wire.limits import (
     Count,
     OneOrTwo,
     Spelling,
+    StopStrings,
     Text,
     Tokens,
     require_computable,
@@ -210,7 +211,7 @@ class Run(SessionRequest, frozen=True, tag="Run"):
     tokens: Tokens | None = None
     max_new_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 20
     sampling: Sampling = Sampling()
-    stop: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...], Meta(max_length=64)] = ()
+    stop: StopStrings = ()
     ignore_eos: bool = False
     chat: bool = False
     extend: bool = False

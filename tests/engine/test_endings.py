@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
 
 import msgspec
 import pytest
+from tokenizers import Regex, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire import requests as ask
@@ -13,7 +17,8 @@ from djinn_jupyter.wire.replies import Finished, SessionFinished, TokenSampled
 from tests.engine.desk import Desk, build_desk, engine_like, tokens
 from tests.engine.plain import generate, plain_of
 from tests.engine.session.test_states import reading, same
-from tests.families import build
+from tests.engine.words import tokenizer
+from tests.families import VOCAB, build
 
 PROMPT = tokens(10)
 
@@ -76,6 +81,57 @@ def test_a_stop_string_ends_a_run_also_across_tokens(desk: Desk) -> None:
         finished = desk.run(PROMPT, 8, stop=("nothing of this", stop))
         assert (finished.reason, finished.detail, len(finished.tokens)) == ("stop_string", stop, at), stop
         assert finished.tokens == new[:at]
+
+
+def stripping(silent: tuple[int, ...] = ()) -> PreTrainedTokenizerFast:
+    """As Llama 2's: the decoder drops the first space. The `silent` tokens have no text."""
+    vocabulary = {f"~{n}" if n in silent else f"_w{n}": n for n in range(VOCAB)}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="_w0"))
+    marks = [decoders.Replace("_", " "), decoders.Replace(Regex("~[0-9]+"), "")]
+    inner.decoder = decoders.Sequence([*marks, decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner)
+
+
+@pytest.mark.parametrize("way", ["run", "fast", "extend", "extend by nothing", "by stops"])
+@pytest.mark.parametrize("made", [tokenizer, stripping])
+def test_a_stop_string_is_found_in_the_text_that_is_streamed(made: Any, way: str) -> None:
+    """Also one that begins with the space before the first new token, which some decoders drop."""
+    desk = build_desk(build("llama"), made())
+    new = plain(6)
+    for first, last in combinations(range(len(new) + 1), 2):
+        stop = f" {text(*new[first:last])}"
+        at = next(n for n in range(1, 7) if stop in f" {text(*new[:n])}")
+        desk.open()
+        finished = _run(desk, way, stop)
+        assert (finished.reason, finished.detail, len(finished.tokens)) == ("stop_string", stop, at), stop
+        desk.close_all()
+
+
+def _run(desk: Desk, way: str, stop: str) -> Finished:
+    match way:
+        case "run" | "fast":
+            return desk.run(PROMPT, 6, stop=(stop,), mode="fast" if way == "fast" else "exact")
+        case "extend":
+            desk.run(PROMPT[:4], 0)
+            return desk.run(PROMPT[4:], 6, stop=(stop,), extend=True)
+        case "extend by nothing":
+            desk.run(PROMPT, 0)
+            return desk.run((), 6, stop=(stop,), extend=True)
+        case _:
+            desk.stop_at(4)
+            reply = desk.run(PROMPT, 6, stop=(stop,))
+            while not isinstance(reply, Finished):
+                reply = desk.resume()
+            return reply
+
+
+def test_a_stop_string_is_found_across_tokens_without_text() -> None:
+    new = plain(8)
+    desk = build_desk(build("llama"), stripping(new[2:5]))
+    desk.open()
+    stop = f"{new[1]}"[-1] + " w"
+    finished = desk.run(PROMPT, 8, stop=(stop,))
+    assert (finished.reason, len(finished.tokens)) == ("stop_string", 6)
 
 
 def test_a_stop_string_of_the_prompt_does_not_end_a_run(desk: Desk) -> None:

@@ -169,7 +169,8 @@ class _Load:
         )
 
     def _generation(self, image: kept.GenerationImage) -> Generation:
-        sampler = make_sampler(self.runtime.forward.model, image.sampling, image.prompt_length, self.device)
+        model = self.runtime.forward.model
+        sampler = make_sampler(model, image.sampling, image.prompt_length, image.max_new_tokens, self.device)
         sampler.generator.set_state(image.generator)
         return image.like(
             Generation,

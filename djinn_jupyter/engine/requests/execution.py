@@ -15,6 +15,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.footprint import tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
+from djinn_jupyter.engine.session.generation_fields import GENERATION
 from djinn_jupyter.engine.session.rewind import recount, to_layer, to_token
 from djinn_jupyter.engine.session.run import draw_and_run
 from djinn_jupyter.engine.session.run import run as run_line
@@ -51,7 +52,9 @@ class ExecutionRequests:
         before = _run_so_far(session) if request.extend and len(tokens) == committed else None
         if before is None:
             self._check_prompt(tokens, committed, request.extend)
-        sampler = make_sampler(self._forward.model, request.sampling, len(tokens), self._forward.device)
+        sampler = make_sampler(
+            self._forward.model, request.sampling, len(tokens), request.max_new_tokens, self._forward.device
+        )
         generation = self._generation(request, tokens, committed, sampler, extends=len(kept))
         if before is not None:
             return self._draw_on(session, generation.going_on(before), free=request.free)
@@ -109,7 +112,9 @@ class ExecutionRequests:
     ) -> Generation:
         if request.stop and not self._description.has_tokenizer:
             raise NoTokenizer("There is no tokenizer for this model, so stop strings mean nothing; leave them out.")
-        defaults = {} if request.sampling.model_defaults else self._description.generation_defaults
+        defaults = self._description.generation_defaults
+        if request.sampling.model_defaults:
+            defaults = {name: value for name, value in defaults.items() if name not in GENERATION.computed}
         return Generation(
             begins=len(tokens),
             fed_from=committed,

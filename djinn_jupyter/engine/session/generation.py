@@ -127,11 +127,6 @@ class Generation:
     def new_tokens(self, tokens: list[int]) -> list[int]:
         return tokens[self.begins :]
 
-    @property
-    def stop_window(self) -> int:
-        """The number of last tokens that can hold a stop string completed by the newest: each has at least a byte."""
-        return max((len(text.encode()) for text in self.stop), default=0) + 1
-
 
 def _nbytes(states: States) -> int:
     return sum(state.nbytes for state in states.values())

@@ -24,11 +24,11 @@ GENERATION: Final = FieldTable(
         "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule",
         "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id",
         "prefill_chunk_size", "return_dict_in_generate", "speculation_type", "target_lookbehind",
-        "transformers_version", "use_cache", "use_mtp",
+        "transformers_version", "use_cache",
     }),
     refused={
         "assistant_early_exit": (None, ""),
-        "cache_implementation": ("dynamic", ""),
+        "cache_implementation": ("hybrid", ""),  # which generate drops
         "constraints": (None, ""),
         "dola_layers": (None, ""),
         "encoder_no_repeat_ngram_size": (0, ""),
@@ -46,6 +46,7 @@ GENERATION: Final = FieldTable(
         "prompt_lookup_num_tokens": (None, ""),
         "stop_strings": (None, ""),
         "token_healing": (False, ""),
+        "use_mtp": (False, ""),
     },
 )  # fmt: skip
 """A run with `model_defaults` applies `computed` fields, and no other run does. No run applies `refused` ones: their

@@ -53,10 +53,21 @@ def run(
     so far."""
     seat = Seat(session)
     try:
-        stream = stream or runtime.tokenizer.stream(session.tokens)
+        stream = stream or _stream_of(runtime, session)
         return (yield from _run(runtime, session, seat, stream, free=free, targets=tuple(targets), reason=reason))
     finally:
         runtime.sharing.leave(seat)
+
+
+def _stream_of(runtime: Runtime, session: Session) -> Stream:
+    """Return the stream of the line's text. Where the run has stop strings, its `tail` is the new tokens'."""
+    generation = session.generation
+    assert generation is not None
+    begins = generation.begins if generation.stop else len(session.tokens)
+    stream = runtime.tokenizer.stream(session.tokens[:begins])
+    for token in session.tokens[begins:]:
+        stream.add(token)
+    return stream
 
 
 def _run(
@@ -179,7 +190,7 @@ def _may_be_shared(frame: Frame) -> bool:
 
 def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> Steps:
     """Draw the next token from the kept logits of the last pass, and go on from there."""
-    stream = runtime.tokenizer.stream(session.tokens)
+    stream = _stream_of(runtime, session)
     ended = _draw(runtime, session, stream)
     return ended if ended is not None else (yield from run(runtime, session, free=free, stream=stream))
 
@@ -213,7 +224,7 @@ def _draw(runtime: Runtime, session: Session, stream: Stream) -> Reply | None:
     assert generation is not None
     if generation.max_new_tokens > len(generation.new_tokens(session.tokens)):
         _sample(runtime, session, stream)
-    ending = _ending(runtime, session)
+    ending = _ending(runtime, session, stream)
     if ending is not None:
         return finish(runtime, session, *ending)
     session.begin_pass(token_by_token=runtime.token_by_token)
@@ -254,16 +265,16 @@ def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
     runtime.publish(TokenSampled(session=session.name, step=step, token=token, text=text))
 
 
-def _ending(runtime: Runtime, session: Session) -> tuple[FinishReason, str | None] | None:
+def _ending(runtime: Runtime, session: Session, stream: Stream) -> tuple[FinishReason, str | None] | None:
     generation = session.generation
     assert generation is not None
     new = generation.new_tokens(session.tokens)
     if new and new[-1] in generation.eos:
         return "eos", None
     if generation.stop:
-        tail = runtime.tokenizer.decode(new[-generation.stop_window :])
+        told = stream.tail + stream.rest()
         for text in generation.stop:
-            if text in tail:
+            if text in told:
                 return "stop_string", text
     if len(new) >= generation.max_new_tokens:
         return "length", None

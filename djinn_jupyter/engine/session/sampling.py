@@ -4,7 +4,6 @@ softmax, and `multinomial` with the session's own generator. A setting that is n
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from msgspec.structs import fields
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
+from djinn_jupyter.engine.session.generation_fields import GENERATION
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Sampling
 
@@ -24,6 +24,8 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 _AS_GENERATE: Final = tuple(
     field.name for field in fields(Sampling) if field.name not in ("temperature", "seed", "model_defaults")
 )  # settings that GenerationConfig has under the same name
+
+_ENDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")  # which processors of other settings read
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,14 +71,18 @@ def highest(scores_1V: Tensor) -> int:
     return int(torch.argmax(scores_1V, dim=-1))
 
 
-def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:
-    """Return a sampler for one run, its generator freshly seeded with `sampling.seed`."""
+def make_sampler(
+    model: PreTrainedModel, sampling: Sampling, prompt_length: int, most_new: int, device: torch.device
+) -> Sampler:
+    """Return a sampler for one run of at most `most_new` tokens, its generator freshly seeded with `sampling.seed`."""
     config = GenerationConfig()
     if sampling.model_defaults:
-        config.update(**copy.deepcopy(model.generation_config.to_dict()), defaults_only=True)
-    defaults: dict[str, Any] = model.generation_config._get_default_generation_params()
-    config.update(**defaults, defaults_only=True)
-    draws = _configure(config, sampling)
+        given = model.generation_config.to_dict()
+        config.update(
+            **{name: given[name] for name in (*GENERATION.computed, *_ENDS) if name in given}, defaults_only=True
+        )
+    config.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+    draws = _configure(config, sampling, most_new)
     generator = torch.Generator(device=device)
     generator.manual_seed(sampling.seed)
     processors = _processors(model, config, prompt_length, device)
@@ -85,10 +91,9 @@ def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int,
     )
 
 
-def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
+def _configure(config: GenerationConfig, sampling: Sampling, most_new: int) -> bool:
     """Write the requested settings into `config`. Return True where tokens are drawn."""
-    for name in _AS_GENERATE:
-        asked = getattr(sampling, name)
+    for name, asked in {"max_new_tokens": most_new, **{name: getattr(sampling, name) for name in _AS_GENERATE}}.items():
         if asked is not None:
             setattr(config, name, asked)
     if sampling.temperature > 0:
@@ -99,6 +104,7 @@ def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
 def _processors(model: Any, config: GenerationConfig, prompt_length: int, device: torch.device) -> Sequence[Processor]:
     # These are private calls that `generate` makes: a list of processors written here could only drift from it.
     model._prepare_special_tokens(config, False, device=device)
+    model._prepare_generated_length(config, True, True, "input_ids", prompt_length, None)
     processors: Sequence[Processor] = model._get_logits_processor(
         generation_config=config,
         input_ids_seq_length=prompt_length,

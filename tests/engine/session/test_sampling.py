@@ -7,16 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import GenerationConfig, WatermarkingConfig
 from transformers.generation import logits_process
 
+from djinn_jupyter.engine.session.generation_fields import GENERATION
 from djinn_jupyter.engine.session.sampling import highest, make_sampler
+from djinn_jupyter.engine.startup.describe import generation_defaults
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
 from tests.device import DEVICE
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, desk_of, engine_like, tokens
 from tests.engine.plain import generate, plain_of
+from tests.families import build
 
 PROMPT = tokens(14)
 NEW = 8
@@ -78,7 +83,7 @@ def test_logits_that_are_no_numbers_never_reach_the_draw(desk: Desk, monkeypatch
     """On a GPU the draw's own check of them is an assertion within a kernel, after which CUDA does nothing more."""
     monkeypatch.setattr(torch, "multinomial", lambda *_, **__: pytest.fail("drawn"))
     model = desk.engine.model
-    sampler = make_sampler(model, DRAW, len(PROMPT), model.device)
+    sampler = make_sampler(model, DRAW, len(PROMPT), NEW, model.device)
     for bad, at in product((float("nan"), float("inf")), (0, 3, 126)):
         logits_1V = torch.randn((1, 127), device=model.device)  # no multiple of what a processor takes at once
         logits_1V[0, at] = bad
@@ -101,7 +106,7 @@ class Results(TorchDispatchMode):
 
 
 def test_probabilities_are_drawn_from_with_no_look_at_each_of_them(desk: Desk) -> None:
-    sampler = make_sampler(desk.engine.model, DRAW, len(PROMPT), DEVICE)
+    sampler = make_sampler(desk.engine.model, DRAW, len(PROMPT), NEW, DEVICE)
     with Results() as results:
         sampler.choose(PROMPT, torch.randn(1, 128, device=DEVICE))
     names = [name for name, _ in results.found]
@@ -111,7 +116,7 @@ def test_probabilities_are_drawn_from_with_no_look_at_each_of_them(desk: Desk) -
 
 
 def test_a_choice_reads_no_signatures_of_processors(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = make_sampler(desk.engine.model, DRAW, len(PROMPT), DEVICE)
+    sampler = make_sampler(desk.engine.model, DRAW, len(PROMPT), NEW, DEVICE)
     monkeypatch.setattr(logits_process.inspect, "signature", lambda *_: pytest.fail("read"))
     sampler.choose(PROMPT, torch.randn(1, 128, device=DEVICE))
 
@@ -130,7 +135,7 @@ def test_a_greedy_run_with_a_repetition_penalty_is_generate(desk: Desk) -> None:
 
 
 def test_a_greedy_choice_without_settings_copies_no_logits(desk: Desk) -> None:
-    sampler = make_sampler(desk.engine.model, Sampling(), len(PROMPT), DEVICE)
+    sampler = make_sampler(desk.engine.model, Sampling(), len(PROMPT), NEW, DEVICE)
     assert not sampler.processors
     logits_1V = torch.zeros((1, 128), device=DEVICE)
     logits_1V[0, 7] = 1.0
@@ -139,7 +144,7 @@ def test_a_greedy_choice_without_settings_copies_no_logits(desk: Desk) -> None:
 
 def test_scores_are_those_of_transformers_warpers_in_its_order(desk: Desk) -> None:
     sampling = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.5, repetition_penalty=1.2)
-    sampler = make_sampler(desk.engine.model, sampling, len(PROMPT), DEVICE)
+    sampler = make_sampler(desk.engine.model, sampling, len(PROMPT), NEW, DEVICE)
     tokens_1T = torch.tensor([PROMPT], device=DEVICE)
     logits_1V = 3 * torch.randn(1, 128, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     expected = logits_1V
@@ -227,6 +232,132 @@ def test_the_models_own_settings_are_ignored_by_name_or_applied(desk: Desk) -> N
         settings.temperature = settings.do_sample = settings.top_p = None
     assert outcome == plain(desk, seed=3, temperature=0.5, top_p=0.9)
     assert applied.ignored_defaults == ()
+
+
+# Every field of GenerationConfig at values that are not its default; an unknown one too.
+OTHER_VALUES: dict[str, list[Any]] = {
+    "max_length": [16, 4096],
+    "max_new_tokens": [3],
+    "min_length": [18],
+    "min_new_tokens": [4],
+    "early_stopping": [True],
+    "max_time": [1e-9],
+    "stop_strings": [["w"]],
+    "do_sample": [True],
+    "num_beams": [3],
+    "use_mtp": [True],
+    "use_cache": [False],
+    "cache_implementation": ["hybrid", "static", "quantized"],
+    "cache_config": [{"nbits": 4}],
+    "max_cache_len": [9],
+    "temperature": [0.3],
+    "top_k": [2],
+    "top_p": [0.3],
+    "min_p": [0.9],
+    "top_h": [0.2],
+    "typical_p": [0.3],
+    "epsilon_cutoff": [0.02],
+    "eta_cutoff": [0.02],
+    "repetition_penalty": [3.0],
+    "encoder_repetition_penalty": [3.0],
+    "length_penalty": [3.0],
+    "no_repeat_ngram_size": [1],
+    "bad_words_ids": [[[n] for n in range(40, 90)]],
+    "renormalize_logits": [True],
+    "forced_bos_token_id": [9],
+    "forced_eos_token_id": [9],
+    "remove_invalid_values": [True],
+    "exponential_decay_length_penalty": [[1, 9.0]],
+    "suppress_tokens": [list(range(40, 90))],
+    "begin_suppress_tokens": [list(range(40, 90))],
+    "sequence_bias": [[[[9], 99.0]]],
+    "token_healing": [True],
+    "guidance_scale": [3.0],
+    "watermarking_config": [WatermarkingConfig(greenlist_ratio=0.3, bias=50.0)],
+    "num_return_sequences": [2],
+    "output_attentions": [True],
+    "output_hidden_states": [True],
+    "output_scores": [True],
+    "output_logits": [True],
+    "return_dict_in_generate": [True],
+    "pad_token_id": [7],
+    "bos_token_id": [7],
+    "encoder_no_repeat_ngram_size": [1],
+    "decoder_start_token_id": [7],
+    "is_assistant": [True],
+    "num_assistant_tokens": [3],
+    "num_assistant_tokens_schedule": ["heuristic"],
+    "assistant_confidence_threshold": [0.9],
+    "prompt_lookup_num_tokens": [2],
+    "max_matching_ngram_size": [1],
+    "assistant_early_exit": [2],
+    "assistant_lookbehind": [1],
+    "target_lookbehind": [1],
+    "assistant_ensemble_weight": [0.5],
+    "speculation_type": ["ngram"],
+    "compile_config": [None],
+    "disable_compile": [True],
+    "continuous_batching_config": [None],
+    "low_memory": [True],
+    "penalty_alpha": [0.6],
+    "dola_layers": ["low"],
+    "diversity_penalty": [1.0],
+    "num_beam_groups": [2],
+    "constraints": [["none"]],
+    "force_words_ids": [[[9]]],
+    "prefill_chunk_size": [4],
+    "of_no_version": [1],
+}
+OF_EVERY_RUN = {"eos_token_id", "transformers_version", "_from_model_config"}
+
+
+def test_the_values_above_are_of_every_field() -> None:
+    assert {*GENERATION.computed, *GENERATION.harmless, *GENERATION.refused} - set(OTHER_VALUES) == OF_EVERY_RUN
+
+
+@pytest.mark.parametrize("draws", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", OTHER_VALUES)
+def test_a_model_setting_gives_the_tokens_of_generate_or_is_told(
+    name: str, draws: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `model_defaults`, and without: what `generate` would do otherwise is told by name there."""
+    desk, model = desk_of("llama", layers=2), build("llama", layers=2).to(DEVICE)
+    prompt = PROMPT[:1] if name == "forced_bos_token_id" else PROMPT
+    for value in OTHER_VALUES[name]:
+        config = GenerationConfig(do_sample=draws or None, bos_token_id=1, eos_token_id=2)
+        setattr(config, name, value)
+        monkeypatch.setattr(desk.engine.model, "generation_config", config)
+        described = with_settings(desk)
+        described.open()
+        plainly = Sampling(seed=5, temperature=float(draws))
+        runs = [
+            described.run(prompt, NEW, sampling=sampling, ignore_eos=False)
+            for sampling in (plainly, replace(plainly, temperature=0.0, model_defaults=True))
+        ]
+        described.close_all()
+        untold = [run.tokens for run in runs if not named(name, run)]
+        if untold:
+            assert set(untold) == {generated(model, config, prompt)}, value
+
+
+def with_settings(desk: Desk) -> Desk:
+    """Return the desk of an engine whose model was loaded with its present settings."""
+    told = generation_defaults(desk.engine.model)
+    description = replace(desk.engine.description, generation_defaults=told, eos_token_ids=(2,))
+    return Desk(engine_like(desk, description=description))
+
+
+def named(name: str, finished: Any) -> bool:
+    return any(one.startswith(f"{name}=") for one in finished.ignored_defaults)
+
+
+def generated(model: Any, config: GenerationConfig, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the new tokens of `generate` on the model with these settings."""
+    torch.manual_seed(5)
+    model.generation_config = config
+    tokens_1T = torch.tensor([prompt], device=model.device)
+    made = model.generate(tokens_1T, attention_mask=torch.ones_like(tokens_1T), max_new_tokens=NEW)
+    return tuple(getattr(made, "sequences", made)[0, len(prompt) :].tolist())
 
 
 @pytest.mark.parametrize("sampling", ENDS, ids=str)

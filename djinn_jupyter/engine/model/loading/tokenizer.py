@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from djinn_jupyter.engine.model.loading.byte_tokens import ByteTokens
 from djinn_jupyter.engine.model.loading.token_bound import longest_token
 from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
+from djinn_jupyter.wire.limits import LONGEST_STOP
 
 INCOMPLETE: Final = "\ufffd"  # the decoder's replacement for bytes that are not yet a character
 _LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and those that a tokenizer may put before them
@@ -157,7 +158,7 @@ class Stream:
     """The text of tokens as they arrive, in time that does not grow with the text.
 
     Decodes from the start of the last finished piece only, as Hugging Face's text-generation-inference does: the text
-    of a token may depend on the one before it (leading spaces), never on more.
+    of a token may depend on the one before it (leading spaces), never on more. `tail` is the end of the text given out.
     """
 
     def __init__(self, texts: TokenText, before: Sequence[int] = ()) -> None:
@@ -165,6 +166,7 @@ class Stream:
         self._tokens = texts.end_of(before)
         self._start = 0  # index of the token that decoding starts at
         self._told = self._finished()  # tokens whose text was given out
+        self.tail = ""
 
     def _finished(self) -> int:
         """Return the number of tokens that read as whole characters; all of them where the last bytes are no text."""
@@ -183,9 +185,13 @@ class Stream:
         if len(now) <= len(before) or unfinished:
             return ""
         self._start, self._told = self._told, len(self._tokens)
-        return now[len(before) :]
+        added = now[len(before) :]
+        self.tail = self.tail[-LONGEST_STOP:] + added
+        return added
 
     def rest(self) -> str:
-        """Return the text still held back, once no more tokens come."""
+        """Return the text still held back, as it reads where no more tokens come."""
+        if self._told == len(self._tokens):
+            return ""
         before = self._texts.decode(self._tokens[self._start : self._told])
         return self._texts.decode(self._tokens[self._start :])[len(before) :]
