@@ -20,6 +20,7 @@ from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.pair_statistics import NO_INTERVAL
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
@@ -38,8 +39,8 @@ class Circuit(EdgeMeasurement):
     """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
     `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
     as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
-    `interval` bounds it, None of one pair. `of` counts the edges that there are, and `scores` are those of its own;
-    `how` says how they were chosen."""
+    `interval` bounds it, None of fewer than five pairs. `of` counts the edges that there are, and `scores` are those of
+    its own; `how` says how they were chosen."""
 
     _kind = CIRCUIT
 
@@ -128,6 +129,7 @@ class Circuit(EdgeMeasurement):
     def __repr__(self) -> str:
         low_high = "" if self.interval is None else " ({:z.1%} to {:z.1%})".format(*self.interval)
         pairs = f", {len(self.replies)} pairs" if len(self.replies) > 1 else ""
+        pairs += f" ({NO_INTERVAL})" if pairs and self.interval is None else ""
         return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:z.1%}{low_high}{pairs}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.client.pair_statistics import FEWEST
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ def faithfulness_of(
     values: Row, corrupted: Row, clean: Row, interval: Interval
 ) -> tuple[float, tuple[float, float] | None]:
     """Return the mean of `values` as a share of the way between the mean metrics of the lines, and its bounds where
-    there are pairs to draw from. A resample whose lines have the same mean metric has no share, and is left out; NaN
-    where all are so."""
+    there are `FEWEST` pairs to draw from. A resample whose lines have the same mean metric has no share, and is left
+    out; NaN where all are so."""
     import numpy as np
 
     made, way = (values - corrupted).mean(), (clean - corrupted).mean()
     share = float(made / way) if way else float("nan")
-    if len(values) < 2:
+    if len(values) < FEWEST:
         return share, None
     drawn = np.random.default_rng(interval.seed).integers(0, len(values), (interval.resamples, len(values)))
     ways = (clean - corrupted)[drawn].mean(axis=1)

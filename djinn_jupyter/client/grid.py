@@ -202,7 +202,8 @@ class Grid:
 
     def statistics(self, *, confidence: float = 0.95, resamples: int = 9999, seed: int = 0) -> PairStatistics:
         """Return the statistics of each cell over the pairs: mean, standard error, bootstrap interval and p-value of
-        the change from the unedited lines. Raises UsageError where there are fewer than two pairs."""
+        the change from the unedited lines; no interval of fewer than five pairs. Raises UsageError where there are
+        fewer than two pairs."""
         if not self.paired:
             raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
         return statistics_of(self.values, self.unedited, confidence, resamples, seed)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
+FEWEST: Final = 5  # pairs that an interval is drawn from: of fewer the bounds are little more than the pairs themselves
+NO_INTERVAL: Final = f"no interval: it is drawn from {FEWEST} pairs or more"
 EXACT: Final = 13  # pairs up to which all 2^n signs are tried
 AT_ONCE: Final = 2**22  # numbers of one product of draws and cells
 SLACK: Final = 1e-12  # of the observed mean: the same numbers in another order sum to another last bit
@@ -30,7 +32,7 @@ SLACK: Final = 1e-12  # of the observed mean: the same numbers in another order 
 class PairStatistics(Tabular):
     """Arrays with an axis for each of the grid's but the pairs: `mean` of the values, mean `change` from the corrupted
     lines, its `standard_error`, the bounds `low` and `high` of its interval, its `p`-value, and how many `pairs` each
-    is from. NaN where fewer than two pairs have the cell."""
+    is from. NaN where fewer than two pairs have the cell; `low` and `high` also where fewer than five have it."""
 
     mean: Matrix
     change: Matrix
@@ -70,7 +72,8 @@ def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resample
         found[0, cells] = flat[np.ix_(pattern, cells)].mean(0)
         found[1, cells] = of_these.mean(0)
         found[2, cells] = of_these.std(0, ddof=1) / np.sqrt(len(of_these))
-        found[3:5, cells] = _interval(of_these, confidence, resamples, np.random.default_rng(seed))
+        if len(of_these) >= FEWEST:
+            found[3:5, cells] = _interval(of_these, confidence, resamples, np.random.default_rng(seed))
         found[5, cells] = _p(of_these, resamples, np.random.default_rng(seed))
     named = ("mean", "change", "standard_error", "low", "high", "p")
     arrays = {name: row.reshape(shape) for name, row in zip(named, found, strict=False)}

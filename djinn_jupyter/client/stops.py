@@ -77,7 +77,9 @@ class Generated:
 
 
 class Paused(Generated):
-    """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value."""
+    """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value. `site` is as it was
+    named, and `shape`, `norms` and `values` are of its selected heads or features: `norms` are L2 norms by position,
+    `values` the numbers by position where each has one alone, as one feature does, else None."""
 
     reply: replies.Paused
 
@@ -91,7 +93,8 @@ class Paused(Generated):
         self.positions, self.tokens, self.texts = reply.positions, reply.tokens, reply.texts
         self.prompt_tokens, self.prompt_text, self.new_text = reply.prompt_tokens, reply.prompt_text, reply.new_text
         self.shape, self.axes, self.dtype = reply.shape, reply.axes, reply.dtype
-        self.norms, self.edits, self.influences = reply.norms, reply.edits, reply.influences
+        self.norms, self.values = reply.norms, reply.values
+        self.edits, self.influences = reply.edits, reply.influences
         self._moved_on = (
             f"Session {in_quotes(session.label)} has moved on from {reply.site} (step {reply.step}): "
             "what was not fetched then is gone; go back with back()."

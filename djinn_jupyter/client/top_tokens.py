@@ -6,4 +6,4 @@ from djinn_jupyter.wire.nouns import TopToken
 
 
 def spell_top(top: tuple[TopToken, ...]) -> str:
-    return "  ".join(f"{entry.text!r} {entry.probability:.3f}" for entry in top)
+    return "  ".join(f"{entry.text!r} {entry.probability:.3f}" for entry in top) or "-"

@@ -3,6 +3,7 @@ stopped site can be edited."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,10 +68,15 @@ class StoppedValues:
     def identity(self) -> StopIdentity:
         return self.stop.reply.stop
 
+    @property
+    def position(self) -> int:
+        """The position of expressions: the one at which the breakpoint's condition held, else the last."""
+        matched = self.stop.reply.matched
+        return matched if matched is not None else self.stop.positions[-1]
+
     def evaluate(self, expression: str) -> bool | int | float | str:
         """Return the value of an expression of the condition language at the position of the stop."""
-        matched = self.stop.reply.matched
-        read = self.session.evaluated(expression, matched if matched is not None else self.stop.positions[-1])
+        read = self.session.evaluated(expression, self.position)
         self.check(read.stop)
         return read.value
 
@@ -203,7 +209,7 @@ class Positions(Container):
 
     def _entry(self, position: int, figures: Sequence[float]) -> Variable:
         found = summaries.in_order(figures)
-        said = summaries.spelled(found) if self._inner else summaries.number(found["mean"])
+        said = summaries.number(found["mean"]) if math.prod(self._inner) == 1 else summaries.spelled(found)
         return Variable(
             name=f"[{position}]",
             value=f"{self._look.stop.texts[position]!r}  {said}",
@@ -241,7 +247,8 @@ class Activation(Container):
         return self.site if self.site is not None else self.look.stop.site
 
     def summary(self) -> str:
-        return f"{self._kind}  {summaries.spelled(summaries.in_order(self._read.all))}"
+        found, alone = summaries.in_order(self._read.all), math.prod(self._read.shape) == 1
+        return f"{self._kind}  {summaries.number(found['mean']) if alone else summaries.spelled(found)}"
 
     def rows(self) -> Positions:
         """Return the value itself, position by position."""
@@ -258,11 +265,23 @@ class Activation(Container):
             Variable(name="axes", value=read.axes),
             Variable(name="dtype", value=read.dtype),
         ]
-        found += [Variable(name=n, value=summaries.number(v)) for n, v in summaries.in_order(read.all).items()]
+        found += [Variable(name=n, value=summaries.number(v)) for n, v in self._figures().items()]
         found.append(Variable(name="exactness", value=read.exactness))
         if self.site is None and stop.edits:
             found.append(Variable(name="edits", value="; ".join(stop.edits)))
         return found
+
+    def _figures(self) -> dict[str, float]:
+        """Return the figures by name. `norm` is the number that a watch or a condition reads: that of one position."""
+        whole = summaries.in_order(self._read.all)
+        position, count = self.look.position, len(self._read.positions)
+        if count == 1:
+            return whole
+        norm = whole.pop("norm")
+        if position in self._read.positions:
+            (figures,) = self.look.figures_of_each(self.spelled, (position,)).tolist()
+            whole["norm"] = summaries.in_order(figures)["norm"]
+        return {**whole, f"norm of {count} positions": norm}
 
     def change(self, name: str, text: str) -> Variable:
         site = parse_site(self.spelled)

@@ -7,6 +7,7 @@ from typing import Final
 from djinn_jupyter.client.circuit_curves import CircuitCurve
 from djinn_jupyter.client.circuits import Circuit
 from djinn_jupyter.client.faithfulness import Interval
+from djinn_jupyter.client.pair_statistics import NO_INTERVAL
 from djinn_jupyter.widgets.edges import graph_of
 from djinn_jupyter.widgets.graph import MOST, graph_view
 from djinn_jupyter.widgets.markup import table
@@ -44,6 +45,7 @@ def curve_view(curve: CircuitCurve) -> View:
         ("CPR", f"{curve.cpr:.3f}, the area under the faithfulness"),
         ("CMD", f"{curve.cmd:.3f}, the area between it and 1"),
     ]
+    told += [] if first.interval is not None else [("interval", NO_INTERVAL)]
     name = "share of the edges, those with the largest scores"
     values = ", ".join(f"{size} {faithfulness}" for size, _, faithfulness, _ in rows)
     html = card(
@@ -84,7 +86,7 @@ def _facts(circuit: Circuit, shown: int) -> list[tuple[str, str]]:
 def _interval(circuit: Circuit) -> str:
     bounds, drawn = _bounds(circuit), circuit.drawn
     if bounds is None:
-        return "; an interval needs several pairs"
+        return f"; {NO_INTERVAL}"
     return f", {bounds} ({_drawn(drawn)} of {plural(len(circuit.replies), 'pair')})"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.client.grid import Grid
+from djinn_jupyter.client.pair_statistics import FEWEST, NO_INTERVAL
 from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, over, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
@@ -79,10 +80,15 @@ class _Pictured:
         return [
             part(_picture(self, base), name=named(_legend(self.grid, base, _most(self.values, base)))),
             part(folded(_figures(self))),
-            *([part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST)] if judged else []),
+            *([part(table(judged[0], judged[1:], numeric=range(1, 6)), name=self._strongest)] if judged else []),
             *([self._confirmed(named(_agreement(self.grid)))] if self.confirmed else []),
             *([part(table(self.largest[0], self.largest[1:], numeric=(1, 2)), name=LARGEST)] if self.largest else []),
         ]
+
+    @property
+    def _strongest(self) -> str:
+        """The name of the table of judged cells, which says where they have no interval."""
+        return STRONGEST if len(self.grid.replies) >= FEWEST else f"{STRONGEST}; {NO_INTERVAL}"
 
     def _confirmed(self, name: Html | str) -> Html:
         head, *lines = self.confirmed
@@ -92,7 +98,7 @@ class _Pictured:
         some = ends(len(self.names), PLAIN_COLUMNS)
         head = [self.across, *(f"{at} {text!r}" if text else str(at) for at, text in (self.names[n] for n in some))]
         lines = [[name, *(_told(v) for v in line[some])] for name, line in zip(self.rows, self.values, strict=True)]
-        told = [STRONGEST, columns(self.judged[1:], self.judged[0])] if self.judged else []
+        told = [self._strongest, columns(self.judged[1:], self.judged[0])] if self.judged else []
         if self.confirmed:
             told += [_agreement(self.grid), columns(self.confirmed[1:], self.confirmed[0])]
         if self.largest:
@@ -230,7 +236,7 @@ def _judged(grid: Grid) -> list[list[str]]:
         place = np.unravel_index(number, found.change.shape)
         name = ", ".join(f"{axis} {at[i]}" for axis, at, i in zip(grid.over[1:], grid.places()[1:], place, strict=True))
         at = {key: column[number] for key, column in found.columns().items()}
-        interval = f"{figure(at['low'])} to {figure(at['high'])}"
+        interval = "-" if np.isnan(at["low"]) else f"{figure(at['low'])} to {figure(at['high'])}"
         lines.append([name, figure(at["change"]), figure(at["standard_error"], 2), interval, figure(at["p"], 2)])
         lines[-1].append(str(at["pairs"]))
     return [head, *lines] if change.any() else []

@@ -21,7 +21,7 @@ def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None)
     """Show the most probable tokens of the lens at each position of one site."""
     depth = max((len(row.top) for row in rows), default=0)
     plain = [[str(r.position), quoted(r.text, r.token), guesses_plain(r.top, depth)] for r in rows]
-    made = [[r.position, cell_token(r.text, r.token), *(guess(top) for top in r.top)] for r in rows]
+    made = [[r.position, cell_token(r.text, r.token), *([guess(top) for top in r.top] or "-")] for r in rows]
     head = ["position", "token", *(str(i + 1) for i in range(depth))]
     html = card(
         part(table(head, made, numeric=(0,))),

@@ -49,7 +49,7 @@ class Look:
 
     @property
     def heads(self) -> list[int]:
-        """The numbers of the heads of the value: the selected ones, or all."""
+        """The numbers of the heads (or features) of the value: the selected ones, or all."""
         selector = site_of(self.site).selector
         return list(selector) if selector is not None else list(range(self.shape[1]))
 

@@ -112,5 +112,11 @@ def _largest(look: Look, row: NDArray[np.float32]) -> str:
     """Spell the entries of largest magnitude of one position, by their index (and head)."""
     order = np.argsort(-np.abs(row), kind="stable")[:LARGEST]
     inner = look.values.shape[1:]
-    names = (".".join(str(int(i)) for i in np.unravel_index(int(place), inner)) if inner else "0" for place in order)
+    names = (_numbered(look, np.unravel_index(int(place), inner)) if inner else "0" for place in order)
     return ", ".join(f"{name}: {figure(float(row[place]))}" for name, place in zip(names, order, strict=True))
+
+
+def _numbered(look: Look, index: Sequence[np.intp]) -> str:
+    """Spell an index as the model numbers it: a selected head or feature by its own number."""
+    first, *inner = map(int, index)
+    return ".".join(map(str, (look.heads[first], *inner)))

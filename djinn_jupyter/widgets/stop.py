@@ -93,11 +93,11 @@ def ran(stop: Paused) -> str:
 
 def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, restored: Transfer | None) -> str:
     looks = {row.position: guesses_plain(row.top) for row in lens}
-    norms = dict(zip(stop.positions, stop.norms, strict=True))
+    measure, numbers = measured(stop)
     shown = positions_shown(stop)
-    head = ["position", "token", "norm"] + (["logit lens"] if looks else [])
+    head = ["position", "token", measure] + (["logit lens"] if looks else [])
     rows = [
-        [str(p), quoted(stop.texts[p], stop.tokens[p]), figure(norms[p])] + ([looks.get(p, "")] if looks else [])
+        [str(p), quoted(stop.texts[p], stop.tokens[p]), figure(numbers[p])] + ([looks.get(p, "")] if looks else [])
         for p in shown
     ]
     lines = [f"paused at {stop.site} ({moment(stop)}; {ran(stop)}; {why(stop)}; session {label(stop.session)})"]
@@ -111,6 +111,12 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, 
     lines += influence_lines(stop.influences, stop.edits)
     lines.append(columns(rows, head))
     return "\n".join(lines + effect_lines(effect, edited=bool(stop.edits)))
+
+
+def measured(stop: Paused) -> tuple[str, dict[int, float]]:
+    """Return what a stop has of each position, and its name: the value where it is one number, else its norm."""
+    name, numbers = ("norm", stop.norms) if stop.values is None else ("value", stop.values)
+    return name, dict(zip(stop.positions, numbers, strict=True))
 
 
 def positions_shown(stop: Paused) -> list[int]:
@@ -201,19 +207,19 @@ def _overview(stop: Paused, pooled: Pooled) -> Html:
 
 def _positions(stop: Paused, pooled: Pooled | None, lens: Sequence[LensRow]) -> Html:
     shown = positions_shown(stop)
-    norms = dict(zip(stop.positions, stop.norms, strict=True))
-    most = max((rounded(norms[p]) for p in shown), default=0.0) or 1.0
+    measure, numbers = measured(stop)
+    most = max((abs(rounded(numbers[p])) for p in shown), default=0.0) or 1.0
     looks = {row.position: row for row in lens}
     strip, below = _strip(stop, pooled, shown)
-    head: list[object] = ["position", "token", "norm", ""]
+    head: list[object] = ["position", "token", measure, ""]
     depth = max((len(row.top) for row in lens), default=0)
     head += [element("th", "logit lens", scope="col", colspan=depth)] if depth else []
     head += [element("th", "activation", scope="col", class_="dj-above")] if strip else []
     rows = []
     for i, position in enumerate(shown):
-        norm = rounded(norms[position])
-        row: list[object] = [position, cell_token(stop.texts[position], stop.tokens[position]), figure(norm)]
-        row.append(meter(norm / most, "dj-narrow dj-grey"))
+        number = rounded(numbers[position])
+        row: list[object] = [position, cell_token(stop.texts[position], stop.tokens[position]), figure(number)]
+        row.append(meter(abs(number) / most, "dj-narrow dj-grey"))
         guesses = [guess(top) for top in looks[position].top] if position in looks else []
         row += guesses + [element("td") for _ in range(depth - len(guesses))]
         if strip and i == 0:

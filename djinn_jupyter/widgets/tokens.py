@@ -66,7 +66,7 @@ def guess(top: TopToken) -> Html:
 
 
 def guesses_plain(top: Sequence[TopToken], count: int = 3) -> str:
-    return ", ".join(f"{quoted(t.text, t.token)} {percent(t.probability)}" for t in top[:count])
+    return ", ".join(f"{quoted(t.text, t.token)} {percent(t.probability)}" for t in top[:count]) or "-"
 
 
 def cell_token(text: str, token: int | None = None) -> Html:

@@ -28,11 +28,12 @@ def watch_view(
     hover: bool = False,
     session: str | None = None,
 ) -> View:
-    """Draw the norms (or components) of all recorded passes: `values`, `positions` and `runs` have one entry a pass."""
+    """Draw the norms (or values, or components) of all recorded passes: `values`, `positions` and `runs` have one entry
+    a pass."""
     names, title = _pass_names(runs, len(values)), spell_watch(watch.site, watch.direction)
-    measure = "norm" if watch.direction is None else "component"
+    measure = _measure(watch, values)
     points = [
-        (name, position, _measured(row, watch))
+        (name, position, float(np.linalg.norm(row)) if measure == "norm" else float(row.item()))
         for name, value, covered in zip(names, values, positions, strict=True)
         for position, row in zip(covered, as_rows(value), strict=True)
     ]
@@ -62,9 +63,12 @@ def watch_view(
     return View(plain=plain, html=html, hover=drawn if hover else None)
 
 
-def _measured(row: NDArray[np.float32], watch: WatchDescription) -> float:
-    """Return the norm of a position's value; of a watch along a direction the value is the component itself."""
-    return float(np.linalg.norm(row)) if watch.direction is None else float(row.item())
+def _measure(watch: WatchDescription, values: Sequence[NDArray[np.generic]]) -> str:
+    """Name the number that is drawn of a position: its value where that is one number, else its norm; along a
+    direction the component."""
+    if watch.direction is not None:
+        return "component"
+    return "value" if all(one.size == len(one) for one in values) else "norm"
 
 
 def _pass_names(runs: Sequence[int], count: int) -> list[str]:

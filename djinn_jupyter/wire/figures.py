@@ -51,7 +51,8 @@ class FiguresRead(ReplyBase, frozen=True, tag="FiguresRead"):
 
 class LargestDifference(Noun, frozen=True):
     """The largest |b - a| of finite numbers, in float64, and the first place that has it: the position of the pass and
-    the indices of all axes after it. `a` and `b` are the numbers there."""
+    the indices of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers
+    there."""
 
     difference: float
     position: int

@@ -374,7 +374,8 @@ class Snapshot(Noun, frozen=True):
 
 
 class LensRow(Noun, frozen=True):
-    """The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for."""
+    """The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. Both
+    are empty where the features that were named are off: they write nothing there."""
 
     position: int
     token: int

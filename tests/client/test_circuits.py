@@ -87,7 +87,7 @@ def test_the_largest_scores_are_patched_too(wide: RemoteEngine, found: Edges) ->
 
 
 def test_faithfulness_over_pairs_has_an_interval(wide: RemoteEngine) -> None:
-    pairs = [(tokens(6, seed=n), (*tokens(6, seed=n)[:2], *tokens(6, seed=n + 50)[2:])) for n in range(4)]
+    pairs = [(tokens(6, seed=n), (*tokens(6, seed=n)[:2], *tokens(6, seed=n + 50)[2:])) for n in range(5)]
     clean, corrupted = [list(one) for one, _ in pairs], [list(other) for _, other in pairs]
     scored = dj.edges(wide, clean=clean, corrupted=corrupted, metric=METRIC)
     circuit = dj.circuit(wide, scored, 60, seed=3)
@@ -103,6 +103,9 @@ def test_faithfulness_over_pairs_has_an_interval(wide: RemoteEngine) -> None:
     assert dj.circuit(wide, scored, 60, seed=3).interval == circuit.interval
     assert len(circuit.columns()["writer"]) == 60
     assert f"faithfulness {circuit.faithfulness:.1%}" in repr(circuit)
+    four = dj.circuit(wide, dj.edges(wide, clean=clean[:4], corrupted=corrupted[:4], metric=METRIC), 60)
+    assert four.interval is None
+    assert "4 pairs (no interval: it is drawn from 5 pairs or more)" in repr(four)
 
 
 def test_a_threshold_and_a_faithfulness_choose_the_first_edges(wide: RemoteEngine, found: Edges) -> None:

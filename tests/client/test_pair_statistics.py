@@ -60,6 +60,14 @@ def test_cells_that_a_pair_does_not_have_are_judged_by_the_others() -> None:
     assert np.isnan([found.change[2], found.p[2], found.low[2], found.standard_error[2]]).all()
 
 
+def test_fewer_than_five_pairs_have_no_interval() -> None:
+    values = np.random.default_rng(1).normal(size=(5, 2))
+    found = told(np.vstack([values, [1.0, np.nan]])[1:])
+    assert found.pairs.tolist() == [5, 4]
+    assert np.isnan(found.low).tolist() == np.isnan(found.high).tolist() == [False, True]
+    assert not np.isnan([found.p, found.change, found.standard_error]).any()
+
+
 def test_one_pair_has_no_statistics() -> None:
     with pytest.raises(UsageError, match="two or more pairs"):
         told(np.ones((1, 3)))

@@ -63,15 +63,19 @@ def test_figures_are_those_of_the_array(engine: RemoteEngine, editor: Editor) ->
     assert editor.stopped() == "z.3[1]"
     value = engine.session("figures", join=True).inspect().value
     activation = editor.inside(editor.scopes()["Activation"])
-    numbers = {name: float(activation[name]["value"]) for name in ("mean", "std", "min", "max", "norm")}
+    of_all = f"norm of {len(value)} positions"
+    numbers = {name: float(activation[name]["value"]) for name in ("mean", "std", "min", "max", "norm", of_all)}
     wide = value.astype(np.float64)
     expected = {
         "mean": wide.mean(),
         "std": wide.std(),
         "min": wide.min(),
         "max": wide.max(),
-        "norm": np.linalg.norm(wide),
+        "norm": np.linalg.norm(wide[-1]),
+        of_all: np.linalg.norm(wide),
     }
+    watched = float(editor.ask("evaluate", expression="norm", context="watch")["result"])
+    assert watched == pytest.approx(numbers["norm"], rel=1e-5)
     assert numbers == pytest.approx(expected, rel=1e-5)
     heads = editor.inside(editor.inside(activation["value"]["variablesReference"])["[2]"]["variablesReference"])
     assert list(heads) == ["[1]"]

@@ -13,16 +13,16 @@ from tests.widgets import circuits
 
 
 def test_the_graph_has_the_kept_edges_and_the_facts_the_faithfulness_with_its_interval() -> None:
-    circuit = circuits.circuit()
+    circuit = circuits.circuit(shares=(0.6, 0.7, 0.6, 0.7, 0.65))
     view = circuit_view(circuit)
     assert view.drawn is not None
     graph = view.drawn[1]
     assert [(one["writer"], one["reader"]) for one in graph["edges"]] == circuit.edges
-    assert (graph["kind"], graph["how"], graph["session"]) == ("circuit", "the largest scores, 2 pairs", None)
+    assert (graph["kind"], graph["how"], graph["session"]) == ("circuit", "the largest scores, 5 pairs", None)
     assert graph["model"] == circuit.made[0].by.model
     assert circuit.interval is not None
     low, high = circuit.interval
-    assert f"faithfulness: 65.0%, {low:.1%} to {high:.1%} (95% by 1,000 resamples of 2 pairs)" in view.plain
+    assert f"faithfulness: 65.0%, {low:.1%} to {high:.1%} (95% by 1,000 resamples of 5 pairs)" in view.plain
     assert f"edges: 9 of {circuit.of} kept; all others carry the corrupted line" in view.plain
     assert "circuit: 0.950" in view.plain
     assert view.html.count("<tr>") == 1 + 9 + 5
@@ -30,7 +30,7 @@ def test_the_graph_has_the_kept_edges_and_the_facts_the_faithfulness_with_its_in
 
 def test_of_one_pair_there_is_no_interval_and_a_click_stops_its_session() -> None:
     view = circuit_view(circuits.circuit(shares=(0.5,)), top=4)
-    assert "faithfulness: 50.0%; an interval needs several pairs" in view.plain
+    assert "faithfulness: 50.0%; no interval: it is drawn from 5 pairs or more" in view.plain
     assert "9 of 46 kept; the 4 largest are shown" in view.plain
     graph = view._repr_mimebundle_()[MIME]
     assert (graph["engine"], graph["session"], len(graph["edges"])) == ("demo-1", "work/paris.ipynb", 4)
@@ -55,7 +55,7 @@ def test_a_curve_has_a_row_for_each_size_and_the_areas() -> None:
 
 def test_a_faithfulness_that_rounds_to_none_has_no_sign() -> None:
     view = circuit_view(circuits.circuit(shares=(-1e-6,)))
-    assert "faithfulness: 0.0%; an interval needs several pairs" in view.plain
+    assert "faithfulness: 0.0%; no interval: it is drawn from 5 pairs or more" in view.plain
 
 
 def test_the_sizes_of_mib_have_labels_that_do_not_meet() -> None:

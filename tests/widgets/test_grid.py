@@ -51,7 +51,10 @@ def test_pairs_are_drawn_as_their_mean() -> None:
     assert "orange above -2.00" in view.html
     assert "largest mean changes over pairs" in view.html
     [strongest] = [line for line in view.plain.splitlines() if line.startswith("layer 7, position 4")]
-    assert strongest.split()[4:] == ["7.88", "1.9", "6.00", "to", "9.75", "0.50", "2"]
+    assert strongest.split()[4:] == ["7.88", "1.9", "-", "0.50", "2"]
+    assert "no interval: it is drawn from 5 pairs or more" in view.plain
+    assert "no interval: it is drawn from 5 pairs or more" in view.html
+    assert "no interval" not in grid_view(Grid([one, *[other] * 4], paired=True)).plain
 
 
 def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours() -> None:

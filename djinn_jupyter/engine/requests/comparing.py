@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.requests.figures import chunks
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.other_sessions import brought
@@ -20,6 +22,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.figures import Apart, Compared, LargestDifference
 from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -36,36 +39,45 @@ class ComparisonRequests:
 
 
 def compared(both: tuple[Session, Session], last: int) -> Compared:
-    """Return how far the stopped values of two sessions are apart. UsageError where they stand at other sites."""
+    """Return how far the stopped values of two sessions are apart: of the heads or features that both have named, else
+    whole. UsageError where they stand at other sites."""
     frames = [queries.stopped_frame(session) for session in both]
-    sites = [_site(frame) for frame in frames]
+    sites = [reports.site_of(session) for session in both]
+    if sites[0] != sites[1]:
+        sites = [site.whole() for site in sites]
     if sites[0] != sites[1]:
         names = [in_quotes(label(session.name)) for session in both]
         raise UsageError(
             f"Session {names[0]} stands at {sites[0]} and {names[1]} at {sites[1]}: values are compared at one site."
         )
-    a, b = (_value(frame) for frame in frames)
+    a, b = (_value(frame, sites[0]) for frame in frames)
     rows_a, rows_b = frames[0].positions[-len(a) :], frames[1].positions[-len(b) :]
     shared = range(max(rows_a.start, rows_b.start), min(rows_a.stop, rows_b.stop))
     alike = bool(shared) and a.shape[1:] == b.shape[1:]
     return Compared(
-        site=sites[0],
+        site=str(sites[0]),
         stops=(reports.standing(both[0]), reports.standing(both[1])),
         shapes=(tuple(a.shape), tuple(b.shape)),
         dtypes=(dtype_name(a.dtype), dtype_name(b.dtype)),
-        apart=apart(_at(shared, rows_a, a), _at(shared, rows_b, b), tuple(shared), last) if alike else None,
+        apart=_numbered(apart(_at(shared, rows_a, a), _at(shared, rows_b, b), tuple(shared), last), sites[0])
+        if alike
+        else None,
     )
 
 
-def _site(frame: Frame) -> str:
-    assert frame.tap is not None
-    return str(frame.tap.site.whole())
+def _numbered(found: Apart, site: Site) -> Apart:
+    """Return the same with the largest difference at the head or feature as the model numbers it."""
+    largest = found.largest
+    if largest is None or site.selector is None:
+        return found
+    index = (site.selector[largest.index[0]], *largest.index[1:])
+    return msgspec.structs.replace(found, largest=msgspec.structs.replace(largest, index=index))
 
 
-def _value(frame: Frame) -> Tensor:
+def _value(frame: Frame, site: Site) -> Tensor:
     assert frame.tap is not None
     assert frame.raw is not None
-    return frame.tap.read(frame.raw)
+    return edits.take(frame.tap.read(frame.raw), None, site.selector)
 
 
 def _at(shared: range, positions: range, value: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class InspectionRequests:
         return Effect(
             stop=reports.standing(session),
             effect=reports.effect(self._runtime, before, after, request.top, asked),
-            site=str(frame.tap.site),
+            site=str(stop.site),
             edits=session.edits_in_force,
             influences=influences(session, frame),
             made=made,
@@ -142,6 +142,7 @@ class InspectionRequests:
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
         value = tap.lens_value(seen.raw, site.selector)[rows]
+        off = ~value.any(-1) if site.selector is not None and tap.added is not None else value.new_zeros(len(value))
         found = []
         for start in range(0, len(rows), LENS_ROWS):
             chosen = rows[start : start + LENS_ROWS]
@@ -151,6 +152,7 @@ class InspectionRequests:
             found.extend(reports.lens_rows(self._runtime, logits, positions, tokens, request.top, asked))
             unspaced.see(logits, positions)
             yield None
+        found = [reports.unread(row) if is_off else row for row, is_off in zip(found, off.tolist(), strict=True)]
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         made, unmade = self._recipe(session, here, tap)
         return LensRead(
@@ -193,7 +195,7 @@ class InspectionRequests:
         """Return the session, the frame that it is stopped in, the site that is asked for, and its tap."""
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
-        site = _site(request.site, session)
+        site = reports.site_of(session) if request.site is None else parse_site(request.site)
         return session, frame, site, self._runtime.of(session).resolve(site)
 
     @handles(ask.ReadWatch, while_running=True, changes=False)
@@ -242,15 +244,6 @@ def token_id(runtime: Runtime, token: int | str) -> int:
     if token >= runtime.description.vocab_size:
         raise UsageError(f"There is no token {token}: this model has {runtime.description.vocab_size:,}.")
     return token
-
-
-def _site(spelling: str | None, session: Session) -> Site:
-    """Return the site requested; without one, that of the stop, with the breakpoint's selector."""
-    if spelling is not None:
-        return parse_site(spelling)
-    stop, frame = session.history.here, session.frame
-    assert stop is not None and frame is not None and frame.tap is not None
-    return frame.tap.site if stop.breakpoint is None else parse_site(stop.breakpoint.site)
 
 
 def last_logits(session: Session) -> Tensor:

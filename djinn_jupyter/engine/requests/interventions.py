@@ -274,14 +274,13 @@ def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
 
 def edited_site(session: Session, spelling: str | None) -> Site:
     """Return the site to edit: that of the stop, with the selector given or the breakpoint's."""
-    stop, frame = session.history.here, session.frame
-    assert stop is not None and frame is not None and frame.tap is not None
+    here = reports.site_of(session)
     if spelling is None:
-        return frame.tap.site if stop.breakpoint is None else parse_site(stop.breakpoint.site)
+        return here
     site = parse_site(spelling)
-    if site.whole() != frame.tap.site.whole():
+    if site.whole() != here.whole():
         raise InvalidEdit(
-            f"The pass is stopped at {frame.tap.site.whole()}, so only that value can be edited; "
+            f"The pass is stopped at {here.whole()}, so only that value can be edited; "
             f"set a breakpoint at {site} to edit there, or a steering rule."
         )
     return site

@@ -15,6 +15,7 @@ from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDescription
+from djinn_jupyter.wire.sites import Site, parse_site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,12 @@ class StopRecord:
     matched: int | None = None
     left_as: Frame | None = None
     number: int | None = None
+
+    @property
+    def site(self) -> Site:
+        """The site that the stop is at, as it was named: with the selector of its breakpoint."""
+        assert self.frame.tap is not None
+        return self.frame.tap.site if self.breakpoint is None else parse_site(self.breakpoint.site)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,10 +178,9 @@ class History:
 
 
 def _describe(index: int, stop: StopRecord) -> StopDescription:
-    assert stop.frame.tap is not None
     return StopDescription(
         index=index,
-        site=str(stop.frame.tap.site),
+        site=str(stop.site),
         step=stop.frame.step,
         position=stop.frame.positions[-1],
         reason=stop.reason,

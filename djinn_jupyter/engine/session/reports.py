@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import msgspec
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.interventions import site_scope
+from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.session.footprint import Footprint
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.influences import influences
@@ -17,6 +21,7 @@ from djinn_jupyter.engine.system.arrays import dtype_name
 from djinn_jupyter.wire.nouns import FinishReason, LensRow, SessionDescription, StopIdentity, TopToken
 from djinn_jupyter.wire.readings import EffectReading, TokenShift
 from djinn_jupyter.wire.replies import Finished, Paused
+from djinn_jupyter.wire.sites import Site
 
 TOP = 10
 
@@ -28,8 +33,15 @@ def standing(session: Session) -> StopIdentity:
     return stop
 
 
+def site_of(session: Session) -> Site:
+    """Return the site that a session stands at, as it was named."""
+    stop = session.history.here
+    assert stop is not None
+    return stop.site
+
+
 def describe(session: Session) -> SessionDescription:
-    frame = session.frame if session.state == "paused" else None
+    stop = session.history.here if session.state == "paused" else None
     pages = session.cache.statistics()
     table = session.storage_table
     own = Footprint.count(session, table) if table is not None else Footprint.nothing()
@@ -41,8 +53,8 @@ def describe(session: Session) -> SessionDescription:
         state=session.state,
         tokens=len(session.tokens),
         committed=session.committed,
-        stopped_at=str(frame.tap.site) if frame is not None and frame.tap is not None else None,
-        step=None if frame is None else frame.step,
+        stopped_at=None if stop is None else str(stop.site),
+        step=None if stop is None else stop.frame.step,
         breakpoints=tuple(b.describe() for b in session.breakpoints.values()),
         rules=tuple(r.describe() for r in session.rules.values()),
         watches=tuple(w.describe() for w in session.watches.values()),
@@ -69,16 +81,16 @@ def paused(runtime: Runtime, session: Session) -> Paused:
     """Return the report of a paused session's present stop."""
     stop, frame = session.history.here, session.frame
     assert stop is not None and frame is not None and frame.tap is not None and session.generation is not None
-    assert frame.raw is not None and session.history.present is not None
-    value = frame.tap.read(frame.raw)
-    rows = value.shape[0]
+    assert session.history.present is not None
+    seen, site = _seen_at(frame), stop.site
+    part = seen.units(site.selector)
     texts = token_texts(runtime, session)
     prompt_text, new_text = runtime.tokenizer.parted(session.tokens, session.generation.begins)
     met = stop.breakpoint
     return Paused(
         session=session.name,
         stop=standing(session),
-        site=met.site if met is not None else str(frame.tap.site),
+        site=str(site),
         reason=stop.reason,
         breakpoint=met,
         also=stop.also,
@@ -86,22 +98,31 @@ def paused(runtime: Runtime, session: Session) -> Paused:
         step=frame.step,
         layer=frame.boundary,
         layers=runtime.forward.layers,
-        positions=tuple(frame.positions[len(frame.positions) - rows :]),
+        positions=tuple(seen.row_positions()),
         tokens=tuple(session.tokens),
         texts=texts,
         prompt_tokens=session.generation.begins,
         prompt_text=prompt_text,
         new_text=new_text,
         log_probabilities=_log_probabilities(session),
-        shape=tuple(value.shape),
+        shape=tuple(part.shape),
         axes=frame.tap.axes,
-        dtype=dtype_name(value.dtype),
-        norms=tuple(row_norms(value)),
+        dtype=dtype_name(part.dtype),
+        norms=tuple(site_scope.norms(seen, site)),
+        values=tuple(site_scope.values(seen, site)) if part.numel() == len(part) else None,
         edits=session.edits_in_force,
         history_index=session.history.present,
         history_length=len(session.history.stops),
         layers_run=session.generation.layers_run,
         influences=influences(session, frame),
+    )
+
+
+def _seen_at(frame: Frame) -> SiteValue:
+    """Return the value at a stop as conditions read it, so that a report says the numbers that they compare."""
+    assert frame.tap is not None and frame.raw is not None
+    return SiteValue(
+        tap=frame.tap, raw=frame.raw, tokens=frame.tokens, positions=frame.positions, step=frame.step, lens=None
     )
 
 
@@ -164,11 +185,6 @@ def token_texts(runtime: Runtime, session: Session) -> tuple[str, ...]:
     return tuple(session.texts)
 
 
-def row_norms(value: Tensor) -> list[float]:
-    """Return the L2 norm of each row over all other axes, computed in fp32."""
-    return list(value.to(torch.float32).flatten(1).norm(dim=1).tolist())
-
-
 def top_tokens(runtime: Runtime, logits_V: Tensor, count: int) -> tuple[TopToken, ...]:
     """Return the `count` most likely tokens under the softmax of fp32 logits."""
     logits_V = logits_V.to(torch.float32)
@@ -198,6 +214,11 @@ def lens_rows(
         )
         for p, t, logits_V in zip(positions, tokens, logits_TV, strict=True)
     ]
+
+
+def unread(row: LensRow) -> LensRow:
+    """Return the row of features that are off: they write nothing, so there is nothing to read."""
+    return msgspec.structs.replace(row, top=(), chosen=())
 
 
 def effect(

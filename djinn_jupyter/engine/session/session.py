@@ -165,8 +165,8 @@ class Session(Computing):
     @property
     def _place(self) -> str | None:
         """The site and the step at which a pass is stopped; None where none is."""
-        frame = self.frame if self.state == "paused" else None
-        return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
+        stop = self.history.here if self.state == "paused" else None
+        return None if stop is None else f"{stop.site}, step {stop.frame.step}"
 
     # --- its holder ----------------------------------------------------------------------------------------------
 

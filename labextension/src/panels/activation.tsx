@@ -1,4 +1,4 @@
-/* The present stop: where it stands, norms by position, what the lens reads, and a thumbnail of the values. */
+/* The present stop: where it stands, its norms or values by position, what the lens reads, and a thumbnail of the values. */
 
 import * as React from 'react';
 
@@ -191,16 +191,18 @@ interface NormsProps {
 }
 
 function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Element {
-  const largest = Math.max(...paused.norms.map(norm => norm ?? 0)) || 1;
+  const { values } = paused; // where a position has one number alone, it is said as it is
+  const numbers = values ?? paused.norms;
+  const largest = Math.max(...numbers.map(one => Math.abs(one ?? 0))) || 1;
   const first = Math.max(0, paused.positions.length - POSITIONS);
   return (
-    <div className="djinn-Norms" role="group" aria-label={trans.__('Norms by position')}>
+    <div className="djinn-Norms" role="group" aria-label={values ? trans.__('Values by position') : trans.__('Norms by position')}>
       <table className="djinn-table">
         <thead>
           <tr>
             <th>{trans.__('position')}</th>
             <th>{trans.__('token')}</th>
-            <th colSpan={2}>{trans.__('norm')}</th>
+            <th colSpan={2}>{values ? trans.__('value') : trans.__('norm')}</th>
           </tr>
         </thead>
         <tbody>
@@ -218,10 +220,10 @@ function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Eleme
               </td>
               <td className="djinn-mono djinn-token">{spellToken(paused.texts[at] ?? '')}</td>
               <td>
-                <Meter share={(paused.norms[first + index] ?? 0) / largest} />
+                <Meter share={Math.abs(numbers[first + index] ?? 0) / largest} />
               </td>
               <td className="djinn-number">
-                {spellNumber(paused.norms[first + index], trans.__('not finite'))}
+                {spellNumber(numbers[first + index], trans.__('not finite'))}
               </td>
             </tr>
           ))}

@@ -78,7 +78,9 @@ export interface Pausing {
  *
  * `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
  * `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
- * `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
+ * `site` is as it was named, and `shape`, `norms` and `values` are of its selected heads or features. `norms` are L2
+ * norms at each position of the pass, over all other axes; `values` the numbers themselves where a position has one
+ * alone, as one feature does, else None: what `norm` and `value` are in a condition. `matched` is the position
  * for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
  * of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
  * `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
@@ -113,6 +115,7 @@ export interface Paused {
   readonly history_length: number;
   readonly layers_run: number;
   readonly influences: Influences;
+  readonly values: readonly Float[] | null;
   readonly not_kept: string | null;
 }
 

@@ -20,6 +20,7 @@ from djinn_jupyter.errors import IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.figures import Apart, Compared
+from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooled_heads import inspected, pattern
 from tests.engine.requests.test_pooling import values
@@ -81,7 +82,7 @@ def compare(desk: Desk, **given: Any) -> Compared:
     return found
 
 
-@pytest.mark.parametrize("site", ["resid_post.4", "z.3", "mlp_post.2"])
+@pytest.mark.parametrize("site", ["resid_post.4", "z.3", "mlp_post.2", "z.3[2,1]", "mlp_post.2[6]"])
 @pytest.mark.parametrize("lengths", [(40, 40), (40, 33)])
 def test_stops_are_compared_at_the_positions_that_both_have(desk: Desk, site: str, lengths: tuple[int, int]) -> None:
     stopped_pair(desk, site, lengths)
@@ -90,10 +91,13 @@ def test_stops_are_compared_at_the_positions_that_both_have(desk: Desk, site: st
     assert found.site == site
     assert found.shapes == ((lengths[0], *a.shape[1:]), (lengths[1], *b.shape[1:]))
     assert found.apart is not None
-    require_same(found.apart, plainly.apart(numbers(a), numbers(b), None, 5))
     largest = found.apart.largest
     assert largest is not None
-    assert largest.b == float(b[(largest.position, *largest.index)])
+    selector = parse_site(site).selector
+    index = largest.index if selector is None else (selector.index(largest.index[0]), *largest.index[1:])
+    assert largest.b == float(b[(largest.position, *index)])
+    same = msgspec.structs.replace(found.apart, largest=msgspec.structs.replace(largest, index=index))
+    require_same(same, plainly.apart(numbers(a), numbers(b), None, 5))
 
 
 def test_a_fork_is_equal_until_it_is_edited_and_then_differs_where_it_was(desk: Desk) -> None:
