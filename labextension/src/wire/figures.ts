@@ -41,7 +41,8 @@ export interface FiguresRead {
 
 /**
  * The largest |b - a| of finite numbers, in float64, and the first place that has it: the position of the pass and
- * the indices of all axes after it. `a` and `b` are the numbers there.
+ * the indices of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers
+ * there.
  */
 export interface LargestDifference {
   readonly difference: Float;
