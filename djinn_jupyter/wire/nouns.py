@@ -374,8 +374,7 @@ class Snapshot(Noun, frozen=True):
 
 
 class LensRow(Noun, frozen=True):
-    """The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. Both
-    are empty where the features that were named are off: they write nothing there."""
+    """The model's own epilogue at one position; `chosen` were asked for. Both are empty of features that are off."""
 
     position: int
     token: int

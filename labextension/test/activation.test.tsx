@@ -70,12 +70,14 @@ test('it shows the stop: place, edits, norms, heatmap, and what the lens reads a
 
 test('of one feature it shows the values, with their signs', async () => {
   const { has } = drawn(Activation, request =>
-    request.request === 'ReadStop' ? { ...PAUSED, shape: [2, 1], values: [-3, 0.5] } : answer(request)
+    request.request === 'ReadStop'
+      ? { ...PAUSED, shape: [2, 1], values: [-3, 0.5] }
+      : answer(request)
   );
   await has(session('a', STOPPED));
   expect(screen.getByRole('group', { name: 'Values by position' })).toBeTruthy();
   expect(screen.getByText(/^.3\.00$/)).toBeTruthy();
-  expect(screen.getByText("0.500")).toBeTruthy();
+  expect(screen.getByText('0.500')).toBeTruthy();
   expect(screen.queryByText('norm')).toBeNull();
 });
 

@@ -196,7 +196,11 @@ function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Eleme
   const largest = Math.max(...numbers.map(one => Math.abs(one ?? 0))) || 1;
   const first = Math.max(0, paused.positions.length - POSITIONS);
   return (
-    <div className="djinn-Norms" role="group" aria-label={values ? trans.__('Values by position') : trans.__('Norms by position')}>
+    <div
+      className="djinn-Norms"
+      role="group"
+      aria-label={values ? trans.__('Values by position') : trans.__('Norms by position')}
+    >
       <table className="djinn-table">
         <thead>
           <tr>

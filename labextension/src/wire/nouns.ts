@@ -388,10 +388,7 @@ export interface Snapshot {
   readonly exactness: 'exact' | 'recomputed' | 'fast' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
 }
 
-/**
- * The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. Both
- * are empty where the features that were named are off: they write nothing there.
- */
+/** The model's own epilogue at one position; `chosen` were asked for. Both are empty of features that are off. */
 export interface LensRow {
   readonly position: number;
   readonly token: number;
