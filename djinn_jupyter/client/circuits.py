@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 NamedEdge = tuple[str, str]
 Numbers = tuple[tuple[int, int], ...]
 LARGEST: Final = "the largest scores"
+MOST_ASKED: Final = 2**18  # edges in one request
 
 
 class Circuit(EdgeMeasurement):
@@ -252,6 +253,10 @@ class CircuitRuns:
 
     def of(self, circuits: Sequence[Numbers], how: str) -> list[Circuit]:
         """Return each circuit, run on all pairs; `how` says how its edges were chosen."""
+        return [one for part in _in_parts(circuits) for one in self._together(part, how)]
+
+    def _together(self, circuits: Sequence[Numbers], how: str) -> list[Circuit]:
+        """Return circuits that one request runs on each pair."""
         runs, name = self.made(circuits), name_of(self.engine)
         return [
             Circuit(
@@ -289,6 +294,18 @@ class CircuitRuns:
         if how not in self._sessions:
             self._sessions[how] = self._open.enter_context(session_like(self.engine.channel, "circuit", made))
         return self._sessions[how]
+
+
+def _in_parts(circuits: Sequence[Numbers]) -> Iterator[list[Numbers]]:
+    """Yield the circuits in parts of at most MOST_ASKED edges together; one that is larger is a part alone."""
+    part: list[Numbers] = []
+    for one in circuits:
+        if part and sum(map(len, (*part, one))) > MOST_ASKED:
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
 
 
 def _run(channel: Channel, request: ask.RunCircuits, made: CircuitRecipe) -> CircuitsRun:

@@ -8,10 +8,9 @@ an edge that is kept are asked for again. So what is decided is decided as by on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.circuits import Circuit, CircuitRuns, Numbers, ordered, require_count
+from djinn_jupyter.client.circuits import MOST_ASKED, Circuit, CircuitRuns, Numbers, ordered, require_count
 from djinn_jupyter.client.edge_measurement import layers_of
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
@@ -22,7 +21,6 @@ from djinn_jupyter.errors import UsageError
 Kept = frozenset[tuple[int, int]]
 OnPruned = Callable[[int, int, int], None]
 FEW, AHEAD = 8, 64  # passes asked for together: at first, and at most
-MOST_ASKED: Final = 2**18  # edges in one request
 
 
 @interruptible("The pruning of a circuit")

@@ -11,13 +11,12 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.limits import MOST_TOKENS, Positions, Spelling, Text
+from djinn_jupyter.wire.limits import Positions, SomeTokens, Spelling, Text
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 StoredDtype = Literal["float32", "bfloat16", "float16"]
-Prompt = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)]
 MOST_PROMPTS = 65_536
 
 
@@ -39,7 +38,7 @@ class Collect(SessionRequest, frozen=True, tag="Collect"):
     shard: Annotated[int, Meta(ge=0, le=99_999)]
     first: Annotated[int, Meta(ge=0, le=2**53)]
     last: bool
-    prompts: Annotated[tuple[Prompt, ...], Meta(min_length=1, max_length=MOST_PROMPTS)]
+    prompts: Annotated[tuple[SomeTokens, ...], Meta(min_length=1, max_length=MOST_PROMPTS)]
     sites: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=4096)]
     positions: Positions | None = None
     dtype: StoredDtype | None = None

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.bounds import bounded_by
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Spelling
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
@@ -21,7 +22,7 @@ Edge = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
 """The numbers of a writer and of a reader."""
 MOST_EDGES: Final = 2**20
 MOST_CIRCUITS: Final = 4096
-Edges = Annotated[tuple[Edge, ...], Meta(max_length=MOST_EDGES)]
+Edges = Annotated[tuple[Edge, ...], bounded_by("edges", MOST_EDGES)]
 
 
 class AttributeEdges(SessionRequest, frozen=True, tag="AttributeEdges"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.bounds import Positions
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.naming import OwnName
 
@@ -84,8 +86,8 @@ class PatchFrom(EditBase, frozen=True):
     """
 
     session: OwnName
-    site: str | None = None
-    positions: tuple[int, ...] | None = None
+    site: Annotated[str, Meta(max_length=1024)] | None = None
+    positions: Positions | None = None
 
 
 Edit = Scale | Add | Set | Zero | Clamp | ProjectOut | NormMatch | Orthogonal | ProjectionCap | PatchFrom

@@ -8,12 +8,12 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName
+from djinn_jupyter.wire.limits import OwnName, SomeTokens
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_LINES: Final = 4096
-HeadsLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | OwnName
+HeadsLine = SomeTokens | OwnName
 
 
 class ReadHeads(SessionRequest, frozen=True, tag="ReadHeads"):

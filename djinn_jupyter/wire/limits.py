@@ -7,6 +7,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.bounds import MOST_TOKENS as MOST_TOKENS
+from djinn_jupyter.wire.bounds import Positions as Positions
+from djinn_jupyter.wire.bounds import SomeTokens as SomeTokens
+from djinn_jupyter.wire.bounds import Tokens as Tokens
 from djinn_jupyter.wire.naming import PERSONAL, person_of
 from djinn_jupyter.wire.nouns import Sampling
 
@@ -17,13 +21,10 @@ NotebookPath = Annotated[str, Meta(min_length=1, max_length=4096), PERSONAL]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
 ConditionText = Annotated[str, Meta(min_length=1, max_length=2000)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
-MOST_TOKENS = 2**20
-Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
 LONGEST_STOP = 4096
 StopStrings = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=LONGEST_STOP)], ...], Meta(max_length=64)]
 OneOrTwo = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(min_length=1, max_length=2)]
 Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
-Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
 COLDEST = 1e-30
 """The largest logit of float16, 65,504, times the largest penalty and divided by this, is 6.6e37,
 and float32 ends at 3.4e38."""

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from djinn_jupyter.wire.naming import MOST_CHARACTERS
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import OwnerRequest, RequestBase, SessionRequest
@@ -32,7 +33,7 @@ class SendAway(OwnerRequest, frozen=True, tag="SendAway"):
     to: Provenance
     move: MoveId
     store: MovePlace = None
-    person: str | None = None
+    person: Annotated[str, Meta(max_length=MOST_CHARACTERS)] | None = None
 
 
 class TakeIn(SessionRequest, frozen=True, tag="TakeIn"):

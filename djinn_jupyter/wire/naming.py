@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 PERSONAL: Final = "a name that a person gave"
-OwnName = Annotated[str, PERSONAL]
+OwnName = Annotated[str, msgspec.Meta(max_length=1024), PERSONAL]
 Message = TypeVar("Message", bound=msgspec.Struct)
 MOST_CHARACTERS: Final = 64  # of a person's name
 PERSON: Final = rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_CHARACTERS - 1}}}"
@@ -56,7 +56,7 @@ def _respelled(value: Any, spell: Spell, is_name: bool) -> Any:
             return spell(value) if value else value  # empty: of all sessions
         case msgspec.Struct():
             return respelled(value, spell)
-        case tuple():
+        case tuple() if not (value and isinstance(value[0], int)):  # a line of tokens has no names in it
             return tuple(_respelled(one, spell, is_name) for one in value)
     return value
 

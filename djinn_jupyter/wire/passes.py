@@ -12,7 +12,7 @@ from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
 
-MOST_SITES: Final = 65536
+MOST_SITES: Final = 16_384
 
 
 class Inspect(SessionRequest, frozen=True, tag="Inspect"):

@@ -8,10 +8,11 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.bounds import bounded_by
 from djinn_jupyter.wire.edits import Edit, EditBase
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import MOST_TOKENS, OwnName, Spelling
+from djinn_jupyter.wire.limits import OwnName, Positions, SomeTokens, Spelling
 from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName, Mode
 from djinn_jupyter.wire.provenance import Provenance
@@ -22,13 +23,14 @@ MOST_METRICS: Final = 64
 MOST_STEPS: Final = 1000  # of integrated gradients
 MOST_PLANNED: Final = 65_536  # pairs of a plan of calls
 MOST_CHOSEN: Final = 65_536  # cells of a sweep of some
+MOST_CELLS: Final = 1_000_000
 
 Correction = Literal["attention", "cancellation"]
 Axis = Literal["point", "layer", "position", "head", "neuron", "coef"]
 Place = int | float | str
 NamedPosition = int | Spelling  # a token by its text
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-LineSource = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | OwnName
+LineSource = SomeTokens | OwnName
 EditedLine = Literal["corrupted", "clean"]
 
 
@@ -49,7 +51,7 @@ class Noise(Frozen, frozen=True):
     """Normal noise on what enters the first layer at `positions`, of `scale` times the standard deviation that the line
     has there; drawn by the sweep's seed."""
 
-    positions: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
+    positions: Positions
     scale: Annotated[float, Meta(gt=0)] = 3.0
 
 
@@ -60,8 +62,10 @@ class Continued(Frozen, frozen=True):
     """A sweep cut short: these cells of the sweep of this `recipe` have `values`, one for each metric."""
 
     recipe: Annotated[str, Meta(max_length=64)]
-    cells: tuple[int, ...]
-    values: tuple[tuple[float, ...], ...]
+    cells: Annotated[tuple[int, ...], bounded_by("cells", MOST_CELLS)]
+    values: Annotated[
+        tuple[Annotated[tuple[float, ...], Meta(max_length=MOST_METRICS)], ...], bounded_by("cells", MOST_CELLS)
+    ]
 
 
 class Estimate(Frozen, frozen=True):
@@ -99,9 +103,9 @@ class Sweep(SessionRequest, frozen=True, tag="Sweep"):
     edit: SweptEdit | None = None
     noise: Noise | None = None
     coefs: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
-    positions: Annotated[tuple[NamedPosition, ...], Meta(max_length=MOST_TOKENS)] = ()
-    align: Annotated[tuple[tuple[NamedPosition, NamedPosition], ...], Meta(max_length=MOST_TOKENS)] = ()
-    windows: tuple[tuple[Axis, Annotated[int, Meta(ge=1)]], ...] = ()
+    positions: Annotated[tuple[NamedPosition, ...], bounded_by("positions")] = ()
+    align: Annotated[tuple[tuple[NamedPosition, NamedPosition], ...], bounded_by("positions")] = ()
+    windows: Annotated[tuple[tuple[Axis, Annotated[int, Meta(ge=1)]], ...], Meta(max_length=6)] = ()
     in_pairs: bool = False
     mode: Mode = "fast"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0

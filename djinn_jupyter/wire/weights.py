@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.bounds import bounded_by
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import MOST_TOKENS, Spelling
+from djinn_jupyter.wire.limits import Spelling
 from djinn_jupyter.wire.nouns import LayerCopy
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
@@ -21,7 +22,7 @@ MODEL_WEIGHTS: Final = ("W_E", "W_pos", "W_U")
 HEAD_WEIGHTS: Final = ("W_Q", "W_K", "W_V", "W_O", "W_OV", "W_QK")
 MLP_WEIGHTS: Final = ("W_in", "W_gate", "W_out")
 LAYER_WEIGHTS: Final = (*HEAD_WEIGHTS, *MLP_WEIGHTS)
-Indices = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
+Indices = Annotated[tuple[int, ...], Meta(min_length=1), bounded_by("matrix")]
 _NAME = re.compile(r"^(?P<name>W_[A-Za-z]+)(?:\.(?P<layer>\d{1,9}))?(?:\[(?P<selector>[-\d:, ]+)\])?$")
 
 

@@ -52,6 +52,8 @@ def _of(shape: Any) -> st.SearchStrategy[Any]:
             # deferred: only so can a struct contain itself
             parts = {f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields}
             return st.builds(cls, **{name: CHECKED.get((cls, name), part) for name, part in parts.items()})
+        case msgspec.inspect.Metadata(type=marked):
+            return _of(marked)
         case msgspec.inspect.UnionType(types=types):
             return st.one_of([_of(t) for t in types])
         case msgspec.inspect.CustomType(cls=cls) if cls is Array:

@@ -71,11 +71,18 @@ def requests(kind: type, quality: Quality) -> tuple[dict[str, Any], ...]:
     return (*beside, *varied)
 
 
+def ordinary(shape: Any, name: str) -> Iterator[Any]:
+    """Yield ordinary values of the type of a field."""
+    yield from _values(shape, name, "ordinary")
+
+
 def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
     match shape:
         case inspect.UnionType(types=types):
             for one in sorted(types, key=lambda one: isinstance(one, inspect.NoneType)):
                 yield from _values(one, name, quality)
+        case inspect.Metadata(type=marked):
+            yield from _values(marked, name, quality)
         case inspect.StructType(cls=cls):
             yield from _structs(cls, quality)
         case inspect.CustomType(cls=cls) if cls is Array:

@@ -28,7 +28,7 @@ from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.rounding import equal_but_for_rounding
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.edges import CircuitsRun, Edge, EdgesAttributed
+from djinn_jupyter.wire.edges import MOST_EDGES, CircuitsRun, Edge, EdgesAttributed
 from djinn_jupyter.wire.progress import Progress
 
 ADVICE: Final = "Close sessions, or give shorter lines."
@@ -53,14 +53,16 @@ class EdgeNames:
             yield from ((writer, reader) for writer in range(before))
 
     def checked(self, edges: Sequence[Edge]) -> Sequence[Edge]:
-        """Return the edges. Raises UsageError for one that there is not."""
+        """Return the edges, each once. Raises UsageError for one that there is not."""
+        if len(edges) > sum(self.before):
+            raise UsageError(f"This model has {sum(self.before):,} edges, not {len(edges):,}: name each once.")
         for writer, reader in edges:
             if reader >= len(self.readers) or writer >= self.before[reader]:
                 raise UsageError(
                     f"There is no edge from writer {writer} to reader {reader}: this model has {len(self.writers)} "
                     f"writers and {len(self.readers)} readers, and a writer comes before its reader."
                 )
-        return edges
+        return tuple(dict.fromkeys(edges))
 
     def patched(self, edges: Iterable[Edge]) -> Patched:
         """Return edges by their readers' names."""
@@ -105,8 +107,8 @@ class EdgePatching:
             own, clean = yield from self._recorded(room)
             values = self._values(own, clean)
             line = PatchedLine(self.runtime.forward, self.layers, own, clean)
-            sets = [self.names.patched([edge]) for edge in edges]
-            for edge, found in zip(edges, (yield from self._passes(line, sets)), strict=True):
+            sets = (self.names.patched([edge]) for edge in edges)
+            for edge, found in zip(edges, (yield from self._passes(line, sets, len(edges))), strict=True):
                 scores[edge] = found - values[0]
         return EdgesAttributed(
             metric=self.metric.condition.text,
@@ -123,13 +125,18 @@ class EdgePatching:
         self, recordings: Recordings, circuits: Sequence[Sequence[Edge]]
     ) -> Generator[Blocked | None, None, CircuitsRun]:
         """Compute the metric of each circuit. The lines are recorded once in a session. Raises as `effects`."""
-        sets = [self.names.all_but(self.names.checked(circuit)) for circuit in circuits]
+        _require_few(sum(map(len, circuits)))
+        kept = []
+        for circuit in circuits:
+            kept.append(self.names.checked(circuit))
+            yield None
         with self._memory():
             recording = yield from recordings.of(self.runtime.space, self.session, self._computed_from, self._recorded)
             with recording.in_use() as (corrupted, clean):
                 values = self._values(corrupted, clean)
                 line = PatchedLine(self.runtime.forward, self.layers, clean, corrupted)
-                found = yield from self._passes(line, sets)
+                sets = (self.names.all_but(circuit) for circuit in kept)
+                found = yield from self._passes(line, sets, len(kept))
         return CircuitsRun(
             metric=self.metric.condition.text,
             writers=self.names.writers,
@@ -169,17 +176,24 @@ class EdgePatching:
         of = (self.metric.of(_end(self.runtime.forward, one)) for one in (corrupted, clean))
         return next(of), next(of)
 
-    def _passes(self, line: PatchedLine, sets: Sequence[Patched]) -> Generator[Blocked | None, None, list[float]]:
-        """Run the line once for each set of patched edges. Return the metric of each."""
+    def _passes(
+        self, line: PatchedLine, sets: Iterable[Patched], total: int
+    ) -> Generator[Blocked | None, None, list[float]]:
+        """Run the line once for each of `total` sets of patched edges. Return the metric of each."""
         found: list[float] = []
         for number, patched in enumerate(sets):
-            self.session.note_progress(Progress(doing="patching edges", done=number, total=len(sets)))
+            self.session.note_progress(Progress(doing="patching edges", done=number, total=total))
             before = line.calls
             logits_V = yield from line.logits(patched)
             self.runtime.counters.count_layers(line.calls - before)
             found.append(self.metric.of(logits_V))
             yield None
         return found
+
+
+def _require_few(edges: int) -> None:
+    if edges > MOST_EDGES:
+        raise UsageError(f"The circuits of one request have at most {MOST_EDGES:,} edges together, not {edges:,}.")
 
 
 def _end(forward: Forward, record: LineRecord) -> Tensor:

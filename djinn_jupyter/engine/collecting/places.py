@@ -80,6 +80,8 @@ def rows_of(positions: tuple[int, ...] | None, length: int, number: int) -> list
     """Return the rows that `positions` are in a prompt of `length` tokens; None for all. Raises InvalidEdit."""
     if positions is None:
         return None
+    if len(positions) > length:
+        raise InvalidEdit(f"Prompt {number} (counted from 0) has {length} tokens, not {len(positions):,}.")
     for position in positions:
         if not -length <= position < length:
             raise InvalidEdit(f"Prompt {number} (counted from 0) has {length} tokens, and so no position {position}.")

@@ -284,6 +284,8 @@ def _heads_of(matrix: Tensor, heads: Heads, chosen: Sequence[int], *, ends: bool
 
 def _within(name: WeightName, wanted: Indices, size: int, what: str) -> list[int]:
     """Return the indices chosen of `size`; negative ones count from the end. Raises UsageError for one beyond."""
+    if len(wanted or ()) > size:
+        raise UsageError(f"{name.whole} has {size:,} {what}, and {len(wanted or ()):,} are asked for: name each once.")
     chosen = list(range(size)) if wanted is None else [index + size if index < 0 else index for index in wanted]
     beyond = next((index for index in wanted or () if not -size <= index < size), None)
     if beyond is not None:

@@ -20,6 +20,8 @@ def rows_of(positions: Sequence[int] | None, available: range) -> list[int] | No
     """Return the rows of absolute `positions` (negative ones count from the end of the pass); None for all rows."""
     if positions is None:
         return None
+    if len(positions) > len(available):
+        raise InvalidEdit(f"The stopped pass holds {_spell(available)}, and not {len(positions):,} of them.")
     rows = []
     for position in positions:
         absolute = available.stop + position if position < 0 else position

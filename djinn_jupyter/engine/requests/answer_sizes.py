@@ -11,6 +11,7 @@ from djinn_jupyter.errors import UsageError
 
 ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 ANSWERED_VALUES: Final = 4 * 2**30  # bytes as computed
+ANSWERED_TOKENS: Final = 2**20  # tokens with their probabilities, about 200 bytes each
 
 
 class Room:
@@ -27,6 +28,15 @@ class Room:
                 f"The values at these sites are more than the {spell_bytes(ANSWERED_VALUES)} of one answer: ask for "
                 "those of fewer sites at a time."
             )
+
+
+def require_few_tokens(positions: int, each: int) -> None:
+    """Raise UsageError where `each` position is to be told by more tokens than one answer may have."""
+    if positions * each > ANSWERED_TOKENS:
+        raise UsageError(
+            f"{each:,} tokens at each of {positions:,} positions are more than the {ANSWERED_TOKENS:,} of one answer: "
+            "ask for fewer of either."
+        )
 
 
 def require_answerable(positions: int, vocabulary: int) -> None:

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests import interventions
+from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
 from djinn_jupyter.engine.requests.figures import figures_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.look_recipes import look_recipe
@@ -32,7 +33,7 @@ from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import LookRecipe
-from djinn_jupyter.wire.nouns import Snapshot
+from djinn_jupyter.wire.nouns import LensRow, Snapshot
 from djinn_jupyter.wire.replies import (
     Effect,
     Evaluated,
@@ -48,6 +49,7 @@ from djinn_jupyter.wire.sites import Site, parse_site
 from djinn_jupyter.wire.texts import in_quotes, sendable
 
 LENS_ROWS = 64
+LENS_TOKENS = 8192  # that are spelled before others are answered
 
 
 class InspectionRequests:
@@ -141,17 +143,24 @@ class InspectionRequests:
         unspaced = Unspaced(self._tokenizer, request.tokens)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
+        each = request.top + len(asked)
+        require_few_tokens(len(rows), each)
+        few = max(1, LENS_TOKENS // each)
         value = tap.lens_value(seen.raw, site.selector)[rows]
         off = ~value.any(-1) if site.selector is not None and tap.added is not None else value.new_zeros(len(value))
-        found = []
+        found: list[LensRow] = []
         for start in range(0, len(rows), LENS_ROWS):
             chosen = rows[start : start + LENS_ROWS]
             logits = self._forward.lens(value[start : start + LENS_ROWS])
             positions = [frame.positions[row] for row in chosen]
             tokens = [frame.tokens[row] for row in chosen]
-            found.extend(reports.lens_rows(self._runtime, logits, positions, tokens, request.top, asked))
             unspaced.see(logits, positions)
-            yield None
+            for first in range(0, len(chosen), few):
+                some = slice(first, first + few)
+                found += reports.lens_rows(
+                    self._runtime, logits[some], positions[some], tokens[some], request.top, asked
+                )
+                yield None
         found = [reports.unread(row) if is_off else row for row, is_off in zip(found, off.tolist(), strict=True)]
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         made, unmade = self._recipe(session, here, tap)

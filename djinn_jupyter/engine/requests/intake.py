@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from djinn_jupyter.engine.requests.extents import require_extents
 from djinn_jupyter.engine.requests.stateless import STATELESS, StatelessRequests
 from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mailbox, QueuedRequest, TextRead
-from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens
+from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens, limit
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire import requests as ask
@@ -15,8 +16,10 @@ from djinn_jupyter.wire.replies import Reply
 
 
 class Intake:
-    def __init__(self, mailbox: Mailbox, stateless: StatelessRequests, faults: Faults) -> None:
-        self._mailbox, self._stateless, self._faults = mailbox, stateless, faults
+    """`context` is the number of the model's positions, None where nothing bounds them."""
+
+    def __init__(self, mailbox: Mailbox, stateless: StatelessRequests, faults: Faults, context: int | None) -> None:
+        self._mailbox, self._stateless, self._faults, self._positions = mailbox, stateless, faults, limit(context)
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         """Take a request of this process, checked as if it had come over the wire."""
@@ -35,6 +38,7 @@ class Intake:
     ) -> None:
         """Take a request that was read off the wire."""
         try:
+            require_extents(request, self._positions)
             if isinstance(request, STATELESS):
                 self._stateless.answer_elsewhere(request, reply)
                 return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Generator, Mapping
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.conditions import Condition
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch, unit_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -59,18 +61,23 @@ class BreakpointRequests:
             if one.site == site and (one.condition.text if one.condition else None) == request.when:
                 session.arm(one, enabled=True, once=request.once)
                 return BreakpointSet(breakpoint=one.describe(), existed=True)
+        made = self.add(session, site, tap, condition, once=request.once)
+        return BreakpointSet(breakpoint=made.describe(), existed=False)
+
+    def add(self, session: Session, site: Site, tap: Tap, condition: Condition | None, *, once: bool) -> Breakpoint:
+        """Return a new breakpoint of a session; there is none like it."""
         made = Breakpoint(
             number=session.next_number(),
             site=site,
             tap=tap,
             condition=condition,
-            once=request.once,
+            once=once,
             text_of=self._tokenizer.text_of,
             id_of=self._tokenizer.token_id,
             note=None if condition is None else note_of(self._tokenizer, sorted(condition.tokens)),
         )
         session.set_breakpoint(made)
-        return BreakpointSet(breakpoint=made.describe(), existed=False)
+        return made
 
     @handles(ask.EnableBreakpoint, while_running=True)
     def enable_breakpoint(self, request: ask.EnableBreakpoint, holder: Holder) -> BreakpointSet:
@@ -87,7 +94,10 @@ class BreakpointRequests:
         if request.sites is None:
             doomed = set(session.breakpoints)
         else:
-            doomed = {number for spelling in request.sites for number in _named(session, spelling)}
+            at = defaultdict(list)
+            for one in session.breakpoints.values():
+                at[one.site].append(one.number)
+            doomed = {number for spelling in request.sites for number in _named(session, at, spelling)}
         session.clear_breakpoints(doomed)
         return Cleared(count=len(doomed))
 
@@ -241,16 +251,15 @@ def watch_of(session: Session, site: str, direction: str | None) -> Watch:
     return session.watches[key]
 
 
-def _named(session: Session, spelling: str) -> list[int]:
-    """Return breakpoints by site, or by number where that number is one (a bare layer number is a site only
-    otherwise)."""
+def _named(session: Session, at: Mapping[Site, list[int]], spelling: str) -> list[int]:
+    """Return breakpoints by site, as they are `at` each, or by number where that number is one (a bare layer number is
+    a site only otherwise)."""
     if spelling.isdigit() and int(spelling) in session.breakpoints:
         return [int(spelling)]
     site = parse_site(spelling)
-    found = [b.number for b in session.breakpoints.values() if b.site == site]
-    if not found:
+    if site not in at:
         raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
-    return found
+    return at[site]
 
 
 def _numbers(session: Session) -> str:

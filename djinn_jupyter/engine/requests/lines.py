@@ -16,17 +16,17 @@ from djinn_jupyter.wire.texts import in_quotes
 def require_fit(model: ModelDescription, tokens: Sequence[int], line: str, *, or_else: str = "") -> None:
     """Raise UsageError or PromptTooLong where the model cannot run these tokens. `line` begins the sentence, and
     `or_else` ends that about the length."""
-    strange = next((token for token in tokens if token >= model.vocab_size), None)
-    if strange is not None:
-        raise UsageError(
-            f"{line} has the token id {strange}, which is not in the vocabulary: its ids are 0 to "
-            f"{model.vocab_size - 1}."
-        )
     context = model.context_length
     if context is not None and len(tokens) > context:
         raise PromptTooLong(
             f"{line} has {len(tokens)} tokens and the model {context} positions; shorten it by "
             f"{len(tokens) - context}{or_else}."
+        )
+    strange = next((token for token in tokens if token >= model.vocab_size), None)
+    if strange is not None:
+        raise UsageError(
+            f"{line} has the token id {strange}, which is not in the vocabulary: its ids are 0 to "
+            f"{model.vocab_size - 1}."
         )
 
 

@@ -40,7 +40,7 @@ class ResumingRequests:
         if request.value is not None:
             self._put(session, Set(value=request.value), request.positions)
         if halts is not None:
-            self._arm(session, halts, holder)
+            self._arm(session, halts)
         steps = self._execution.resume(ask.Resume(session=session.name), holder)
         return self._looked(session, steps, holder)
 
@@ -51,12 +51,16 @@ class ResumingRequests:
             self._runtime.of(session).resolve(site)
         return sites
 
-    def _arm(self, session: Session, halts: list[Site], holder: Holder) -> None:
+    def _arm(self, session: Session, halts: list[Site]) -> None:
         """Have the session stop at these sites, without a condition, and nowhere else."""
-        there = session.breakpoints.items()
-        session.clear_breakpoints([n for n, one in there if one.condition is not None or one.site not in halts])
-        for site in halts:
-            self._breakpoints.set_breakpoint(ask.SetBreakpoint(session=session.name, site=str(site)), holder)
+        wanted, there = set(halts), session.breakpoints.items()
+        session.clear_breakpoints([n for n, one in there if one.condition is not None or one.site not in wanted])
+        for one in session.breakpoints.values():
+            session.arm(one, enabled=True, once=False)
+        armed = {one.site for one in session.breakpoints.values()}
+        for site in dict.fromkeys(halts):
+            if site not in armed:
+                self._breakpoints.add(session, site, self._runtime.of(session).resolve(site), None, once=False)
 
     def _put(self, session: Session, edit: Set, positions: tuple[int, ...] | None) -> None:
         """Make an edit of the present stop. Raises InvalidEdit, and SlabFull where there is no room for it now."""

@@ -246,7 +246,7 @@ class _Assembly:
 
     @cached_property
     def intake(self) -> Intake:
-        return Intake(self.mailbox, self.stateless, self.faults)
+        return Intake(self.mailbox, self.stateless, self.faults, self.runtime.description.context_length)
 
     @cached_property
     def handlers(self) -> RequestHandlers:

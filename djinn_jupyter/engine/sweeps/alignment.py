@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.errors import UsageError
@@ -12,7 +14,7 @@ from djinn_jupyter.wire.sweeps import NamedPosition
 TOLD = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SweptLine:
     """The tokens of a line, under the name that refusals give it."""
 
@@ -28,13 +30,31 @@ class SweptLine:
             if not -length <= named < length:
                 raise UsageError(f"Position {named} is not in the {self.name}, which has {length} tokens.")
             return (named % length,)
-        texts = [self.tokenizer.text_of(token) for token in self.tokens]
-        found = [at for at, text in enumerate(texts) if text == named]
-        found = found or [at for at, text in enumerate(texts) if text.strip() == named.strip()]
-        if not found:
-            there = ", ".join(map(repr, texts[-TOLD:]))
+        found = self._at_text.get(named) or self._at_bare_text.get(named.strip())
+        if found is None:
+            there = ", ".join(map(repr, self._texts[-TOLD:]))
             raise UsageError(f"No token of the {self.name} reads {named!r}. Its tokens are: {there}.")
-        return tuple(found)
+        return found
+
+    @cached_property
+    def _texts(self) -> tuple[str, ...]:
+        return tuple(self.tokenizer.text_of(token) for token in self.tokens)
+
+    @cached_property
+    def _at_text(self) -> dict[str, tuple[int, ...]]:
+        return _positions_by(self._texts)
+
+    @cached_property
+    def _at_bare_text(self) -> dict[str, tuple[int, ...]]:
+        return _positions_by(text.strip() for text in self._texts)
+
+
+def _positions_by(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return the positions at which each text stands."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for at, text in enumerate(texts):
+        found[text].append(at)
+    return {text: tuple(positions) for text, positions in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +77,13 @@ def chosen_positions(line: SweptLine, named: Sequence[NamedPosition]) -> Alignme
     """Return the positions that are named, each once, in the order of the line; all where none is."""
     if not named:
         return Alignment()
-    return Alignment(rows=tuple(sorted({at for one in named for at in line.positions_of(one)})))
+    return Alignment(rows=tuple(sorted({at for one in dict.fromkeys(named) for at in line.positions_of(one)})))
 
 
 def aligned(corrupted: SweptLine, clean: SweptLine, named: Sequence[tuple[NamedPosition, NamedPosition]]) -> Alignment:
     """Return the positions that correspond by these names, in the order of the corrupted line. Raises UsageError."""
     found: dict[int, int] = {}
-    for one, other in named:
+    for one, other in dict.fromkeys(named):
         rows, others = corrupted.positions_of(one), clean.positions_of(other)
         if len(rows) != len(others):
             raise UsageError(

@@ -57,7 +57,7 @@ def finished_before(continued: Continued | None, recipe: str, shape: Sequence[in
             "was made with, or leave the grid out."
         )
     numbers, values = continued.cells, continued.values
-    fits = len(numbers) == len(values) and all(len(of_cell) == metrics for of_cell in values)
+    fits = len(numbers) == len(values) <= math.prod(shape) and all(len(of_cell) == metrics for of_cell in values)
     if not fits or not all(0 <= number < math.prod(shape) for number in numbers):
         raise UsageError("The grid to go on from has cells that this sweep has not; leave it out.")
     return dict(zip(numbers, values, strict=True))

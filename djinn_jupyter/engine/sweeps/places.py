@@ -15,9 +15,8 @@ from djinn_jupyter.engine.sweeps.alignment import Alignment
 from djinn_jupyter.engine.sweeps.patterns import SitePattern, no_place_of_a_sweep
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site
-from djinn_jupyter.wire.sweeps import Axis, Place
+from djinn_jupyter.wire.sweeps import MOST_CELLS, Axis, Place
 
-LARGEST = 1_000_000  # cells
 ALL = Alignment()
 UNITS: tuple[Axis, Axis] = ("head", "neuron")
 
@@ -214,8 +213,8 @@ def _checked_windows(windows: Mapping[Axis, int], over: Sequence[Axis]) -> Mappi
 
 def _require_possible(places: SweptPlaces) -> None:
     cells = math.prod(places.shape)
-    if cells > LARGEST:
-        raise UsageError(f"A sweep has at most {LARGEST:,} cells; this one has {cells:,}.")
+    if cells > MOST_CELLS:
+        raise UsageError(f"A sweep has at most {MOST_CELLS:,} cells; this one has {cells:,}.")
     if places.in_pairs and not {"coef", "point"}.isdisjoint(places.axes):
         raise UsageError("Pairs of cells are of layers, positions, heads and neurons; leave coef and point out.")
     if places.in_pairs and any(size > 1 for size in places.windows.values()):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine.sweeps.alignment import SweptLine, aligned, chosen_positions
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.edits import Zero
 from djinn_jupyter.wire.sweeps import Noise, Resample
@@ -82,3 +83,23 @@ def test_positions_are_named_by_number_or_text(desk: Desk) -> None:
 def test_what_does_not_correspond_is_refused_in_a_sentence(desk: Desk, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(DjinnError, match=said):
         swept(desk, **fields)
+
+
+class Counting:
+    """A tokenizer that counts the texts that it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def text_of(self, token: int) -> str:
+        self.asked += 1
+        return f" {token}"
+
+
+def test_each_token_is_spelled_once_however_many_names_there_are() -> None:
+    texts: Any = Counting()
+    line, other = (SweptLine(name=name, tokens=tuple(range(50)), tokenizer=texts) for name in ("one", "other"))
+    found = aligned(line, other, [(str(at), str(at)) for at in range(50)] * 20)
+    assert found.rows == found.others == tuple(range(50))
+    assert chosen_positions(line, [f" {at}" for at in range(50)] * 20).rows == found.rows
+    assert texts.asked == 2 * 50

@@ -1,0 +1,100 @@
+"""No request costs more than its size says: with any list as long as its type lets it be, no step of its work takes
+much longer than to read the request. In CPU seconds of the thread, which the work of others does not lengthen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.engine.circuits.edge_patching import EdgeNames
+from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.checking import CheckCollect, CheckSweep
+from djinn_jupyter.wire.replies import Failed
+from tests.engine.cases import KINDS
+from tests.engine.crowd import is_refusal
+from tests.engine.desk import ME, Desk, desk_of, tokens
+from tests.wire import largest
+
+TIMES = 4  # the seconds that it takes to read the request's bytes
+MORE = 0.1  # CPU seconds: a pass of the model, or a layer of a longer line
+STEPS = 12
+LINES: dict[str, Any] = {"corrupted": tokens(6), "clean": tokens(6, seed=2), "prompts": (tokens(6),)}
+SWEEP: dict[str, Any] = {**LINES, "site": "resid_post", "over": ("layer", "position")}
+BESIDE: dict[type, dict[str, Any]] = {
+    ask.Sweep: SWEEP,
+    CheckSweep: SWEEP,
+    ask.AttributeEdges: {**LINES, "metric": "logit(3)", "method": "exact"},
+    ask.RunCircuits: {**LINES, "metric": "logit(3)"},
+    ask.Collect: {**LINES, "sites": ("resid_post.1",)},
+    CheckCollect: {**LINES, "sites": ("resid_post.1",)},
+}
+LARGE = [(kind, path) for kind in KINDS for path in largest.lists_of(kind)]
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    desk = desk_of("llama")
+    yield desk
+    desk.close_all()
+
+
+@pytest.mark.parametrize(("kind", "path"), LARGE, ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_no_step_of_a_large_request_takes_longer_than_its_bytes(desk: Desk, kind: type, path: str) -> None:
+    for session in ("stopped", "empty"):
+        for request in largest.requests(kind, path, session=session, **BESIDE.get(kind, LINES)):
+            _bring(desk)
+            read, steps = _seconds_to_read(request), _steps_of(desk, request)
+            assert max(steps) <= TIMES * read + MORE, (session, read, steps)
+
+
+def _bring(desk: Desk) -> None:
+    desk.close(*[name for name in ("stopped", "empty", "other", "another name") if name in desk.engine.sessions])
+    desk.open("empty")
+    desk.open("stopped")
+    desk.stop_at(3, "step == 0", "stopped")
+    desk.run(tokens(10), 4, "stopped")
+
+
+def _seconds_to_read(request: Any) -> float:
+    frames = codec.encode(1, request)
+    begun = time.thread_time()
+    codec.decode_request(frames)
+    return time.thread_time() - begun
+
+
+def _steps_of(desk: Desk, request: Any) -> list[float]:
+    """Return the CPU seconds of taking the request, and of each of the first steps of its work."""
+    replies: list[Any] = []
+    begun = time.thread_time()
+    desk.engine.accept(request, ME, replies.append)
+    seconds = [time.thread_time() - begun]
+    for _ in range(STEPS):
+        if replies:
+            break
+        begun = time.thread_time()
+        desk.engine.tick()
+        seconds.append(time.thread_time() - begun)
+        desk.engine.mailbox.wait(0.01)
+    assert not replies or not isinstance(replies[0], Failed) or is_refusal(replies[0]), replies[0].message
+    return seconds
+
+
+NAMES = EdgeNames(writers=("embed", "mlp_out.0"), readers=("mlp_in.0", "logits"), before=(1, 2))
+
+
+def test_an_edge_that_is_named_again_is_one_edge_and_more_than_there_are_are_refused_unread() -> None:
+    assert NAMES.checked([(0, 0), (1, 1), (0, 0)]) == ((0, 0), (1, 1))
+    with pytest.raises(UsageError, match="has 3 edges, not 4: name each once"):
+        NAMES.checked([(0, 0)] * 4)
+
+
+def test_a_lens_tells_a_bounded_number_of_tokens_however_many_positions_it_reads() -> None:
+    require_few_tokens(2**20, 1)
+    with pytest.raises(UsageError, match=r"1,000 tokens at each of 2,000 positions are more than the 1,048,576"):
+        require_few_tokens(2000, 1000)
