@@ -37,7 +37,7 @@ class StatelessRequests:
     def answer_elsewhere(self, request: StatelessRequest, reply: Callable[[Reply], None]) -> None:
         """Have a worker make the reply and pass it to `reply`. Raises errors that are known at once."""
         context = self._description.context_length
-        size = 0
+        size, chat = 0, False
         match request:
             case ask.Tokenize(text=text, chat=chat):
                 size = len(text)
@@ -50,7 +50,7 @@ class StatelessRequests:
                         f"{size:,} tokens are more than the {limit(context):,} positions of the model; ask for their "
                         "text in parts."
                     )
-        self._tokenizing.submit(lambda: reply(self._outcome(request)), size)
+        self._tokenizing.submit(lambda: reply(self._outcome(request)), size, chat=chat)
 
     def begin_tokens(self, request: ask.Run, then: Callable[[], None]) -> PendingTokens | None:
         """Begin to tokenize a long prompt; None for a short one. Raises the error for which its text is refused."""

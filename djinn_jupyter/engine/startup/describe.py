@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.model.loading.chat_template import has_chat_template
 from djinn_jupyter.engine.model.loading.load import LoadedModel
 from djinn_jupyter.engine.session.generation_fields import model_settings
 from djinn_jupyter.wire.nouns import CheckResult, ModelDescription
@@ -49,7 +50,7 @@ def describe(
         parameters=parameters or sum(parameter.numel() for parameter in model.parameters()),
         weight_bytes=weight_bytes,
         has_tokenizer=loaded.tokenizer is not None,
-        has_chat_template=bool(getattr(loaded.tokenizer, "chat_template", None)),
+        has_chat_template=has_chat_template(loaded.tokenizer),
         eos_token_ids=tuple(token for token in eos_tokens(model) if 0 <= token < (logits.width or 0)),
         points=anatomy.points(),
         cache_groups=tuple(group.describe() for group in geometry.groups),

@@ -130,16 +130,6 @@ def test_a_token_is_named_by_its_text_if_it_is_one(kind: str) -> None:
         texts.token_id("qzxj jxzq")
 
 
-def test_a_chat_is_one_turn_of_the_template() -> None:
-    tokenizer = byte_level()
-    with pytest.raises(UsageError, match="no chat template"):
-        TokenText(tokenizer).encode("The", chat=True)
-    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<reply>"
-    texts = TokenText(tokenizer)
-    assert texts.has_chat_template
-    assert texts.decode(texts.encode("The", chat=True)) == "<user>The<reply>"
-
-
 def test_without_a_tokenizer_tokens_are_numbers_and_text_is_refused() -> None:
     texts = TokenText(None)
     assert texts.decode([17, 3]) == "<17><3>"

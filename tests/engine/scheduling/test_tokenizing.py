@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -31,12 +33,12 @@ class HeldTokenizer(TokenText):
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.threads: list[str] = []
 
-    def encode(self, text: str, chat: bool = False, most: int | None = None) -> list[int]:
+    def encode(self, text: str, rendered: bool = False, most: int | None = None) -> list[int]:
         self.threads.append(threading.current_thread().name)
         if len(text) > AT_ONCE_CHARACTERS:
             self.begun.set()
             assert self.go_on.wait(SECONDS)
-        return [token % 128 for token in super().encode(text, chat, most)[:12]]
+        return [token % 128 for token in super().encode(text, rendered, most)[:12]]
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +202,66 @@ def test_no_bound_is_claimed_where_characters_can_vanish() -> None:
     for tokenizer in (strips, PreTrainedTokenizerFast(tokenizer_object=words)):
         assert TokenText(tokenizer).encode("   a" + " " * 1000, most=300)
     assert TokenText(byte_level())._longest is not None
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+CHAT = "{% if 'all' in messages[0].content %}" + LOOPS + "{% endif %}<{{ messages[0].content }}>"
+
+
+@pytest.fixture
+def chatting(shared: Desk) -> Iterator[Desk]:
+    """An engine whose tokenizer has a chat template that does not end for a prompt with `all` in it."""
+    kept, tokenizer = shared.engine, byte_level()
+    tokenizer.chat_template = CHAT
+    description = _with_context(kept.description, 10_000)
+    engine = engine_like(shared, description=description, tokenizer=TokenText(tokenizer))
+    shared.engine = engine
+    yield shared
+    shared.close_all()
+    engine.close()
+    shared.engine = kept
+
+
+def test_a_chat_is_its_template_without_further_special_tokens(chatting: Desk) -> None:
+    tokenized = chatting.ask(ask.Tokenize(text="The", chat=True))
+    assert tokenized.text == "<The>"
+    assert tokenized.tokens == chatting.ask(ask.Tokenize(text="<The>")).tokens
+
+
+def test_nobody_waits_for_a_template_that_does_not_end(chatting: Desk) -> None:
+    """Others run and tokenize, a pause takes the chat back, and the end breaks the template off."""
+    chatting.open("a"), chatting.open("b")
+    replies: list[Any] = []
+    chatting.post(ask.Tokenize(text="all", chat=True), replies)
+    chatting.post(ask.Run(session="a", text="all", chat=True), replies)
+    assert chatting.ask(ask.Tokenize(text="The")).text == "The"
+    assert chatting.run((1, 2, 3), 2, name="b").tokens
+    assert chatting.ask(ask.Pause(session="a")) == told.Pausing(was_running=True)
+    assert [reply.code for reply in replies] == ["IllegalMove"]
+
+
+def test_the_rows_of_a_batch_of_chats_all_wait(chatting: Desk) -> None:
+    replies: list[Any] = []
+    for _ in range(WAITING * 2):
+        chatting.post(ask.Tokenize(text="The", chat=True), replies)
+    _tick_until(chatting, replies, WAITING * 2)
+    assert {reply.text for reply in replies} == {"<The>"}
+
+
+ENDS = """
+import subprocess
+import sys
+import threading
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
+
+begun = threading.Event()
+texts = Tokenizing(TokenText(None), None, lambda: None, lambda error: None)
+texts.submit(lambda: (begun.set(), threading.Event().wait()))
+begun.wait()
+texts.close()
+"""
+
+
+def test_work_that_does_not_end_keeps_no_process_alive() -> None:
+    assert subprocess.run([sys.executable, "-c", ENDS], timeout=SECONDS, check=True).returncode == 0

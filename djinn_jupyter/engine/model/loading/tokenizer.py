@@ -47,32 +47,19 @@ class TokenText:
                 f"{most:,} positions; shorten it."
             )
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self.tokenizer is not None and bool(getattr(self.tokenizer, "chat_template", None))
-
-    def encode(self, text: str, chat: bool = False, most: int | None = None) -> list[int]:
-        """Return token ids with the tokenizer's own special tokens; with `chat` as one user turn of the chat template.
-        PromptTooLong where there are more than `most`, if possible before they are made."""
+    def encode(self, text: str, rendered: bool = False, most: int | None = None) -> list[int]:
+        """Return token ids with the tokenizer's own special tokens; without them for a text that was `rendered` by the
+        chat template, which has written them. PromptTooLong where there are more than `most`, if possible before they
+        are made."""
         tokenizer = self._needed()
-        if chat:
-            text = self._as_turn(text)
         self.require_room(text, most)
-        tokens: list[int] = list(tokenizer(text, add_special_tokens=not chat, verbose=False).input_ids)
+        tokens: list[int] = list(tokenizer(text, add_special_tokens=not rendered, verbose=False).input_ids)
         if most is not None and len(tokens) > most:
             raise PromptTooLong(
                 f"The text has {len(tokens):,} tokens and the model {most:,} positions; "
                 f"shorten it by {len(tokens) - most:,}."
             )
         return tokens
-
-    def _as_turn(self, text: str) -> str:
-        if not self.has_chat_template:
-            raise UsageError("This model's tokenizer has no chat template; run the prompt without --chat.")
-        turn = [{"role": "user", "content": text}]
-        rendered = self._needed().apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-        assert isinstance(rendered, str)
-        return rendered
 
     def decode(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
