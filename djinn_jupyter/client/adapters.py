@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.client.named_models import note_on
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.module_files.peft import read_adapter
@@ -17,11 +20,13 @@ from djinn_jupyter.wire.adapters import AdapterDescription, AdapterIdentity
 def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:
     """Add the adapter in a folder, and return what it is."""
     found = read_adapter(given_path(folder, "folder"))
+    note = note_on(found.path, "base_model_name_or_path", found.model, found.unknown, channel.welcome.model)
     with temporary_session(channel, "adapter") as session:
         request = ask.AddAdapter(
             session=session, name=name, modules=found.modules, folder=str(found.path), digest=found.digest
         )
-        return ask_for(channel, request, replies.AdapterAdded).adapter
+        adapter = ask_for(channel, request, replies.AdapterAdded).adapter
+    return msgspec.structs.replace(adapter, note=note)
 
 
 def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:

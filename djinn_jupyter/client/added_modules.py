@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.client.named_models import note_on
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.module_files.circuit_tracer import layers_in
@@ -54,6 +57,7 @@ def _layer_of(at: str | None) -> int | None:
 def _added(
     channel: Channel, name: str, found: ModuleFolder, at: str | None, *, error_term: bool
 ) -> AddedModuleDescription:
+    note = note_on(found.path, "model_name", found.model, found.unknown, channel.welcome.model)
     if len(found.tensors) > MOST_TENSORS:
         raise UsageError(f"{found.path} has {len(found.tensors)} tensors; a module has at most {MOST_TENSORS}.")
     with temporary_session(channel, "module") as session:
@@ -67,7 +71,9 @@ def _added(
             digest=found.digest,
             error_term=error_term,
         )
-        return ask_for(channel, request, ModuleAdded).module
+        module = ask_for(channel, request, ModuleAdded).module
+    notes = [one for one in (module.note, note) if one is not None]
+    return msgspec.structs.replace(module, note="; ".join(notes) or None)
 
 
 def remove_module(channel: Channel, name: str) -> int:

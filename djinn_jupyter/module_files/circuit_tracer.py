@@ -1,8 +1,8 @@
 """The files of circuit-tracer as a module's form: transcoders by layer (`layer_4.safetensors`), and a cross-layer
 transcoder (`W_enc_4.safetensors`, `W_dec_4.safetensors`), each layer of which is a module.
 
-Names as in circuit-tracer (`transcoder/single_layer_transcoder.py`, `cross_layer_transcoder.py`). Of `config.yaml` two
-lines are looked for: the hooks that features read and write.
+Names as in circuit-tracer (`transcoder/single_layer_transcoder.py`, `cross_layer_transcoder.py`,
+`utils/hf_utils.py`). The fields of `config.yaml` are read line by line.
 """
 
 from __future__ import annotations
@@ -15,14 +15,26 @@ from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.field_table import FieldTable, short
 from djinn_jupyter.module_files.files import MOST_BYTES, MOST_DECLARATION, contents_of
+from djinn_jupyter.module_files.numbers import any_negative
 from djinn_jupyter.module_files.safetensors_file import tensors_in
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.module_form import Activation, ModuleDtype, ModuleForm, ModuleKind
 
 CONFIGURATION: Final = "config.yaml"
 OF_LAYER: Final = re.compile(r"(?P<kind>layer|W_enc)_(?P<layer>0|[1-9]\d{0,5})\.safetensors")
-HOOK: Final = re.compile(r"^feature_(input|output)_hook:[ \t]*[\"']?([\w.]{1,200})[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
+FIELD: Final = re.compile(r"(\w+):(?:[ \t]+(.*))?", re.DOTALL)
+CONTINUED: Final = (" ", "\t", "- ")
+UNSET: Final = ("", "null", "~", "false", "[]", "{}")
+CONFIG: Final = FieldTable(
+    computed=frozenset({"activation", "feature_input_hook", "feature_output_hook", "model_kind", "model_name"}),
+    harmless=frozenset({"k", "repo_id", "revision", "scan", "scan_name", "subfolder", "transcoders"}),
+    refused={},
+)  # `k` is of a topk, which is refused
+KINDS: Final[dict[str, ModuleKind]] = {
+    "transcoder_set": "transcoder", "cross_layer_transcoder": "cross_layer_transcoder",
+}  # fmt: skip
 THRESHOLD: Final = "activation_function.threshold"
 DTYPES: Final[dict[str, ModuleDtype]] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 Tensors = dict[str, Array]
@@ -35,6 +47,8 @@ class LayerFiles:
     form: ModuleForm
     tensors: Tensors
     digest: str
+    model: str | None
+    unknown: list[str]
 
 
 def layers_in(folder: Path) -> list[int]:
@@ -64,12 +78,14 @@ def read_layer(folder: Path, layer: int) -> LayerFiles:
 
 def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path]) -> LayerFiles:
     digest, tensors = hashlib.blake2b(digest_size=16), Tensors()
-    hooks = _hooks(folder)
+    said = _said(folder)
+    hooks = {name: said[f"feature_{name}_hook"] for name in ("input", "output") if f"feature_{name}_hook" in said}
     for path in paths.values():
         values = contents_of(path, MOST_BYTES)
         digest.update(values)
         tensors |= dict(_named(kind, layer, path, tensors_in(path, values)))
     digest.update(repr(sorted(hooks.items())).encode())
+    _require_computed(said, kind, tensors, folder / CONFIGURATION)
     activation: Activation = "jumprelu" if "threshold" in tensors else "relu"
     form = ModuleForm(
         kind=kind,
@@ -80,7 +96,19 @@ def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path])
         trained_at=_place(hooks.get("input"), layer),
         written_at=_place(hooks.get("output"), layer),
     )
-    return LayerFiles(form=form, tensors=tensors, digest=digest.hexdigest())
+    named, unknown = said.get("model_name"), CONFIG.unknown(said)
+    return LayerFiles(form=form, tensors=tensors, digest=digest.hexdigest(), model=named, unknown=unknown)
+
+
+def _require_computed(said: Mapping[str, str], kind: ModuleKind, tensors: Tensors, where: Path) -> None:
+    CONFIG.require_heard({name: None if text.lower() in UNSET else text for name, text in said.items()}, str(where))
+    declared, activation = said.get("model_kind"), said.get("activation")
+    if declared is not None and KINDS.get(declared) != kind:
+        raise UsageError(f"{where} has model_kind {short(declared)}, and the files beside it are a {kind}.")
+    if activation == "topk" or (activation == "relu" and "threshold" in tensors):
+        raise UsageError(f"{where} has activation {activation!r}, which is not computed here with these files.")
+    if "threshold" in tensors and any_negative(tensors["threshold"]):
+        raise UsageError(f"The threshold of {where.parent} has numbers below 0, which is not computed here.")
 
 
 def _named(kind: ModuleKind, layer: int, path: Path, tensors: Tensors) -> Iterator[tuple[str, Array]]:
@@ -101,13 +129,22 @@ def _dtype(tensors: Tensors, path: Path) -> ModuleDtype:
     return DTYPES.get(tensors["W_enc"].dtype, "float32")
 
 
-def _hooks(folder: Path) -> dict[str, str]:
-    """Return the hooks that config.yaml says, by input and output; none where there is no such file."""
-    path = folder / CONFIGURATION
+def _said(folder: Path) -> dict[str, str]:
+    """Return the fields of config.yaml as texts; none where there is no such file. Raises UsageError for a line that is
+    not of a field."""
+    path, said, last = folder / CONFIGURATION, dict[str, str](), None
     if not path.is_file():
-        return {}
-    said = contents_of(path, MOST_DECLARATION).decode("utf-8", "replace")
-    return {found[1]: found[2] for found in HOOK.finditer(said)}
+        return said
+    for line in contents_of(path, MOST_DECLARATION).decode("utf-8", "replace").splitlines():
+        field = FIELD.fullmatch(line)
+        if field is not None:
+            last = field[1]
+            said[last] = re.sub(r"(^|\s)#.*", "", field[2] or "").strip().strip("\"'")
+        elif last is not None and line.strip() and line.startswith(CONTINUED):
+            said[last] += line.strip()
+        elif line.strip() and not line.startswith(("#", "---", "...")):
+            raise UsageError(f"{path} has a line that is no field, such as model_kind: transcoder_set: {short(line)}.")
+    return said
 
 
 def _place(hook: str | None, layer: int) -> str | None:

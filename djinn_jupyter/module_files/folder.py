@@ -23,12 +23,15 @@ EXAMPLE: Final = '{"kind": "probe", "dtype": "float32"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFolder:
-    """The contents of a folder, or of one layer's files in it. `digest` is of the bytes of these files."""
+    """The contents of a folder, or of one layer's files in it. `digest` is of the bytes of these files. They say that
+    the module was trained on `model`; `unknown` are fields of theirs that nothing here knows, without a value."""
 
     path: Path
     form: ModuleForm
     tensors: dict[str, Array]
     digest: str
+    model: str | None = None
+    unknown: tuple[str, ...] = ()
 
 
 def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
@@ -49,23 +52,38 @@ def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
     tensors = folder / (saelens.WEIGHTS if of_saelens else TENSORS)
     if not tensors.is_file():
         raise UsageError(f"{folder} has {declaration.name} and no {tensors.name} beside it.")
-    declared = contents_of(declaration, MOST_DECLARATION)
-    said = object_in(declaration, declared)
-    form = saelens.form_of(said, str(declaration)) if of_saelens else _form(said, declaration)
-    values = contents_of(tensors, MOST_BYTES)
+    declared, values = contents_of(declaration, MOST_DECLARATION), contents_of(tensors, MOST_BYTES)
     digest = hashlib.blake2b(declared, digest_size=16)
     digest.update(values)
-    return ModuleFolder(path=folder, form=form, tensors=tensors_in(tensors, values), digest=digest.hexdigest())
+    said, found = object_in(declaration, declared), tensors_in(tensors, values)
+    if not of_saelens:
+        return ModuleFolder(path=folder, form=_form(said, declaration), tensors=found, digest=digest.hexdigest())
+    return ModuleFolder(
+        path=folder,
+        form=saelens.form_of(said, str(declaration)),
+        tensors=saelens.tensors_of(said, found, str(declaration)),
+        digest=digest.hexdigest(),
+        model=saelens.model_in(said),
+        unknown=tuple(saelens.unknown_in(said)),
+    )
 
 
 def _of_gemma_scope(folder: Path) -> ModuleFolder:
     declaration, weights = folder / gemma_scope.CONFIGURATION, folder / gemma_scope.WEIGHTS
     declared, values = contents_of(declaration, MOST_DECLARATION), contents_of(weights, MOST_BYTES)
     tensors = gemma_scope.renamed(tensors_in(weights, values))
-    form = gemma_scope.form_of(object_in(declaration, declared), tensors, declaration)
+    said = object_in(declaration, declared)
+    form, model = gemma_scope.form_of(said, tensors, declaration), said.get("model_name")
     digest = hashlib.blake2b(declared, digest_size=16)
     digest.update(values)
-    return ModuleFolder(path=folder, form=form, tensors=tensors, digest=digest.hexdigest())
+    return ModuleFolder(
+        path=folder,
+        form=form,
+        tensors=tensors,
+        digest=digest.hexdigest(),
+        model=model if isinstance(model, str) else None,
+        unknown=tuple(gemma_scope.CONFIG.unknown(said)),
+    )
 
 
 def _of_layer(path: Path, folder: Path, layer: int | None) -> ModuleFolder:
@@ -78,7 +96,14 @@ def _of_layer(path: Path, folder: Path, layer: int | None) -> ModuleFolder:
             "(%djinn_add_transcoders), or one by its point, as in at='mlp_in.4' (--at mlp_in.4)."
         )
     found = circuit_tracer.read_layer(folder, layer)
-    return ModuleFolder(path=path, form=found.form, tensors=found.tensors, digest=found.digest)
+    return ModuleFolder(
+        path=path,
+        form=found.form,
+        tensors=found.tensors,
+        digest=found.digest,
+        model=found.model,
+        unknown=tuple(found.unknown),
+    )
 
 
 def _form(declared: dict[str, Any], path: Path) -> ModuleForm:

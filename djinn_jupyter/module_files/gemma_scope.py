@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.field_table import FieldTable, short
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from djinn_jupyter.wire.module_form import ModuleDtype, ModuleForm
 
@@ -35,14 +36,21 @@ READ: Final = {
 }
 WRITTEN: Final = "post_feedforward_layernorm.output"
 SAVED: Final = "load it by SAELens (SAE.from_pretrained) and save that (sae.save_model)"
+KINDS: Final = {"sae": False, "transcoder": True}  # by `type`: whether it writes to another point
+CONFIG: Final = FieldTable(
+    computed=frozenset({
+        "affine_connection", "architecture", "hf_hook_point_in", "hf_hook_point_out", "model_name", "type", "width",
+    }),
+    harmless=frozenset({"l0"}),
+    refused={},
+)  # fmt: skip
 Tensors = dict[str, Array]
 
 
 def form_of(config: Mapping[str, Any], tensors: Tensors, where: Path) -> ModuleForm:
     """Return the form that a config.json says. Raises UsageError for what is not computed here."""
     _require_computed(config, tensors, where)
-    written = _place(config, "hf_hook_point_out")
-    read = _place(config, "hf_hook_point_in")
+    written, read = _written(config), _place(config, "hf_hook_point_in")
     return ModuleForm(
         kind="sae" if written is None else "transcoder",
         dtype=_dtype(tensors),
@@ -54,14 +62,21 @@ def form_of(config: Mapping[str, Any], tensors: Tensors, where: Path) -> ModuleF
 
 
 def _require_computed(config: Mapping[str, Any], tensors: Tensors, where: Path) -> None:
+    CONFIG.require_heard(config, str(where))
     architecture, out = config.get("architecture"), config.get("hf_hook_point_out")
     if architecture != "jump_relu":
         raise UsageError(
             f"{where} is of architecture {architecture!r}, which is not computed here; there is jump_relu."
         )
-    written = _place(config, "hf_hook_point_out")
-    if out is not None and (written is None or written[1] != WRITTEN):
+    written = _written(config)
+    if out is not None and out != config.get("hf_hook_point_in") and (written is None or written[1] != WRITTEN):
         raise UsageError(f"{where} has hf_hook_point_out {out!r}, which is not computed here.")
+    kind = config.get("type")
+    if kind is not None and KINDS.get(str(kind)) != (written is not None):
+        raise UsageError(f"{where} has type {short(kind)}, which is not computed here with hf_hook_point_out {out!r}.")
+    width, encoder = config.get("width"), tensors.get("W_enc")
+    if width is not None and encoder is not None and width != encoder.shape[-1]:
+        raise UsageError(f"{where} has width {short(width)}, and w_enc has shape {list(encoder.shape)}.")
     if bool(config.get("affine_connection")) != ("W_skip" in tensors):
         raise UsageError(
             f"{where} has affine_connection {config.get('affine_connection')!r}, and {WEIGHTS} has "
@@ -85,6 +100,12 @@ def refused_in(folder: Path) -> str | None:
     if (folder / WEIGHTS).is_file():
         return f"{folder} has {WEIGHTS} of Gemma Scope 2 and no {CONFIGURATION} beside it."
     return None
+
+
+def _written(config: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Return the layer and the place that a transcoder writes to; None for an SAE, which names the point it reads."""
+    same = config.get("hf_hook_point_out") == config.get("hf_hook_point_in")
+    return None if same else _place(config, "hf_hook_point_out")
 
 
 def _place(config: Mapping[str, Any], name: str) -> tuple[int, str] | None:

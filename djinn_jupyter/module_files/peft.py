@@ -69,11 +69,14 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFolder:
-    """The contents of a folder. `digest` is of the bytes of its files."""
+    """The contents of a folder. `digest` is of the bytes of its files. They say that it was trained on `model`;
+    `unknown` are fields of theirs that nothing here knows, without a value."""
 
     path: Path
     modules: tuple[AdaptedModule, ...]
     digest: str
+    model: str | None = None
+    unknown: tuple[str, ...] = ()
 
 
 def read_adapter(folder: Path) -> AdapterFolder:
@@ -92,7 +95,14 @@ def read_adapter(folder: Path) -> AdapterFolder:
     modules = tuple(_modules(config, tensors_in(folder / WEIGHTS, values), folder))
     digest = hashlib.blake2b(declared, digest_size=16)
     digest.update(values)
-    return AdapterFolder(path=folder, modules=modules, digest=digest.hexdigest())
+    named = config.get("base_model_name_or_path")
+    return AdapterFolder(
+        path=folder,
+        modules=modules,
+        digest=digest.hexdigest(),
+        model=named if isinstance(named, str) and named else None,
+        unknown=tuple(LORA.unknown(config)),
+    )
 
 
 def _require_computed(config: Config, where: Path) -> None:

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.module_files.field_table import short
+from djinn_jupyter.module_files.numbers import all_ones
+from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA, MODEL
+from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.module_form import Activation, ModuleDtype, ModuleForm, ModuleKind, Normalization
+from djinn_jupyter.wire.sites import parse_site
+
+Tensors = dict[str, Array]
 
 CONFIGURATION: Final = "cfg.json"
 WEIGHTS: Final = "sae_weights.safetensors"
@@ -36,6 +43,20 @@ DTYPES: Final[dict[str, ModuleDtype]] = {
     "bf16": "bfloat16",
 }
 DEFAULT_K: Final = 100
+MOST_K: Final = 2**31
+ALL: Final = ("W_enc", "W_dec")
+SCALE: Final = "scaling_factor"
+CENTERED: Final = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+BEHIND_A_NORM: Final = ("attn_in", "mlp_in")
+HEADS: Final = ("q", "k", "v", "q_rot", "k_rot", "z")
+OF_MLP: Final = ("mlp_pre", "mlp_post")
+CHANGED: Final = {
+    "fold_ln": BEHIND_A_NORM,
+    "fold_value_biases": ("v", "z"),
+    "refactor_factored_attn_matrices": HEADS,
+}
+"""The points whose values each way of TransformerLens to load a model changes; `center_writing_weights` changes those
+CENTERED by a subtraction of the mean."""
 FOLDED: Final = (
     "its factor is not in the folder: fold it in SAELens (sae.fold_activation_norm_scaling_factor, then sae.save_model)"
 )
@@ -47,18 +68,55 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
     architecture, k = _architecture(cfg, where)
     kind, activation = ARCHITECTURES[architecture]
     _require_computed(cfg, kind, where)
+    trained_at = _place(cfg, "hook_name", "hook_point")
     return ModuleForm(
         kind=kind,
         activation=activation,
         k=k,
         dtype=_dtype(cfg, where),
-        subtracts_decoder_bias=kind == "sae" and bool(cfg.get("apply_b_dec_to_input", True)),
+        subtracts_decoder_bias=kind == "sae" and _truth(cfg, "apply_b_dec_to_input", where, default=True),
         normalization=_normalization(cfg, where),
         skip="skip" in architecture,
-        by_decoder_norm=bool(cfg.get("rescale_acts_by_decoder_norm", False)) and activation == "topk",
-        trained_at=_place(cfg, "hook_name", "hook_point"),
+        by_decoder_norm=_truth(cfg, "rescale_acts_by_decoder_norm", where) and activation == "topk",
+        centered=_centered(cfg, kind, trained_at, where),
+        trained_at=trained_at,
         written_at=_place(cfg, "hook_name_out") if kind == "transcoder" else None,
     )
+
+
+def unknown_in(cfg: Mapping[str, Any]) -> list[str]:
+    """Return the fields that are in no table."""
+    return CONFIG.unknown(cfg) + METADATA.unknown(_metadata(cfg))
+
+
+def model_in(cfg: Mapping[str, Any]) -> str | None:
+    """Return the name of the model that a cfg.json says it was trained on."""
+    return _place(cfg, "model_name")
+
+
+def tensors_of(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> Tensors:
+    """Return the tensors that are computed with: a scaling_factor of ones, as in files of before SAELens 3, is none.
+    Raises UsageError where the file and its cfg.json contradict each other, or need what is not computed here."""
+    factor = tensors.get(SCALE)
+    if factor is None and cfg.get("finetuning_scaling_factor"):
+        raise UsageError(f"{where} has finetuning_scaling_factor, which is not computed here; fold it into W_dec.")
+    if factor is not None and not all_ones(factor):
+        raise UsageError(
+            f"{WEIGHTS} beside {where} has a {SCALE} of other values than 1, which is not computed here; fold it into "
+            "W_dec."
+        )
+    _require_widths(cfg, tensors, where)
+    return {name: array for name, array in tensors.items() if name != SCALE}
+
+
+def _require_widths(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> None:
+    shapes = [tensors[name].shape for name in ALL if name in tensors and len(tensors[name].shape) == 2]
+    if len(shapes) < len(ALL):
+        return  # the form says what is missing
+    there = {"d_sae": shapes[0][1], "d_out": shapes[1][1]}  # an engine compares d_in with the point's width
+    for name, width in there.items():
+        if cfg.get(name) is not None and cfg[name] != width:
+            raise UsageError(f"{where} has {name} {short(cfg[name])}, and the tensors beside it have {width}.")
 
 
 def _architecture(cfg: Mapping[str, Any], where: str) -> tuple[str, int | None]:
@@ -78,19 +136,64 @@ def _architecture(cfg: Mapping[str, Any], where: str) -> tuple[str, int | None]:
     if named != "topk":
         return named, None
     k = DEFAULT_K if k is None else k
-    if type(k) is not int or k < 1:
-        raise UsageError(f"{where} has k {k!r}; a topk keeps at least one feature.")
+    if type(k) is not int or not 1 <= k <= MOST_K:
+        raise UsageError(f"{where} has k {short(k)}; a topk keeps at least one feature, and at most all.")
     return named, k
 
 
 def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> None:
+    CONFIG.require_heard(cfg, where)
+    if not isinstance(cfg.get("metadata", {}), dict):
+        raise UsageError(f"{where} has metadata {short(cfg['metadata'])}; it has to be an object.")
+    METADATA.require_heard(_metadata(cfg), f"{where}: metadata")
     if kind == "transcoder" and cfg.get("apply_b_dec_to_input"):
         raise UsageError(f"{where} has apply_b_dec_to_input, and a transcoder's b_dec is of another point.")
-    if cfg.get("finetuning_scaling_factor"):
-        raise UsageError(f"{where} has finetuning_scaling_factor, which is not computed here; fold it into W_dec.")
+    given = cfg.get("activation_fn_kwargs") or {}
+    if not isinstance(given, dict) or set(given) - {"k"}:
+        raise UsageError(f"{where} has activation_fn_kwargs {short(given)}, which is not computed here; there is k.")
     reshape = cfg.get("reshape_activations", "none")
     if reshape not in ("none", "hook_z"):
         raise UsageError(f"{where} has reshape_activations {reshape!r}, which is not computed here; there is hook_z.")
+
+
+def _centered(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, where: str) -> bool:
+    """Return whether it reads values without their mean, as TransformerLens makes them by center_writing_weights.
+    Raises UsageError where the model was loaded in another way that changes what the module reads."""
+    name = "model_from_pretrained_kwargs"
+    given = _metadata(cfg).get(name) if cfg.get(name) is None else cfg[name]
+    if not isinstance(given or {}, dict):
+        raise UsageError(f"{where} has {name} {short(given)}; it has to be an object.")
+    inside, where = given or {}, f"{where}: {name}"
+    MODEL.require_heard(inside, where)
+    set_so = [one for one in (*CHANGED, "center_writing_weights") if _truth(inside, one, where)]
+    point = _point(trained_at)
+    wrong = [one for one in set_so if not _leaves(one, point, kind)]
+    if wrong:
+        at = trained_at or "a point that the file does not name"
+        raise UsageError(f"{where} has {wrong[0]}, which changes the values at {at} in a way not computed here.")
+    return "center_writing_weights" in set_so and point in CENTERED
+
+
+def _leaves(loaded: str, point: str | None, kind: ModuleKind) -> bool:
+    """Return whether a way to load a model leaves the values at a point as they are, or less their mean."""
+    if loaded == "center_writing_weights":
+        return kind == "sae" and point in (*CENTERED, *BEHIND_A_NORM, *HEADS, *OF_MLP)
+    return point in (*CENTERED, *BEHIND_A_NORM, *HEADS, *OF_MLP) and point not in CHANGED[loaded]
+
+
+def _point(trained_at: str | None) -> str | None:
+    try:
+        site = None if trained_at is None else parse_site(trained_at)
+    except UnknownSite:
+        return None
+    return None if site is None or site.path is not None else site.point
+
+
+def _truth(said: Mapping[str, Any], name: str, where: str, *, default: bool = False) -> bool:
+    value = said.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{where} has {name} {short(value)}; it has to be true or false.")
+    return default if value is None else value
 
 
 def _normalization(cfg: Mapping[str, Any], where: str) -> Normalization:
@@ -111,9 +214,12 @@ def _dtype(cfg: Mapping[str, Any], where: str) -> ModuleDtype:
     return DTYPES[named]
 
 
+def _metadata(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = cfg.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
 def _place(cfg: Mapping[str, Any], *names: str) -> str | None:
-    """Return the place that the files give by one of these names, of cfg.json or of its metadata."""
-    metadata = cfg.get("metadata")
-    inside = metadata if isinstance(metadata, dict) else {}
-    named = next((found[name] for found in (cfg, inside) for name in names if name in found), None)
+    """Return the text that the file gives by one of these names, in cfg.json or in its metadata."""
+    named = next((found[name] for found in (cfg, _metadata(cfg)) for name in names if name in found), None)
     return named if isinstance(named, str) and 0 < len(named) <= 1024 else None

@@ -79,8 +79,8 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tup
 
 
 def _counts(value: Any) -> tuple[int, ...] | None:
-    """Return a list of whole numbers, none below 0; None for anything else."""
-    found = isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
+    """Return a list of whole numbers, none below 0 or beyond 64 bits; None for anything else."""
+    found = isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
     return tuple(value) if found else None
 
 

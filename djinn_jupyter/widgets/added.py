@@ -24,6 +24,7 @@ def adapter_line(adapter: AdapterDescription) -> str:
     """Return what an adapter is, as `sql: 14 modules (q_proj, v_proj), 56 KiB, from folder; in tuned`."""
     size = f"{plural(adapter.modules, 'module')} ({', '.join(adapter.targets)}), {amount(adapter.bytes_held)}"
     users = f"; in {', '.join(map(label, adapter.sessions))}" if adapter.sessions else ""
+    note = "" if adapter.note is None else f"; {adapter.note}"
     if adapter.missing is not None:
         return f"{adapter.name}: {adapter.missing}"
-    return f"{adapter.name}: {size}, from {adapter.folder}{users}"
+    return f"{adapter.name}: {size}, from {adapter.folder}{users}{note}"

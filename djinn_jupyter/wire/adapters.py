@@ -37,7 +37,8 @@ class AdapterIdentity(Frozen, frozen=True):
 
 class AdapterDescription(Frozen, frozen=True):
     """An adapter: the number of `modules` that it changes, and the last words of their paths (`targets`). `sessions`
-    compute with it. `missing`: why it cannot be computed with now."""
+    compute with it. `missing`: why it cannot be computed with now. `note`: what its files say besides, told where it
+    is added."""
 
     name: str
     folder: str
@@ -47,6 +48,7 @@ class AdapterDescription(Frozen, frozen=True):
     bytes_held: int
     sessions: tuple[str, ...] = ()
     missing: str | None = None
+    note: str | None = None
 
 
 class AddAdapter(SessionRequest, frozen=True, tag="AddAdapter"):

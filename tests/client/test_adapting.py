@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ def folder(engine: RemoteEngine, tmp_path: Path) -> Iterator[Path]:
         engine.session(session.name, join=True, fresh=True, force=True).close()
     for one in engine.adapters():
         engine.remove_adapter(one.name)
+
+
+def test_an_adapter_of_another_model_is_refused_and_an_unknown_field_told(engine: RemoteEngine, folder: Path) -> None:
+    config = folder / "adapter_config.json"
+    said = json.loads(config.read_text()) | {"of_tomorrow": None}
+    config.write_text(json.dumps(said | {"base_model_name_or_path": "google/gemma-2-2b"}))
+    with pytest.raises(UsageError, match="has base_model_name_or_path 'google/gemma-2-2b', and this engine serves"):
+        engine.add_adapter("sql", folder)
+    config.write_text(json.dumps(said | {"base_model_name_or_path": engine.description.name}))
+    assert engine.add_adapter("sql", folder).note == "its files also have of_tomorrow, unknown here and without a value"
 
 
 def test_base_and_fine_tuned_are_two_sessions(engine: RemoteEngine, folder: Path) -> None:

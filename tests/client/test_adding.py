@@ -43,6 +43,27 @@ def test_a_feature_is_a_site(engine: RemoteEngine, sae: saes.Tensors) -> None:
     assert grid.values.shape == (saes.FEATURES,)
 
 
+@pytest.mark.parametrize("named", ["google/gemma-2-2b", "gpt2-small"])
+def test_files_of_another_model_are_refused_by_the_field(engine: RemoteEngine, tmp_path: Path, named: str) -> None:
+    folder = saes.saved(tmp_path, saes.drawn(engine.description.hidden_size), metadata={"model_name": named})
+    with pytest.raises(UsageError, match=rf"has model_name '{named}', and this engine serves .*LlamaForCausalLM"):
+        engine.add_module("sae", folder, at="resid_post.1")
+    assert not engine.added_modules()
+
+
+def test_what_the_files_say_besides_is_told_where_the_module_is_added(engine: RemoteEngine, tmp_path: Path) -> None:
+    drawn, own = saes.drawn(engine.description.hidden_size), engine.description.name
+    said: dict[str, Any] = {"of_tomorrow": None, "metadata": {"model_name": own, "hook_name": "resid_post.0"}}
+    told = engine.add_module("sae", saes.saved(tmp_path / "one", drawn, **said), at="resid_post.1").note
+    engine.remove_module("sae")
+    assert told == (
+        "its files say that it was trained at resid_post.0; its files also have of_tomorrow, unknown here and without "
+        "a value"
+    )
+    assert engine.add_module("sae", saes.saved(tmp_path / "two", drawn), at="resid_post.1").note is None
+    engine.remove_module("sae")
+
+
 WORK: dict[str, Callable[[RemoteEngine, Path], Any]] = {
     "grid": lambda engine, folder: dj.sweep(
         engine, corrupted=PROMPT, site="sae.1[*]", edit=dj.add(2.0), metric="logit(5)", mode="exact"

@@ -4,6 +4,7 @@ files. `make peers` installs it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.module_files.saelens import ARCHITECTURES
+from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
+from tests import saes
 from tests.engine.added.adding import add
 from tests.engine.desk import Desk, desk_of, tokens
 
@@ -81,6 +86,36 @@ def test_features_are_saelenss(desk: Desk, tmp_path: Path, architecture: str, op
     assert 0 < (plain > 0).sum() < plain.numel()
     assert torch.equal(features > 0, plain > 0)
     torch.testing.assert_close(features, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_every_field_of_saelenss_configs_is_in_the_tables(tmp_path: Path) -> None:
+    """Architectures that are not computed are refused by that name, with fields of their own."""
+    from sae_lens.config import LanguageModelSAERunnerConfig, LoggingConfig
+    from sae_lens.loading.pretrained_sae_loaders import LLM_METADATA_KEYS
+    from sae_lens.registry import SAE_CLASS_REGISTRY, SAE_TRAINING_CLASS_REGISTRY
+
+    read = {name: both[1] for name, both in SAE_CLASS_REGISTRY.items() if name in ARCHITECTURES}
+    assert len(read) == len(ARCHITECTURES)
+    trained = [both[1] for name, both in SAE_TRAINING_CLASS_REGISTRY.items() if name != "matching_pursuit"]
+    for config in (*read.values(), *trained, LanguageModelSAERunnerConfig, LoggingConfig):
+        assert CONFIG.unknown(one.name for one in fields(config)) in ([], ["sae"]), config
+    assert not METADATA.unknown(LLM_METADATA_KEYS)
+    for architecture in read:
+        theirs = drawn(architecture, 32, **({"apply_b_dec_to_input": False} if "transcoder" in architecture else {}))
+        assert read_folder(saved(theirs, tmp_path / architecture)).unknown == ()
+
+
+@pytest.mark.parametrize("named", [{}, {"finetuning_scaling_factor": True}])
+def test_a_scaling_factor_of_ones_is_dropped_as_by_saelens(desk: Desk, tmp_path: Path, named: dict[str, Any]) -> None:
+    from sae_lens import SAE
+
+    width = desk.engine.anatomy.hidden_size
+    tensors = saes.drawn(width) | {"scaling_factor": torch.ones(saes.FEATURES)}
+    folder = saes.saved(tmp_path, tensors, hook_point="blocks.4.hook_resid_post", device="cpu", **named)
+    theirs = SAE.load_from_disk(folder)
+    add(desk, folder)
+    features, residual = features_and_residual(desk)
+    torch.testing.assert_close(features, theirs.encode(residual), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("architecture", "options"), FORMS, ids=str)

@@ -46,6 +46,48 @@ def test_a_layer_of_a_cross_layer_transcoder_is_a_module(tmp_path: Path) -> None
     assert layers_in(folder) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("activation: topk\nk: 8", "has activation 'topk', which is not computed here"),
+        (
+            "model_kind: cross_layer_transcoder",
+            "has model_kind 'cross_layer_transcoder', and the files beside it are a",
+        ),
+        ("scaling: 2.0 # of tomorrow", "has scaling '2.0', which is not computed here"),
+        ("scaling:\n  - 1\n  - 2", "has scaling '- 1- 2', which is not computed here"),
+        ("{activation: topk}", "has a line that is no field, such as model_kind"),
+    ],
+)
+def test_a_field_that_is_not_computed_is_refused_by_its_name(tmp_path: Path, config: str, said: str) -> None:
+    folder = transcoders.set_saved(tmp_path, {0: TENSORS}, config=False)
+    (folder / "config.yaml").write_text(config)
+    with pytest.raises(UsageError, match=said):
+        read_folder(folder, 0)
+
+
+def test_other_fields_are_heard_or_change_nothing(tmp_path: Path) -> None:
+    folder = transcoders.set_saved(tmp_path, {0: TENSORS}, config=False)
+    (folder / "config.yaml").write_text(
+        '---\n# of a set\nmodel_name: "google/gemma-2-2b"\nmodel_kind: transcoder_set\n'
+        "feature_input_hook: mlp.hook_in\n"
+        "transcoders:\n- layer_0.safetensors\nscan: gemma\nof_tomorrow: null\n"
+    )
+    found = read_folder(folder, 0)
+    assert (found.model, found.unknown, found.form.trained_at) == (
+        "google/gemma-2-2b",
+        ("of_tomorrow",),
+        "blocks.0.mlp.hook_in",
+    )
+
+
+def test_a_negative_threshold_is_refused(tmp_path: Path) -> None:
+    """Below it circuit-tracer keeps a feature that is negative, and a JumpReLU here does not."""
+    tensors = TENSORS | {"activation_function.threshold": torch.full((transcoders.FEATURES,), -0.1)}
+    with pytest.raises(UsageError, match="has numbers below 0, which is not computed here"):
+        read_folder(transcoders.set_saved(tmp_path, {0: tensors}), 0)
+
+
 def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
     folder = transcoders.across_saved(tmp_path / "clt", transcoders.drawn_across(WIDTH, LAYERS))
     with pytest.raises(UsageError, match=r"has transcoders of 3 layers: add them all by engine\.add_transcoders"):

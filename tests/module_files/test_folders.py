@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA
 from tests import saes
 
 WIDTH = 16
@@ -70,11 +72,123 @@ def test_a_declared_form_is_read(tmp_path: Path) -> None:
         ({"dtype": "float8"}, "dtype 'float8', which is not computed here"),
         ({"architecture": "topk", "k": 0}, "k 0; a topk keeps at least one"),
         ({"architecture": "topk", "k": "many"}, "k 'many'; a topk keeps at least one"),
+        ({"architecture": "topk", "k": 10**30}, "k 1000000000.*; a topk keeps at least one"),
+        ({"apply_b_dec_to_input": 0.5}, "apply_b_dec_to_input 0.5; it has to be true or false"),
+        (
+            {"activation_fn_kwargs": {"tanh_factor": 2}},
+            "activation_fn_kwargs {'tanh_factor': 2}, which is not",
+        ),
+        ({"architecture": "topk", "rescale_acts_by_decoder_norm": 1}, "rescale_acts_by_decoder_norm 1; it has to be"),
+        ({"d_out": 17}, "has d_out 17, and the tensors beside it have 16"),
+        ({"d_sae": 49}, "has d_sae 49, and the tensors beside it have 48"),
+        ({"metadata": [1]}, r"has metadata \[1\]; it has to be an object"),
+        ({"an_option_of_tomorrow": 3}, "has an_option_of_tomorrow 3, which is not computed here"),
+        (
+            {"metadata": {"an_option_of_tomorrow": 0}},
+            "metadata has an_option_of_tomorrow 0, which is not",
+        ),
+        ({"metadata": {"normalize_activations": "layer_norm"}}, "metadata has normalize_activations 'layer_norm'"),
     ],
 )
 def test_an_option_that_is_not_computed_is_refused_by_its_name(tmp_path: Path, cfg: Any, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         read_folder(saes.saved(tmp_path, TENSORS, **({"architecture": "standard"} | cfg)))
+
+
+@pytest.mark.parametrize(("name", "inside"), [*product(METADATA.refused, [True]), *product(CONFIG.refused, [False])])
+def test_each_refused_field_is_refused_and_its_default_is_not(tmp_path: Path, name: str, inside: bool) -> None:
+    def form(value: Any) -> Any:
+        return read_folder(saes.saved(tmp_path, TENSORS, **({"metadata": {name: value}} if inside else {name: value})))
+
+    plain = read_folder(saes.saved(tmp_path, TENSORS)).form
+    default = CONFIG.refused[name][0]
+    assert form(default).form == form(None).form == form([]).form == plain
+    for value in (True, 0, 3, "some", [0]):
+        with pytest.raises(UsageError, match=f"has {name} .*, which is not computed here"):
+            form(value)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("hook", "loaded", "said"),
+    [
+        ("blocks.4.hook_mlp_in", {"fold_ln": True}, "has fold_ln, which changes the values at blocks.4.hook_mlp_in"),
+        ("blocks.4.attn.hook_z", {"fold_value_biases": True}, "has fold_value_biases, which changes the values at"),
+        ("blocks.4.attn.hook_q", {"refactor_factored_attn_matrices": True}, "has refactor_factored_attn_matrices"),
+        (None, {"center_writing_weights": True}, "has center_writing_weights, which .* that the file does not name"),
+        ("model.layers.3", {"fold_ln": True}, "has fold_ln, which changes the values at model.layers.3"),
+        ("blocks.4.hook_resid_pre", {"fold_ln": "yes"}, "has fold_ln 'yes'; it has to be true or false"),
+        ("blocks.4.hook_resid_pre", {"revision": "step3000"}, "has revision 'step3000', .* of another model"),
+        ("blocks.4.hook_resid_pre", {"checkpoint_index": 0}, "has checkpoint_index 0, .* of another model"),
+        ("blocks.4.hook_resid_pre", {"load_in_4bit": True}, "has load_in_4bit True, which is not computed here"),
+        ("blocks.4.hook_resid_pre", "fold_ln", "model_from_pretrained_kwargs 'fold_ln'; it has to be an object"),
+    ],
+)
+def test_a_model_that_was_loaded_in_another_way_is_refused(
+    tmp_path: Path, inside: bool, hook: str | None, loaded: Any, said: str
+) -> None:
+    fields = {"model_from_pretrained_kwargs": loaded} | ({} if hook is None else {"hook_name": hook})
+    folder = saes.saved(tmp_path, TENSORS, **({"metadata": fields} if inside else fields))
+    with pytest.raises(UsageError, match=said):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("hook", "loaded", "centered"),
+    [
+        ("blocks.4.hook_resid_pre", {"fold_ln": True, "center_unembed": True, "fold_value_biases": True}, False),
+        ("blocks.4.hook_resid_pre", {"center_writing_weights": True, "fold_ln": True}, True),
+        ("blocks.4.hook_mlp_out", {"center_writing_weights": True}, True),
+        ("blocks.4.mlp.hook_post", {"center_writing_weights": True}, False),
+        ("blocks.4.hook_mlp_out", {"center_writing_weights": False, "device": "cuda", "dtype": "bfloat16"}, False),
+        ("blocks.4.hook_mlp_out", None, False),
+    ],
+)
+def test_centered_weights_are_a_mean_that_is_subtracted(tmp_path: Path, hook: str, loaded: Any, centered: bool) -> None:
+    folder = saes.saved(tmp_path, TENSORS, metadata={"model_from_pretrained_kwargs": loaded, "hook_name": hook})
+    assert read_folder(folder).form.centered is centered
+
+
+def test_a_transcoder_of_centered_weights_is_refused(tmp_path: Path) -> None:
+    said = {"hook_name": "mlp_in.4", "model_from_pretrained_kwargs": {"center_writing_weights": True}}
+    with pytest.raises(UsageError, match="has center_writing_weights, which changes the values"):
+        read_folder(saes.saved(tmp_path, TENSORS, "transcoder", apply_b_dec_to_input=False, metadata=said))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_scaling_factor_of_ones_is_none_and_another_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    plain = read_folder(saes.saved(tmp_path / "plain", TENSORS))
+    for said in ({}, {"finetuning_scaling_factor": True}):
+        ones = TENSORS | {"scaling_factor": torch.ones(saes.FEATURES, dtype=dtype)}
+        found = read_folder(saes.saved(tmp_path / "ones", ones, **said))
+        assert (found.form, found.tensors) == (plain.form, plain.tensors)
+        ones["scaling_factor"][-1] = 1.01
+        with pytest.raises(UsageError, match=r"has a scaling_factor of other values than 1, .* fold it into W_dec"):
+            read_folder(saes.saved(tmp_path / "ones", ones, **said))
+
+
+def test_files_of_a_whole_training_configuration_are_read(tmp_path: Path) -> None:
+    """As the first public SAEs have them, on GPT-2's residual."""
+    old = {
+        "model_name": "gpt2-small", "hook_point": "blocks.4.hook_resid_pre", "hook_point_layer": 4,
+        "hook_point_head_index": None, "dataset_path": "Skylion007/openwebtext", "is_dataset_tokenized": False,
+        "context_size": 128, "use_cached_activations": False, "cached_activations_path": "activations/gpt2",
+        "n_batches_in_buffer": 128, "total_training_tokens": 300000000, "store_batch_size": 32, "seed": 42,
+        "dtype": "torch.float32", "b_dec_init_method": "geometric_median", "expansion_factor": 32,
+        "from_pretrained_path": None, "l1_coefficient": 8e-05, "lr": 0.0004, "lr_scheduler_name": None,
+        "lr_warm_up_steps": 5000, "train_batch_size": 4096, "use_ghost_grads": False, "feature_sampling_window": 1000,
+        "feature_sampling_method": None, "resample_batches": 1028, "feature_reinit_scale": 0.2,
+        "dead_feature_window": 5000, "dead_feature_estimation_method": "no_fire", "dead_feature_threshold": 1e-08,
+        "log_to_wandb": True, "wandb_project": "some", "wandb_entity": None, "wandb_log_frequency": 100,
+        "n_checkpoints": 10, "checkpoint_path": "checkpoints/some", "tokens_per_buffer": 67108864, "run_name": "some",
+    }  # fmt: skip
+    found = read_folder(saes.saved(tmp_path, TENSORS | {"scaling_factor": torch.ones(saes.FEATURES)}, **old))
+    assert (found.form.trained_at, found.model, found.unknown) == ("blocks.4.hook_resid_pre", "gpt2-small", ())
+
+
+def test_unknown_fields_without_a_value_are_named(tmp_path: Path) -> None:
+    said = {"of_tomorrow": None, "metadata": {"as_well": {}, "prepend_bos": True}}
+    assert read_folder(saes.saved(tmp_path, TENSORS, **said)).unknown == ("of_tomorrow", "as_well")
 
 
 def header(entries: Any) -> bytes:
@@ -104,6 +218,10 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "places before": (lambda whole: header({"W_enc": ENTRY | {"data_offsets": [16, 0]}}), "contradicts itself"),
     "places beyond": (lambda whole: header({"W_enc": ENTRY | {"data_offsets": [2**60, 2**60 + 16]}}), "is cut short"),
+    "a shape of 10^30": (
+        lambda whole: header({"W_enc": ENTRY | {"shape": [10**30, 0], "data_offsets": [0, 0]}}),
+        "contradicts itself",
+    ),
     "whole numbers": (lambda whole: header({"W_enc": ENTRY | {"dtype": "I64"}}), "is of dtype I64"),
 }
 

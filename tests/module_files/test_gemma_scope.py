@@ -39,6 +39,12 @@ def test_an_sae_is_that_which_saelens_saves(tmp_path: Path, read: str, site: str
     assert found.form.trained_at == site
 
 
+def test_an_sae_that_names_the_point_it_reads_twice_is_an_sae(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"hf_hook_point_out": BEHIND_MLP, "type": "sae", "width": saes.FEATURES, "l0": 7}
+    found = read_folder(gemma_scopes.saved(tmp_path, saes.drawn(WIDTH, "jumprelu"), read=BEHIND_MLP, **said))
+    assert (found.form.kind, found.form.trained_at, found.model) == ("sae", "mlp_out_post.1", "gemma-v3-1b-pt")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_transcoder_with_an_affine_connection_is_that_which_saelens_saves(tmp_path: Path, dtype: Any) -> None:
     tensors = {name: one.to(dtype) for name, one in saes.drawn(WIDTH, "jumprelu").items()}
@@ -73,6 +79,10 @@ def test_other_files_of_gemma_scope_are_refused_by_name(tmp_path: Path) -> None:
         ({"architecture": ["jump_relu"]}, r"of architecture \['jump_relu'\], which is not computed here"),
         ({"hf_hook_point_out": "somewhere"}, "hf_hook_point_out 'somewhere', which is not computed here"),
         ({"affine_connection": True}, r"affine_connection True, and params\.safetensors has no affine_skip_connection"),
+        ({"width": 47}, r"has width 47, and w_enc has shape \[16, 48\]"),
+        ({"type": "crosscoder"}, "has type 'crosscoder', which is not computed here"),
+        ({"type": "transcoder"}, "has type 'transcoder', which is not computed here with hf_hook_point_out None"),
+        ({"rescale": 2.0}, "has rescale 2.0, which is not computed here"),
         ({"hf_hook_point_out": "model.layers.1.output"}, "hf_hook_point_out 'model.layers.1.output', which is not"),
     ],
 )

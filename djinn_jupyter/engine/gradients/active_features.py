@@ -82,6 +82,7 @@ def dictionary_of(module: AddedModule) -> Dictionary:
     strange = {
         "gated": form.activation == "gated",
         "by_decoder_norm": form.by_decoder_norm,
+        "center_writing_weights": form.centered,
         f"normalization {form.normalization}": form.normalization != "none",
     }
     why = next((name for name, there in strange.items() if there), None)

@@ -12,7 +12,7 @@ from djinn_jupyter.engine.requests.drawing import draw_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.added_modules import AddedModule, point_of, written_width
+from djinn_jupyter.engine.session.added_modules import AddedModule, point_of, require_centering, written_width
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
@@ -40,6 +40,8 @@ class AddedModuleRequests:
                 "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "
                 "load it in an engine without."
             )
+        if request.form.centered:
+            require_centering(self._anatomy)
         arrays = _arrays(request)
         inputs, features = checks.widths_of(request.form, arrays)
         point = point_of(request.name, request.at, self._runtime.forward.anatomy, inputs)

@@ -216,6 +216,16 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
     return point
 
 
+def require_centering(anatomy: Anatomy) -> None:
+    """Raise UsageError where the values of the model, less their means, are not those that TransformerLens makes by
+    `center_writing_weights`: it centers what is written, which only a LayerNorm within or behind the layers ignores."""
+    if sum(one.kind == "LayerNorm" and one.layer is None for one in anatomy.modules) != 1:
+        raise UsageError(
+            "The module's files have center_writing_weights, which is computed here for models whose one norm outside "
+            "the layers is a LayerNorm behind them; this model has none, or another one before them."
+        )
+
+
 def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
     """Return the tap of what a transcoder computes in place of an MLP, or the reason why it is not put back."""
     at = parse_site(own.at)

@@ -86,7 +86,7 @@ class Dictionary:
 
     def _given(self, x_TD: Tensor) -> Tensor:
         """Return what the encoder multiplies."""
-        normed, _, _ = normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)
+        normed, _, _ = normalized(x_TD.to(self.encoder_FD.dtype), self.form)
         return normed - self.decoder_bias_O if self.form.subtracts_decoder_bias else normed
 
     def _active(self, rows: FeatureRows, given_TD: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Dictionary:
         """Return the scale and the shift that undo the normalization of x; a transcoder writes another value."""
         if self.form.kind in TRANSCODERS:
             return None, None
-        return normalized(x_TD.to(self.encoder_FD.dtype), self.form.normalization)[1:]
+        return normalized(x_TD.to(self.encoder_FD.dtype), self.form)[1:]
 
     def _written(self, features: Tensor, units: Tensor | None = None) -> Tensor:
         length = self.length_F if self.length_F is None or units is None else self.length_F[units]
