@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, T5Config
+from transformers import AutoConfig, BertConfig, T5Config
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
@@ -77,6 +78,25 @@ def test_weights_that_a_checkpoint_lacks_are_never_made_up(folder: str, tmp_path
     state = {name: tensor for name, tensor in broken.state_dict().items() if "layers.3.mlp" not in name}
     broken.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(ModelRefused, match=r"lacks 3 of the weights .* model\.layers\.3\.mlp"):
+        load_model(EngineConfig(model=str(tmp_path), device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "most"),
+    [
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers 10000000", "1,000 layers"),
+        ({"n_layer": 10**30}, "n_layer 1000000000", "1,000 layers"),
+        ({"text_config": {"num_hidden_layers": 1001}}, "num_hidden_layers 1001", "1,000 layers"),
+        ({"num_local_experts": 10**9}, "num_local_experts 1000000000", "100,000 experts"),
+    ],
+)
+def test_a_model_of_millions_of_layers_is_refused_before_it_is_built(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], name: str, most: str
+) -> None:
+    monkeypatch.setattr(AutoConfig, "from_pretrained", None)  # which makes a list of all layers
+    config = json.loads((Path(folder) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | said))
+    with pytest.raises(ModelRefused, match=f"has {name}.*; models of at most {most} are loaded"):
         load_model(EngineConfig(model=str(tmp_path), device="cpu"))
 
 

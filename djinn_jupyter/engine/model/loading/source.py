@@ -3,6 +3,9 @@ class that builds it."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +22,12 @@ from djinn_jupyter.engine.model.loading.reasons import (
 )
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import folder_called
+from djinn_jupyter.module_files.field_table import short
 
+MOST: Final = (
+    (re.compile(r"(num|n|encoder|decoder)(_\w+)?_layers?|n_layer|depth"), 1000, "layers"),
+    (re.compile(r"(num|n)(_\w+)?_experts"), 100_000, "experts"),
+)  # transformers makes an object of each layer before a weight is read: 15 ms on one core of an EPYC
 DEMO = Path(__file__).parents[3] / "demo" / "model"
 # The third is of encoder-decoders, which are refused by name, and of a few decoders that are given sound.
 AUTO_CLASSES: Final = (AutoModelForCausalLM, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM)
@@ -52,6 +60,7 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
     one. Raises ModelNotFound, ModelRefused, MissingDependency."""
     if not Path(source).is_dir():
         hub.notice_absence()
+    _require_buildable(config, source)
     try:
         found = AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
     except OSError as error:
@@ -71,6 +80,30 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
             f"none of {', '.join(auto.__name__ for auto in AUTO_CLASSES)} builds it."
         )
     return _part_of_text(found)
+
+
+def _require_buildable(config: EngineConfig, source: str) -> None:
+    """Raise ModelRefused where config.json says numbers of layers or experts that no model has."""
+    try:
+        path = find_file(config, source, "config.json")
+        counts = [] if path is None else list(_counts(json.loads(path.read_bytes())))
+    except (OSError, ValueError, RecursionError):
+        return  # transformers says what is wrong with the file
+    for name, count in counts:
+        for names, most, what in MOST:
+            if names.fullmatch(name) and count > most:
+                raise ModelRefused(
+                    f"The config.json of {config.model} has {name} {short(count)}; models of at most {most:,} {what} "
+                    "are loaded."
+                )
+
+
+def _counts(said: Any) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a configuration and its sections by name."""
+    for name, value in said.items() if isinstance(said, dict) else ():
+        if type(value) is int:
+            yield name, value
+        yield from _counts(value)
 
 
 def _part_of_text(configuration: Any) -> Any:
