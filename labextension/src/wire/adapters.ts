@@ -25,7 +25,8 @@ export interface AdapterIdentity {
 
 /**
  * An adapter: the number of `modules` that it changes, and the last words of their paths (`targets`). `sessions`
- * compute with it. `missing`: why it cannot be computed with now.
+ * compute with it. `missing`: why it cannot be computed with now. `note`: what its files say besides, told where it
+ * is added.
  */
 export interface AdapterDescription {
   readonly name: string;
@@ -36,6 +37,7 @@ export interface AdapterDescription {
   readonly bytes_held: number;
   readonly sessions: readonly string[];
   readonly missing: string | null;
+  readonly note: string | null;
 }
 
 export interface ListAdapters {

@@ -14,12 +14,12 @@ export type ModuleDtype = 'float32' | 'float16' | 'bfloat16';
 
 /**
  * The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
- * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
- * the length of their decoder rows. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one
- * layer of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not
- * transposed, to that of its own. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a
- * `tuned_lens` adds that to x. `k` is of `topk`. `trained_at` is the place that its files name, `written_at` that to
- * which a transcoder writes by them.
+ * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features
+ * by the length of their decoder rows. One that is `centered` reads x without its mean over the features. A
+ * transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer of it: W_dec [F, layers, D]
+ * writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not transposed, to that of its own.
+ * With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of
+ * `topk`. `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them.
  */
 export interface ModuleForm {
   readonly kind: 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
@@ -30,6 +30,7 @@ export interface ModuleForm {
   readonly normalization: 'none' | 'layer_norm' | 'constant_norm_rescale';
   readonly by_decoder_norm: boolean;
   readonly skip: boolean;
+  readonly centered: boolean;
   readonly encoder_rows: boolean;
   readonly trained_at: string | null;
   readonly written_at: string | null;
@@ -61,7 +62,8 @@ export interface ModuleIdentity {
  * An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
  * the widths before and after it. An edit of its values is put into the point that it `writes`, of a cross-layer
  * transcoder also into those of later layers; `why_not_edited` is None where they can be edited. `missing`: why it
- * cannot be computed now. `note`: in what its files do not agree with `at`.
+ * cannot be computed now. `note`: in what its files do not agree with `at`, and where it is added with the engine's
+ * model.
  */
 export interface AddedModuleDescription {
   readonly name: string;
