@@ -1,8 +1,8 @@
 """The probes that run at load, and the conclusions from them.
 
-Six forward passes: one finds the layers; one tests that they look back only; another prompt and a decode step find the
-axes; many one-token prompts identify the tensors; and the same with every middle residual changed in place tests
-whether such an edit takes effect.
+Seven forward passes: one finds the layers; one of another prompt and a decode step find the axes; one tests that layers
+look back only; one has other values where nothing seems to read them; many one-token prompts identify the tensors; and
+the same with every middle residual changed in place tests whether such an edit takes effect.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ from djinn_jupyter.engine.model.discovery.matrices import (
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.point import FoundPoints, ModuleTensor
 from djinn_jupyter.engine.model.discovery.points import find_places
+from djinn_jupyter.engine.model.discovery.reads import (
+    Border,
+    RecordedOperations,
+    changing,
+    mark_unread,
+    tensors_of,
+    unread,
+)
 from djinn_jupyter.engine.model.discovery.recording import (
     LENGTHS,
     PROMPTS,
@@ -67,19 +75,40 @@ class Discovery:
         short, long = (spread_tokens(model, length)[None] for length in LENGTHS)
         self.stack, first = find_stack(model, short)
         keep_last = self.stack.keep_last
-        longer = record(model, long, keep_last=keep_last)
+        operations = RecordedOperations()
+        longer = record(model, long, keep_last=keep_last, within=operations.of)
         self._check_causal(short, first, longer)
+        unread = self._unread(short, first, longer, operations)
         self.found: list[FoundPoints] = []
         self.matrices: list[FoundMatrices] = []
         self.groups: list[tuple[int, ...] | str] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
-        self.probes = Probes(self.stack, (first, longer, many, step))
+        self.probes = Probes(self.stack, (first, longer, many, step), unread)
         self._check_absent()
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
         self.positions = self._positions(many)
+
+    def _unread(
+        self, tokens_1T: Tensor, first: Recording, longer: Recording, operations: RecordedOperations
+    ) -> frozenset[Border]:
+        """Return where modules are given or make what nothing reads: with other numbers there the logits are the
+        same."""
+        assert longer.logits is not None and longer.cache is not None
+        mark_unread(longer, operations.recorded, [longer.logits, *tensors_of(longer.cache)])
+        borders = unread(longer)
+        if not borders or self._same_with_others(tokens_1T, first, borders):
+            return frozenset(borders)
+        kinds = {type(module) for module, _, _ in borders}  # of some the kernels may be unseen
+        each = [[border for border in borders if isinstance(border[0], kind)] for kind in kinds]
+        return frozenset(border for some in each if self._same_with_others(tokens_1T, first, some) for border in some)
+
+    def _same_with_others(self, tokens_1T: Tensor, first: Recording, borders: list[Border]) -> bool:
+        again = record(self.model, tokens_1T, hooks=lambda recording: changing(borders), keep_last=self.stack.keep_last)
+        assert first.logits is not None and again.logits is not None
+        return same(first.logits, again.logits)
 
     def _check_causal(self, tokens_1T: Tensor, first: Recording, longer: Recording) -> None:
         """Raise ModelRefused where another token at the end changes earlier positions."""

@@ -28,6 +28,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap, TapKind
 from djinn_jupyter.wire.sites import HEAD_POINTS, Site
 
 VARIES = "where it is computed depends on the length of the prompt"
+UNREAD = "nothing in the model reads it, so a change would have no effect"
 RECOMPUTED = (
     "the fused attention shows no maps, so these are recomputed from q and k; a session of eager attention can edit "
     "them (%djinn_use NAME --new --attention eager)"
@@ -75,6 +76,7 @@ def border_tap(
     stage = probes.stage(call.entered if side == "input" else call.left)
     if stage is None:
         return "it runs between two layers"
+    read = (module, side, key) not in probes.unread
     return Tap(
         site=site,
         kind="module_input" if side == "input" else "module_output",
@@ -86,6 +88,8 @@ def border_tap(
         axes=form.axes,
         heads=form.heads,
         width=form.width,
+        editable=read,
+        reason=None if read else UNREAD,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,11 +34,20 @@ PROMPTS = 16  # one-token prompts at position 0, where rotary embeddings are the
 
 @dataclass(slots=True, kw_only=True)
 class RecordedTensor:
-    """A recorded tensor: its shape, and a copy where values are kept."""
+    """A recorded tensor: its shape, and a copy where values are kept. `read` is False where it was found that nothing
+    reads it at the border of its module."""
 
     shape: tuple[int, ...]
     floating: bool
+    storage: int
     value: Tensor | None = None
+    read: bool = True
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the address of the storage, which views share."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -119,7 +128,12 @@ class Recording:
 
     def see(self, tensor: Tensor, keep: bool) -> RecordedTensor:
         value = tensor.detach().to("cpu", copy=True) if keep else None
-        return RecordedTensor(shape=tuple(tensor.shape), floating=tensor.is_floating_point(), value=value)
+        return RecordedTensor(
+            shape=tuple(tensor.shape),
+            floating=tensor.is_floating_point(),
+            storage=storage_of(tensor),
+            value=value,
+        )
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = Call(module=module, parent=self.current, entered=self.tick())
@@ -223,9 +237,10 @@ def record(
     hooks: Callable[[Recording], Iterable[Hook]] = lambda recording: (),
     cache: ProbeCache | None = None,
     keep_last: KeepLast,
+    within: Callable[[Recording], AbstractContextManager[object]] | None = None,
 ) -> Recording:
-    """Run and record one pass over `tokens_BT`, on top of `cache`. `hooks` are (module, before, after); they run before
-    the recording enters a module and after it leaves."""
+    """Run and record one pass over `tokens_BT`, on top of `cache` and `within` a context. `hooks` are (module, before,
+    after); they run before the recording enters a module and after it leaves."""
     recording = Recording(keep)
     recording.cache = cache or ProbeCache(model)
     recording.cache.recording = recording
@@ -240,6 +255,8 @@ def record(
             if after is not None:
                 stack.callback(module.register_forward_hook(after).remove)
         stack.enter_context(_RecordedFunctions(recording))
+        if within is not None:
+            stack.enter_context(within(recording))
         recording.logits = model(tokens_BT, **arguments).logits.detach().to("cpu", copy=True)
     return recording
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from djinn_jupyter.engine.model.discovery.layer_list import Stack
+from djinn_jupyter.engine.model.discovery.reads import Border
 from djinn_jupyter.engine.model.discovery.recording import (
     LENGTHS,
     PROMPTS,
@@ -26,10 +27,11 @@ NO_POSITIONS = "it holds no activations with an axis of positions"
 
 
 class Probes:
-    """Four recordings: a prompt of each of LENGTHS, PROMPTS prompts of one token, and a decode step after the first."""
+    """Four recordings: a prompt of each of LENGTHS, PROMPTS prompts of one token, and a decode step after the first.
+    `unread` are the borders of modules at which nothing reads the value."""
 
-    def __init__(self, stack: Stack, recordings: Sequence[Recording]) -> None:
-        self.stack, self.recordings = stack, tuple(recordings)
+    def __init__(self, stack: Stack, recordings: Sequence[Recording], unread: frozenset[Border]) -> None:
+        self.stack, self.recordings, self.unread = stack, tuple(recordings), unread
         self.spans = [stack.spans(recording) for recording in recordings]
         self._calls = [self._by_module(index) for index in range(len(self.recordings))]
 
