@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.looks import Effect as Effect
     from djinn_jupyter.client.looks import Lens as Lens
+    from djinn_jupyter.client.pair_metrics import per_pair as per_pair
     from djinn_jupyter.client.paths import path as path
     from djinn_jupyter.client.pruning import acdc as acdc
     from djinn_jupyter.client.reproducing import reproduce as reproduce
@@ -72,6 +73,7 @@ _HOMES = {
     "beside": "client.loading",
     "sweep": "client.sweeping",
     "path": "client.paths",
+    "per_pair": "client.pair_metrics",
     "attribute": "client.attributing",
     "acdc": "client.pruning",
     "attribution_graph": "client.graphs",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from djinn_jupyter.client.grid import Grid
+from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
 from djinn_jupyter.wire import requests as ask
 
 OnProgress = Callable[[Grid, int, int], None]
@@ -15,14 +17,26 @@ OnProgress = Callable[[Grid, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSweep:
-    """A `request` without its lines, whether metrics are an axis, the grid to go on from (`so_far`), and the `adapter`
-    of lines that are no session's."""
+    """A `request` without its lines, whether metrics are an axis, the grid to go on from (`so_far`), the `adapter` of
+    lines that are no session's, and the metrics that belong to one pair each (`own`)."""
 
     request: ask.Sweep
     several: bool
     on_progress: OnProgress | None
     so_far: Grid | None
     adapter: str | None = None
+    own: PerPair | None = None
+
+    @classmethod
+    def of(cls, request: ask.Sweep, metric: GivenMetric, **rest: Any) -> AskedSweep:
+        """Return the sweep of a request whose metrics were given so."""
+        own = metric if isinstance(metric, PerPair) else None
+        return cls(request=request, several=own is None and not isinstance(metric, str), own=own, **rest)
+
+    def of_pair(self, number: int) -> AskedSweep:
+        """Return the sweep of one pair, with its own metric where it has one."""
+        metrics = self.request.metrics if self.own is None else (self.own.metrics[number],)
+        return replace(self, request=msgspec.structs.replace(self.request, pair=number, metrics=metrics))
 
     def with_seed(self, seed: int) -> AskedSweep:
         return replace(self, request=msgspec.structs.replace(self.request, seed=seed))

@@ -12,6 +12,7 @@ from djinn_jupyter.client.confirming import confirmed, require_confirmable, stro
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.pair_metrics import GivenMetric
 from djinn_jupyter.client.sweep_arguments import cells_asked, lines_given
 from djinn_jupyter.client.sweeping import swept
 from djinn_jupyter.errors import UsageError
@@ -26,7 +27,7 @@ def attribute(
     corrupted: object = None,
     site: str,
     over: str | Sequence[str] | None = None,
-    metric: str | Sequence[str],
+    metric: GivenMetric = None,
     clean: object = None,
     pairs: object = None,
     edit: object = None,
@@ -76,7 +77,7 @@ def attribute(
     >>> scores.values.shape, bool(scores.values.max() > 0)
     ((8, 4), True)
     """
-    clean, corrupted = lines_given(clean, corrupted, pairs)
+    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
     if corrupted is None:
         raise UsageError("An attribution needs the line whose gradient it takes, as corrupted=...")
     if not 1 <= steps <= MOST_STEPS:
@@ -94,13 +95,12 @@ def attribute(
         seed=seed,
     )
     request = msgspec.structs.replace(request, estimate=Estimate(steps=steps, corrections=_corrections(corrections)))
-    several = not isinstance(metric, str)
     scores = swept(
         engine,
         request,
         corrupted,
         clean,
-        several=several,
+        metric=metric,
         on_progress=None,
         so_far=None,
         adapter=adapter,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.pair_metrics import spelled
 from djinn_jupyter.wire.nouns import StopIdentity
 
 
@@ -22,7 +23,7 @@ class EdgeMeasurement(Measurement):
     @property
     def metric(self) -> str:
         """The metric, or that of the first pair where each has its own."""
-        return self.metrics[0] if len(set(self.metrics)) == 1 else f"{self.metrics[0]} and each pair's own"
+        return spelled(self.metrics)
 
     @property
     def model(self) -> str | None:

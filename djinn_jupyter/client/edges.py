@@ -18,7 +18,8 @@ from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
-from djinn_jupyter.client.sweep_arguments import are_lines, pairs_of, require_texts
+from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
+from djinn_jupyter.client.sweep_arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
@@ -140,9 +141,10 @@ class Edges(EdgeMeasurement):
 def edges(
     engine: RemoteEngine,
     *,
-    clean: object,
-    corrupted: object,
-    metric: str | Sequence[str],
+    clean: object = None,
+    corrupted: object = None,
+    metric: GivenMetric = None,
+    pairs: object = None,
     steps: int = 1,
     method: EdgeMethod = "gradients",
     top: int | None = None,
@@ -154,8 +156,9 @@ def edges(
     reads.
 
     With `steps` the gradient is the mean over as many points of the way between the lines' embeddings (EAP-IG; Hanna et
-    al. 2024). A line is a text, token ids or a session, both of equally many tokens; two lists of equally many lines
-    are pairs, whose scores are averaged, with one metric for all or a list of one for each.
+    al. 2024). A line is a text, token ids or a session, both of equally many tokens; two lists of equally many lines,
+    or `pairs` as in `dj.sweep`, are pairs, whose scores are averaged, with one metric for all, `dj.per_pair([...])`, or
+    the answers of the pairs.
 
     `method="exact"` patches every edge by itself: the score is the change of the metric where that reader gets what
     that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
@@ -174,13 +177,16 @@ def edges(
     """
     if not 1 <= steps <= MOST_STEPS:
         raise UsageError(f"Integrated gradients take from 1 to {MOST_STEPS:,} steps, not {steps:,}.")
+    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
+    if clean is None or corrupted is None:
+        raise UsageError("Edges are scored between two lines: give clean=... and corrupted=..., or pairs.")
     paired = are_lines(corrupted) or are_lines(clean)
-    pairs = pairs_of(corrupted, clean) if paired else [(corrupted, clean)]
+    lines = pairs_of(corrupted, clean) if paired else [(corrupted, clean)]
     if top is not None and (method == "exact" or top < 1):
         raise UsageError("The edges of the largest scores of gradients are patched too with top, from 1 on.")
     require_texts(adapter, corrupted, clean)
-    metrics = metrics_of(metric, len(pairs))
-    asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(pairs, metrics, strict=True)]
+    metrics = _metric_of_each(metric, len(lines))
+    asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(lines, metrics, strict=True)]
     found = Edges([_first_scored(engine.channel, one, adapter) for one in asked], paired=paired, engine=name_of(engine))
     if top is None:
         return found
@@ -188,13 +194,17 @@ def edges(
     return Edges(found.replies, paired=paired, engine=found.engine, patched=patched)
 
 
-def metrics_of(metric: str | Sequence[str], pairs: int) -> tuple[str, ...]:
+def _metric_of_each(metric: GivenMetric, pairs: int) -> tuple[str, ...]:
     """Return a metric for each pair. Raises UsageError."""
-    if isinstance(metric, str):
-        return (metric,) * pairs
-    if len(metric) != pairs or not pairs:
-        raise UsageError(f"Give one metric, or one for each pair: there are {len(metric)} metrics and {pairs} pairs.")
-    return tuple(metric)
+    if isinstance(metric, PerPair):
+        metric.require(pairs)
+        return metric.metrics
+    found = metrics_of(metric)
+    if not isinstance(metric, str):
+        raise UsageError(
+            "Edges have no axis for a list of metrics; write metric=dj.per_pair([...]) for one of each pair."
+        )
+    return found * pairs
 
 
 def _asked(

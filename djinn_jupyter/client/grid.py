@@ -13,6 +13,7 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.client.grid_files import GRID, KeptGrid
+from djinn_jupyter.client.pair_metrics import PerPair, spelled
 from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.client.result_files import encoded, named, put, read
 from djinn_jupyter.errors import UsageError
@@ -29,10 +30,10 @@ RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "in
 
 class Grid:
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
-    `several` metrics the next axis counts them. Cells that were not reached are NaN. `replies` holds the sweep of each
-    pair, of which `missing` ones were not reached. `interrupted` is True where an interrupt ended the sweep. `steps` is
-    the number of gradients of an attribution, whose values are changes of the metric, and with the correction
-    "cancellation" their sizes; None of a sweep."""
+    `several` metrics the next axis counts them; `per_pair` has the metrics of pairs that have one each. Cells that were
+    not reached are NaN. `replies` holds the sweep of each pair, of which `missing` ones were not reached. `interrupted`
+    is True where an interrupt ended the sweep. `steps` is the number of gradients of an attribution, whose values are
+    changes of the metric, and with the correction "cancellation" their sizes; None of a sweep."""
 
     def __init__(
         self,
@@ -54,11 +55,13 @@ class Grid:
         self.steps = None if first.estimate is None else first.estimate.steps
         self.corrections = () if first.estimate is None else first.estimate.corrections
         self.metrics = tuple(one.metric for one in first.measured)
+        each = tuple(one.measured[0].metric for one in self.replies)
+        self.per_pair = each if paired and not several and len(set(each)) > 1 else ()
         counted = (("pair", paired), ("metric", several))
         self.over: tuple[str, ...] = (*(name for name, there in counted if there), *_axes(first))
         self.mode = "fast" if any(one.mode == "fast" for one in self.replies) else "exact"
-        each = [[to_numpy(measured.values) for measured in one.measured] for one in self.replies]
-        self.values: np.ndarray[Any, Any] = np.array(self._of_each(each), dtype=np.float64)
+        values = [[to_numpy(measured.values) for measured in one.measured] for one in self.replies]
+        self.values: np.ndarray[Any, Any] = np.array(self._of_each(values), dtype=np.float64)
 
     def along(self, axis: str) -> tuple[Any, ...]:
         """Return the places along an axis, of the first pair where pairs differ; none where it is no axis."""
@@ -81,8 +84,8 @@ class Grid:
 
     @property
     def metric(self) -> str:
-        """The metric; several are joined by commas."""
-        return ", ".join(self.metrics)
+        """The metric; several are joined by commas, and of those that belong to a pair each it is the first."""
+        return spelled(self.per_pair) if self.per_pair else ", ".join(self.metrics)
 
     @property
     def is_whole(self) -> bool:
@@ -188,7 +191,7 @@ class Grid:
         """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each line; of a whole grid the ids of
         all `lines`, and the `provenance` too."""
         told = {name: getattr(self.replies[0], name) for name in RECIPE}
-        metric = list(self.metrics) if self.several else self.metric
+        metric = PerPair(self.per_pair) if self.per_pair else list(self.metrics) if self.several else self.metric
         steps = {} if self.steps is None else {"steps": self.steps, "corrections": self.corrections}
         made = [one.made for one in self.replies if one.made is not None]
         lines = [{"corrupted": one.asked.corrupted, "clean": one.asked.clean} for one in made]
@@ -228,6 +231,8 @@ class Grid:
         table: dict[str, list[Any]] = {axis: [cell[axis] for cell in cells] for axis in self.over}
         if "position" in self.over and all(one.texts for one in self.replies):
             table["token"] = [self.replies[cell.get("pair", 0)].texts[cell["position"]] for cell in cells]
+        if self.per_pair:
+            table["metric"] = [self.per_pair[cell["pair"]] for cell in cells]
         exact = {} if changes is None else {"confirmed": changes.reshape(-1).tolist()}
         return {**table, "value": self.values.reshape(-1).tolist()} | exact
 

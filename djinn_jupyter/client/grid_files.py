@@ -30,7 +30,8 @@ class KeptGrid(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True
         metrics = {tuple(one.metric for one in reply.measured) for reply in self.replies}
         fit = all(len(one.over) == len(one.places) and tuple(map(len, one.places)) in shapes for one in self.replies)
         alone = (self.paired or len(self.replies) == 1) and (self.several or len(self.replies[0].measured) == 1)
-        if not (fit and alone and len(shapes) == len(metrics) == 1):
+        same = len(metrics) == 1 or (self.paired and not self.several)
+        if not (fit and alone and same and len(shapes) == 1):
             raise ValueError("its values and its axes do not fit")
         if {one.values.dtype for reply in self.replies for one in reply.measured} != {"float64"}:
             raise ValueError("its values are not float64")

@@ -10,6 +10,7 @@ from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.pair_metrics import GivenMetric
 from djinn_jupyter.client.sweep_arguments import axes_of, edit_of, lines_given, metrics_of
 from djinn_jupyter.client.sweeping import OnProgress, swept
 from djinn_jupyter.errors import UsageError
@@ -30,7 +31,7 @@ def path(
     clean: object = None,
     corrupted: object = None,
     pairs: object = None,
-    metric: str | Sequence[str],
+    metric: GivenMetric = None,
     over: str | Sequence[str] | None = None,
     edit: object = None,
     mode: Literal["fast", "exact"] = "fast",
@@ -64,7 +65,7 @@ def path(
     >>> grid.values.shape, grid.receivers
     ((8, 4), ('resid_post.7',))
     """
-    clean, corrupted = lines_given(clean, corrupted, pairs)
+    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
     if clean is None:
         raise UsageError("A path needs the line that it lies in, as clean=..., or pairs of lines.")
     sender, receivers = _parted(path)
@@ -83,13 +84,12 @@ def path(
     if corrupted is None and edit is None:
         raise UsageError("A path needs the line whose values go along it, as corrupted=..., or an edit such as zero.")
     source = clean if corrupted is None else corrupted
-    several = not isinstance(metric, str)
     return swept(
         engine,
         request,
         source,
         clean,
-        several=several,
+        metric=metric,
         on_progress=on_progress,
         so_far=so_far,
         adapter=adapter,

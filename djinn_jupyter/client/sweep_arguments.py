@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.edits import as_edit
+from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
 from djinn_jupyter.client.patches import in_one_engine
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_pairs
@@ -34,7 +35,7 @@ def cells_asked(
     *,
     site: str,
     over: str | Sequence[str] | None,
-    metric: str | Sequence[str],
+    metric: GivenMetric,
     edit: object,
     positions: object,
     align: object,
@@ -59,13 +60,17 @@ def cells_asked(
     )
 
 
-def lines_given(clean: object, corrupted: object, pairs: object) -> tuple[object, object]:
-    """Return the clean and the corrupted lines, which are given by themselves or as pairs."""
+def lines_given(
+    clean: object, corrupted: object, pairs: object, metric: GivenMetric
+) -> tuple[object, object, GivenMetric]:
+    """Return the clean and the corrupted lines, which are given by themselves or as pairs, and the metric: by default
+    the pairs' own."""
     if pairs is None:
-        return clean, corrupted
+        return clean, corrupted, metric
     if clean is not None or corrupted is not None:
         raise UsageError("Give the lines once: as pairs, or as clean and corrupted.")
-    return given_pairs(pairs)
+    clean, corrupted, own = given_pairs(pairs)
+    return clean, corrupted, own if metric is None else metric
 
 
 def named_positions(positions: object) -> tuple[NamedPosition, ...]:
@@ -164,7 +169,12 @@ def _no_window(axis: str) -> bool:
     raise UsageError(f"A window is of layers or positions that the sweep goes over; {axis} is none of them.")
 
 
-def metrics_of(metric: str | Sequence[str]) -> tuple[str, ...]:
+def metrics_of(metric: GivenMetric) -> tuple[str, ...]:
+    """Return the metrics of the first pair. Raises UsageError."""
+    if metric is None:
+        raise UsageError("Give a metric, such as metric=\"logit(' Paris')\", or pairs that each have answers.")
+    if isinstance(metric, PerPair):
+        return metric.metrics[:1]
     texts = (metric,) if isinstance(metric, str) else tuple(metric)
     if not 1 <= len(texts) <= MOST_METRICS or len(set(texts)) < len(texts):
         raise UsageError(f"A sweep has from 1 to {MOST_METRICS} metrics, each once; this one has {len(texts)}.")

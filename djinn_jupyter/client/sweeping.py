@@ -21,6 +21,7 @@ from djinn_jupyter.client.grid import Grid, continued, unfinished
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.line_sources import line_source
+from djinn_jupyter.client.pair_metrics import GivenMetric
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.sweep_arguments import (
@@ -51,7 +52,7 @@ def sweep(
     corrupted: object = None,
     site: str,
     over: str | Sequence[str] | None = None,
-    metric: str | Sequence[str],
+    metric: GivenMetric = None,
     clean: object = None,
     pairs: object = None,
     edit: object = None,
@@ -93,7 +94,9 @@ def sweep(
 
     `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an expression of logit(),
     prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')"; with a list of them the grid has an
-    axis for them, and `grid.of(metric)` is that of one. `fast` computes many cells in one pass and some of them again
+    axis for them, and `grid.of(metric)` is that of one. Each pair has its own with `dj.per_pair([...])`, or where
+    `pairs` are objects with `clean`, `corrupted` and `answers`: a token, or the right and the wrong one, whose logits
+    are subtracted. `fast` computes many cells in one pass and some of them again
     alone, chosen by `seed`; `exact` computes each alone. `on_progress` is called with the grid so far, and with how
     many of how many cells are done. An interrupt returns the grid so far; SweepEnded, where a sweep fails on the way,
     has it as `grid`. The same call with `so_far=grid` goes on: finished cells are kept, and some of them are among
@@ -111,7 +114,7 @@ def sweep(
     ((8, 5), True)
     """
     engines = engines_of_one_model(engine, beside)
-    clean, corrupted = lines_given(clean, corrupted, pairs)
+    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
     request = cells_asked(
         site=site,
         over=over,
@@ -124,8 +127,7 @@ def sweep(
         seed=seed,
     )
     request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
-    several = not isinstance(metric, str)
-    asked = AskedSweep(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
@@ -141,14 +143,14 @@ def swept(
     corrupted: object,
     clean: object,
     *,
-    several: bool,
+    metric: GivenMetric,
     on_progress: OnProgress | None,
     so_far: Grid | None,
     adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
-    asked = AskedSweep(request=request, several=several, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
     return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
 
 
@@ -179,8 +181,17 @@ def swept_again(
 def _swept_lines(engines: Sequence[RemoteEngine], asked: AskedSweep, corrupted: object, clean: object) -> Grid:
     require_texts(asked.adapter, corrupted, clean)
     if not (are_lines(corrupted) or are_lines(clean)):
+        _require_no_own(asked)
         return _Sweep(engines[0], asked).of(corrupted, clean)
-    return _swept_pairs(engines, pairs_of(corrupted, clean), lambda engine, number: _Sweep(engine, asked, pair=number))
+    pairs = pairs_of(corrupted, clean)
+    if asked.own is not None:
+        asked.own.require(len(pairs))
+    return _swept_pairs(engines, pairs, lambda engine, number: _Sweep(engine, asked.of_pair(number), pair=number))
+
+
+def _require_no_own(asked: AskedSweep) -> None:
+    if asked.own is not None:
+        raise UsageError("dj.per_pair has a metric for each pair: give lists of lines, or pairs; here is one line.")
 
 
 def _swept_in_noise(
@@ -189,6 +200,7 @@ def _swept_in_noise(
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
     if clean is None or corrupted is not None or are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
+    _require_no_own(asked)
     if samples is None:
         return _Sweep(engines[0], asked).of(clean, clean)
     if not 1 <= samples <= MOST_SAMPLES:

@@ -38,7 +38,7 @@ class AttributingMagics(Group):
     )
     def djinn_attribute(self, args: Namespace) -> None:
         """Estimate by gradients what a sweep of the present line would change, and draw it."""
-        if not args.metrics:
+        if not (args.metrics or args.prompts):
             raise UsageError("An attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         session, pairs = self.state.session(args.session), pairs_of(self, args)
         draw_swept(

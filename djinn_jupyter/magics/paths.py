@@ -25,7 +25,7 @@ from djinn_jupyter.magics.parsing import (
     unquoted,
     verb,
 )
-from djinn_jupyter.magics.sweeping import draw_swept, named_line, swept_edit
+from djinn_jupyter.magics.sweeping import draw_swept, metric_of, named_line, swept_edit
 
 ARROW = "\u2192"  # which argparse does not take for an option, as it would "->"
 
@@ -48,7 +48,11 @@ class PathMagics(Group):
             help="the corrupted line, whose values are sent: a session, or a variable with a text or token ids",
         ),
         METRICS,
-        option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
+        option(
+            "--prompts",
+            metavar="FILE|NAME",
+            help="many pairs: a file or list of (clean, corrupted), for --from; with answers, for --metric",
+        ),
         option("--over", help="other axes than those the sender leaves open: layer,position"),
         option("--edit", type=unquoted, metavar="EDIT", help='instead of --from: zero, mean, resample, "scale 0.5"'),
         option("--exact", action="store_true", help="compute each path alone, bit for bit as by hand"),
@@ -64,7 +68,7 @@ class PathMagics(Group):
     )
     def djinn_path(self, args: Namespace) -> None:
         """Patch paths in the present line: the receivers alone see another value of the sender, all else is frozen."""
-        if not args.metrics:
+        if not (args.metrics or args.prompts):
             raise UsageError("A path needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         if args.prompts is not None and args.corrupted is not None:
             raise UsageError("--prompts gives both lines of each pair: leave --from out.")
@@ -78,7 +82,7 @@ class PathMagics(Group):
                 clean=self.state.session(args.session) if pairs is None else None,
                 pairs=pairs,
                 corrupted=named_line(self.state, args.corrupted),
-                metric=args.metrics[0] if len(args.metrics) == 1 else args.metrics,
+                metric=metric_of(args),
                 over=args.over,
                 edit=swept_edit(self.state, args.edit),
                 mode="exact" if args.exact else "fast",

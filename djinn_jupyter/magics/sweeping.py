@@ -57,7 +57,11 @@ CELLS: Final = (
         metavar="LIST",
         help="lines of unequal length: what corresponds, present=clean: \"' capital', -1, ' Italy'=' France'\"",
     ),
-    option("--prompts", metavar="FILE|NAME", help="many pairs: a file or list of (clean, corrupted), for --from"),
+    option(
+        "--prompts",
+        metavar="FILE|NAME",
+        help="many pairs: a file or list of (clean, corrupted), for --from; with answers, for --metric",
+    ),
     option("--window", metavar="N", help="so many layers together, from the cell's on; position=2 is positions"),
     option("--pairs", dest="in_pairs", action="store_true", help="two cells at once: every pair of cells"),
 )
@@ -104,7 +108,7 @@ class SweepingMagics(Group):
     )
     def djinn_sweep(self, args: Namespace) -> None:
         """Sweep one edit over layers, positions or heads of the present line, and draw what it does to a metric."""
-        if not args.metrics:
+        if not (args.metrics or args.prompts):
             raise UsageError("A sweep needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         noise = self._noise(args)
         session = self.state.session(args.session)
@@ -149,8 +153,14 @@ def cells_of(state: KernelState, args: Namespace) -> dict[str, Any]:
         "window": window_of(args.window),
         "in_pairs": args.in_pairs,
         "edit": swept_edit(state, args.edit),
-        "metric": args.metrics[0] if len(args.metrics) == 1 else args.metrics,
+        "metric": metric_of(args),
     }
+
+
+def metric_of(args: Namespace) -> str | list[str] | None:
+    """Return the metric, or several; None where the pairs have their own."""
+    metrics: list[str] = args.metrics or []
+    return metrics[0] if len(metrics) == 1 else metrics or None
 
 
 def pairs_of(group: Group, args: Namespace, *, noise: Noise | None = None) -> object:
