@@ -170,11 +170,12 @@ class Runs:
     ) -> Stop | list[Stop]:
         """Go on from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
         IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`. With
-        `samples` this session stays at its stop and as many forks of it go on, as rows of a batch (`run`). `mode` None
-        is the run's own.
+        `samples` this session stays at its stop and as many forks of it go on, as rows of a batch (`run`), drawn with
+        the run's own sampling from `seed` + i on; UsageError where the run draws no token. `mode` None is the run's
+        own.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
-        >>> stop = session.run("The capital of France is", max_new_tokens=2)
+        >>> stop = session.run("The capital of France is", max_new_tokens=2, temperature=0.1)
         >>> [row.text for row in session.resume(samples=2, free=True)]
         [' Paris.', ' Paris.']
         """

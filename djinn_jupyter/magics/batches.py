@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from djinn_jupyter.errors import BatchEnded, DjinnError, InvalidCondition, NoTokenizer, UsageError
@@ -26,14 +26,19 @@ def run_rows(
     session: RemoteSession,
     go: Callable[[OnRow], Sequence[Stop]],
     coefs: Sequence[float] = (),
+    prompts: Callable[[], Sequence[Stop]] | None = None,
 ) -> None:
     """Run a batch and show it, also one that ends early; its rows are this notebook's sessions then. With `coefs` it is
-    a dose-response, whose metrics are drawn below."""
+    a dose-response, whose metrics are drawn below; `prompts` runs a row of each for no new token, so that they are
+    read behind the prompt: None where `go` does."""
     if getattr(args, "effect", False) or getattr(args, "measure", None):
         raise UsageError("--effect measures one stop; leave it out, or run one prompt.")
     if coefs and args.metrics:
         _require_metrics(session, args.metrics)
     drawing = _Drawing(state, session, coefs, args.samples or 1)
+    reads = bool(coefs and args.metrics)
+    if reads and prompts is not None:
+        drawing.read(args.metrics, _ended(prompts))
     try:
         rows: Sequence[Any] = go(drawing.add)
     except BatchEnded as ended:
@@ -42,9 +47,11 @@ def run_rows(
     except stops.BatchInterrupted as broken:
         _keep(state, args, drawing, broken.rows)
         raise UsageError(f"Interrupted. {broken}") from None
+    if reads and prompts is None:
+        drawing.read(args.metrics, rows)
     _keep(state, args, drawing, rows)
-    if coefs and args.metrics:
-        _show_responses(state, args.metrics, rows, drawing.doses(rows))
+    if reads:
+        _show_responses(state, args.metrics, drawing.responses)
 
 
 def _require_metrics(session: RemoteSession, metrics: Sequence[str]) -> None:
@@ -58,15 +65,31 @@ def _require_metrics(session: RemoteSession, metrics: Sequence[str]) -> None:
         return
 
 
-def _show_responses(state: KernelState, metrics: Sequence[str], rows: Sequence[Any], along: Sequence[float]) -> None:
-    """Draw each metric of the rows that finished over their coefficients, in a picture of its own."""
-    found = doses.responses(rows, along, metrics)
+def _ended(prompts: Callable[[], Sequence[Stop]]) -> Sequence[Any]:
+    """Return the rows of a run for no new token, whatever became of some. An interrupt ends the cell."""
+    try:
+        return prompts()
+    except BatchEnded as ended:
+        return list(ended.rows)
+    except stops.BatchInterrupted as broken:
+        raise UsageError(f"Interrupted. {broken}") from None
+
+
+def _show_responses(state: KernelState, metrics: Sequence[str], found: Mapping[float, Sequence[float]]) -> None:
+    """Draw each metric over the coefficients, in a picture of its own."""
     if not found:
-        raise UsageError("No row finished, so that none ended in logits to read a metric of; their stops are above.")
+        raise UsageError(
+            "No row ran its prompt to the end, so that no metric could be read behind it; their stops are above."
+        )
     for number, metric in enumerate(metrics):
         series = {metric: [values[number] for values in found.values()]}
         view = views.dose_response_view(
-            list(found), series, dose="coefficient", response=metric, title="Dose-response", digits=DIGITS
+            list(found),
+            series,
+            dose="coefficient",
+            response=f"{metric}, behind the prompt",
+            title="Dose-response",
+            digits=DIGITS,
         )
         state.screen.show(view)
 
@@ -76,7 +99,7 @@ def _keep(state: KernelState, args: Namespace, drawing: _Drawing, rows: Sequence
         if isinstance(row, stops.Paused | stops.Finished):
             state.hold(cast("RemoteSession", row.session))
             state.outcomes[row.session.name] = row
-    state.keep(args.keep, list(rows))
+    state.keep(args.keep, drawing.table(rows, args))
     drawing.end(rows)
 
 
@@ -87,6 +110,17 @@ class _Drawing:
         self._display, self._session = Redrawn(state.screen), session
         self._coefs, self._samples = coefs, samples
         self._rows: dict[int, Stop] = {}
+        self.responses: dict[float, tuple[float, ...]] = {}
+
+    def read(self, metrics: Sequence[str], rows: Sequence[Any]) -> None:
+        """Read the metrics of rows that ran their prompts."""
+        self.responses = doses.responses(rows, doses.doses_of(rows, self._coefs, 1), metrics)
+
+    def table(self, rows: Sequence[Any], args: Namespace) -> list[Any]:
+        """Return the rows as they are kept."""
+        if not self._coefs:
+            return list(rows)
+        return doses.DoseRows(rows, self.doses(rows), args.metrics or (), self.responses)
 
     def doses(self, rows: Sequence[Any]) -> Sequence[float]:
         """Return the coefficient of each row; nothing where there are none."""

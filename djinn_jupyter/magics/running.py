@@ -87,7 +87,11 @@ class RunningMagics(Group):
             raise UsageError("--metric and --rule are of a dose-response: add --coefs, as 0,0.5,1.")
         if args.samples is not None or coefs or batches.are_prompts(prompt):
             options |= given(samples=args.samples, coefs=coefs or None, rule=args.rule, force=args.force or None)
-            run_rows(self.state, args, session, lambda on_row: session.run(prompt, on_row=on_row, **options), coefs)
+            alone = {**options, "max_new_tokens": 0, "samples": 1}
+            prompts = None if args.max_tokens == 0 else lambda: session.run(prompt, **alone)
+            run_rows(
+                self.state, args, session, lambda on_row: session.run(prompt, on_row=on_row, **options), coefs, prompts
+            )
             return
         if args.force:
             raise UsageError("--force replaces rows: it belongs to --samples, --coefs or a list of prompts.")

@@ -48,11 +48,18 @@ def effect_of(session: StoppedSession, asked: Asked) -> Any:
 def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | None = None) -> View:
     """Return the stop card or the result; `restored` is the transfer that the session had to wait for."""
     if not isinstance(outcome, stops.Paused):
-        return views.result_view(outcome.reply, restored=restored)
+        measured = None if effect is None else [_measured(outcome, token) for token in effect]
+        return views.result_view(outcome.reply, restored=restored, measured=measured)
     reading = effect_of(outcome.session, effect)
     return views.stop_view(
         outcome.reply, pooled=pooled_for_card(outcome), lens=_lens(outcome), effect=reading, restored=restored
     )
+
+
+def _measured(done: Finished, token: str | int) -> tuple[str, float, float, float]:
+    """Return a token with its logit, probability and rank in the distribution that the run ended with."""
+    logit, probability, rank = done.session.metrics(*(f"{name}({token!r})" for name in ("logit", "prob", "rank")))
+    return str(token), logit, probability, rank
 
 
 def restored_by(session: RemoteSession, before: SessionDescription) -> Transfer | None:

@@ -29,9 +29,15 @@ REASONS = {
 }
 
 
-def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
+Measured = tuple[str, float, float, float]  # a token, its logit, probability and rank
+
+
+def result_view(
+    done: Finished, *, restored: Transfer | None = None, measured: Sequence[Measured] | None = None
+) -> View:
     """Show the text of a finished run, the reason it ended, and the most probable tokens where the last one
-    was chosen, or of none the next. `restored` is the transfer that it waited for."""
+    was chosen, or of none the next. `restored` is the transfer that it waited for; `measured` are tokens of that
+    distribution, None where no effect was asked for."""
     reason = REASONS.get(done.reason, done.reason)
     ended = f"ended by {reason}" + (f": {done.detail}" if done.detail else "")
     count = plural(len(done.tokens), "new token")
@@ -42,6 +48,8 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
     ]
     plain += [transfer_line(restored)] if restored is not None else []
     plain += [f"{_chosen(done)}: {guesses_plain(done.top, 5)}"] if done.top else []
+    effect = None if measured is None else _effect(done, measured)
+    plain += [effect] if effect else []
     plain += [rule_line(rule) for rule in done.rules]
     ignored = _ignored(done)
     plain += [ignored] if ignored else []
@@ -49,6 +57,7 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
     html = card(
         part(_text(prompt, _new_tokens(done))),
         part(top_table(done.top), name=f"the {_chosen(done)}") if done.top else None,
+        part(div("", effect), name="effect") if effect else None,
         part(*(div("", rule_line(rule)) for rule in done.rules), name="steering rules") if done.rules else None,
         part(span("dj-soft", ignored)) if ignored else None,
         title="Finished",
@@ -57,6 +66,18 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
         session=done.session,
     )
     return View(plain="\n".join(plain), html=html)
+
+
+def _effect(done: Finished, measured: Sequence[Measured]) -> str:
+    """Spell the effect of a run that ended at no stop: there is no edit to compare without, only what is known of
+    tokens."""
+    said = [
+        f"{quoted(token)} {percent(chance)} (logit {figure(logit)}, rank {rank:g})"
+        for token, logit, chance, rank in measured
+    ]
+    apart = [f"{figure(measured[0][1] - measured[1][1])} between their logits"] if len(measured) == 2 else []
+    whole = f"; of the {_chosen(done)}: {', '.join([*said, *apart])}" if said else ""
+    return f"the run ended at no stop, so that there is no edit to compare without{whole}"
 
 
 def _chosen(done: Finished) -> str:

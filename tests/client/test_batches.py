@@ -243,6 +243,10 @@ def test_what_no_row_can_do_is_the_error_itself(engine: RemoteEngine) -> None:
         session.run(PROMPT, on_row=lambda number, stop: None)
     with pytest.raises(UsageError, match="'last' or 'all', not 'some'"):
         session.run(PROMPT, logits="some")
+    session.breakpoint(1, once=True)
+    session.run(PROMPT)
+    with pytest.raises(UsageError, match="all samples of it are equal; run the prompt with a temperature"):
+        session.resume(samples=4)
     for given in ({"seed": 3}, {"on_row": lambda number, stop: None}):
         with pytest.raises(UsageError, match="belong to samples"):
             session.resume(**given)

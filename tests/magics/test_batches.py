@@ -77,7 +77,26 @@ def test_coefficients_are_rows_and_each_metric_a_picture(notebook: Notebook) -> 
     assert [line[:2] for line in lines[1:3]] == [["paris/0", "2"], ["paris/1", "0.5"]]
     assert ["coefficient", "logit('", "b')"] in lines
     assert lines[-2:] == [["0.5", "-1.000"], ["2", "-2.000"]]
+    assert "logit(' a'), behind the prompt" in said
     assert notebook.html().count("%3Cpolyline") == 2
+    assert notebook.shell.user_ns["rows"].columns() == {
+        "coefficient": [2.0, 0.5],
+        "text": [row.text for row in notebook.shell.user_ns["rows"]],
+        "logit(' a')": [0.0, 1.0],
+        "logit(' b')": [-2.0, -1.0],
+    }
+
+
+def test_the_metric_of_rows_that_go_on_is_read_behind_the_prompt(notebook: Notebook) -> None:
+    """Each coefficient runs its prompt for no new token first, and the metric is read there."""
+    notebook.cell("v = __import__('numpy').ones(16)\n%djinn_steer 4 add v")
+    asked = len(notebook.engine.channel.requests)
+    notebook.cell("%djinn_run --coefs 2,0.5 --max-tokens 3 --metric \"logit(' a')\" -o rows hi")
+    kinds = requests.Run | requests.ReadMetrics
+    later = [r for r in notebook.engine.channel.requests[asked:] if isinstance(r, kinds)]
+    told = [r.max_new_tokens if isinstance(r, requests.Run) else r.session for r in later]
+    assert told[1:] == [0, 0, "paris/0", "paris/1", 3, 3], "behind the question whether the metric is one"
+    assert list(notebook.shell.user_ns["rows"].columns()) == ["coefficient", "text", "logit(' a')"]
 
 
 def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> None:
@@ -108,3 +127,19 @@ def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> N
 )
 def test_what_cannot_be_meant(notebook: Notebook, line: str, said: str) -> None:
     assert said in notebook.fails(line)
+
+
+@pytest.mark.parametrize("magic", ["%djinn_run --effect {} The capital of France is", "%djinn_resume --effect {}"])
+def test_the_effect_of_a_run_that_ended_is_told(stopped: Notebook, magic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped.cell("%djinn_clear")
+    asked: list[tuple[str, ...]] = []
+
+    def read(request: requests.ReadMetrics) -> replies.MetricsRead:
+        asked.append(request.metrics)
+        return replies.MetricsRead(values=(7.5 - len(asked), 0.25, 3.0))
+
+    monkeypatch.setattr(stopped.engine, "_readmetrics", read)
+    said = stopped.cell(magic.format('--measure " Mary" --measure 5'))
+    assert "the run ended at no stop, so that there is no edit to compare without; of the last new token: " in said
+    assert "' Mary' 25 % (logit 6.50, rank 3), '5' 25 % (logit 5.50, rank 3), 1.00 between their logits" in said
+    assert asked == [(f"logit({one})", f"prob({one})", f"rank({one})") for one in ("' Mary'", "'5'")]

@@ -150,10 +150,8 @@ class SessionRequests:
         parent = self._sessions.find(request.session)
         require_showable(request.name, "The name of a session")
         require_free(request.name, self._sessions)
-        if request.seed is not None and parent.generation is None:
-            raise UsageError(
-                f"Session {in_quotes(parent.name)} has run nothing that could go on with a seed; run a prompt first."
-            )
+        if request.seed is not None:
+            _require_draws(parent)
         changed = _dosed(parent, request)
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
@@ -202,6 +200,18 @@ class SessionRequests:
             child.cache.free()
             raise
         child.history.keep_present(f"Those are stops of {in_quotes(label(parent.name))}, before the edit of this fork.")
+
+
+def _require_draws(parent: Session) -> None:
+    """Raise UsageError for a session whose run a seed could not change."""
+    name = in_quotes(parent.name)
+    if parent.generation is None:
+        raise UsageError(f"Session {name} has run nothing that could go on with a seed; run a prompt first.")
+    if not parent.generation.sampler.draws:
+        raise UsageError(
+            f"The run of session {name} takes the most probable token each time, so that all samples of it are equal; "
+            "run the prompt with a temperature to draw some."
+        )
 
 
 def _dosed(parent: Session, request: ask.Fork) -> dict[int, Rule]:
