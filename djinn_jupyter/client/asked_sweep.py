@@ -10,6 +10,7 @@ import msgspec
 
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 
 OnProgress = Callable[[Grid, int, int], None]
@@ -32,6 +33,13 @@ class AskedSweep:
         """Return the sweep of a request whose metrics were given so."""
         own = metric if isinstance(metric, PerPair) else None
         return cls(request=request, several=own is None and not isinstance(metric, str), own=own, **rest)
+
+    def require_pairs(self, count: int | None) -> None:
+        """Raise UsageError where so many pairs, or one line (None), do not have the metrics that belong to pairs."""
+        if self.own is not None and count is None:
+            raise UsageError("dj.per_pair has a metric for each pair: give lists of lines, or pairs; here is one line.")
+        if self.own is not None and count is not None:
+            self.own.require(count)
 
     def of_pair(self, number: int) -> AskedSweep:
         """Return the sweep of one pair, with its own metric where it has one."""

@@ -181,17 +181,11 @@ def swept_again(
 def _swept_lines(engines: Sequence[RemoteEngine], asked: AskedSweep, corrupted: object, clean: object) -> Grid:
     require_texts(asked.adapter, corrupted, clean)
     if not (are_lines(corrupted) or are_lines(clean)):
-        _require_no_own(asked)
+        asked.require_pairs(None)
         return _Sweep(engines[0], asked).of(corrupted, clean)
     pairs = pairs_of(corrupted, clean)
-    if asked.own is not None:
-        asked.own.require(len(pairs))
+    asked.require_pairs(len(pairs))
     return _swept_pairs(engines, pairs, lambda engine, number: _Sweep(engine, asked.of_pair(number), pair=number))
-
-
-def _require_no_own(asked: AskedSweep) -> None:
-    if asked.own is not None:
-        raise UsageError("dj.per_pair has a metric for each pair: give lists of lines, or pairs; here is one line.")
 
 
 def _swept_in_noise(
@@ -200,7 +194,7 @@ def _swept_in_noise(
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
     if clean is None or corrupted is not None or are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
-    _require_no_own(asked)
+    asked.require_pairs(None)
     if samples is None:
         return _Sweep(engines[0], asked).of(clean, clean)
     if not 1 <= samples <= MOST_SAMPLES:
