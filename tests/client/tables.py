@@ -14,6 +14,7 @@ import djinn_jupyter as dj
 import djinn_jupyter.client
 from djinn_jupyter.client.activations import Values
 from djinn_jupyter.client.circuit_curves import CircuitCurve
+from djinn_jupyter.client.doses import DoseRows, responses
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.graphs import PrunedGraph
@@ -51,6 +52,13 @@ def watched(engine: RemoteEngine) -> Watched:
     session.watch("resid_post.1")
     session.run(LINE, max_new_tokens=2, free=True)
     return session.watched("resid_post.1")
+
+
+def dosed(engine: RemoteEngine) -> DoseRows:
+    session = engine.session("mine", fresh=True)
+    session.steer("mlp_out.1", dj.scale(1.0))
+    rows, doses = session.run(LINE, coefs=[0.0, 2.0], max_new_tokens=0), [0.0, 2.0]
+    return DoseRows(rows, doses, [METRIC], responses(rows, doses, [METRIC]))
 
 
 def ruled(engine: RemoteEngine) -> SteeringRules:
@@ -111,6 +119,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     Snapshot: lambda engine, folder: stopped(engine).inspect(),
     Watched: lambda engine, folder: watched(engine),
     MemoryTrace: lambda engine, folder: traced(engine),
+    DoseRows: lambda engine, folder: dosed(engine),
     SteeringRules: lambda engine, folder: ruled(engine),
     StopHistory: lambda engine, folder: stopped(engine).history(),
     Branches: lambda engine, folder: stopped(engine) and engine.tree(),

@@ -11,6 +11,7 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.activations import Values
+from djinn_jupyter.client.doses import DoseRows
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import ByColumn, Listing
 from djinn_jupyter.client.graphs import PrunedGraph
@@ -30,6 +31,7 @@ OF_OTHERS: Final = {
     PairStatistics: "computed from a grid, which has the recipe",
     PrunedGraph: "a part of an attribution graph, which has it",
     Values: "a site of a collection, which has it",
+    DoseRows: "rows of a batch, which are sessions as they are now",
     MemoryTrace: "times and bytes of one moment",
     SteeringRules: "rules as they are now",
     StopHistory: "stops as they are now",
