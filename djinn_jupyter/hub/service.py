@@ -22,6 +22,8 @@ from djinn_jupyter.wire.registry import Entry
 
 log = logging.getLogger(__name__)
 
+SILENT_SECONDS: Final = 30.0  # that a header, a body and the next request may take
+
 _STATUSES: Final[dict[type[DjinnError], int]] = {KeyRefused: 403, EngineUnavailable: 503}
 
 
@@ -75,7 +77,13 @@ class TokenExchange:
 
 def listen(application: Application, host: str, port: int) -> HTTPServer:
     """Serve at an address of this machine."""
-    server = HTTPServer(application, max_body_size=MOST_BYTES, max_buffer_size=2 * MOST_BYTES)
+    server = HTTPServer(
+        application,
+        max_body_size=MOST_BYTES,
+        max_buffer_size=2 * MOST_BYTES,
+        idle_connection_timeout=SILENT_SECONDS,
+        body_timeout=SILENT_SECONDS,
+    )
     server.listen(port, host)
     return server
 

@@ -84,7 +84,7 @@ def test_an_address_is_told_as_it_was_given(desk: Desk, monkeypatch: pytest.Monk
         asked.append(host)
         return SimpleNamespace(server_port=9464), None
 
-    monkeypatch.setattr(metrics, "start_http_server", start)
+    monkeypatch.setattr(metrics, "start_page", start)
     assert MetricsPage("[::1]:9464", collector_of(desk.engine)).address == "[::1]:9464"
     assert asked == ["::1"]
 

@@ -1,7 +1,7 @@
 """The engine's statistics as a page for Prometheus, at an address that its user asked for.
 
-Counts and bytes, with the names of persons with keys: no name, text, token or path of their work. The page is served by
-prometheus_client's own threads; each visit reads what the engine has published last, so it never waits for a pass.
+Counts and bytes, with the names of persons with keys: no name, text, token or path of their work. Each visit reads what
+the engine has published last, on a thread of the page's own (metrics_server.py), so it never waits for a pass.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import PublishedState
 from djinn_jupyter.engine.process.metrics_of_persons import memory_samples, session_samples, time_samples
+from djinn_jupyter.engine.process.metrics_server import start_page
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address
@@ -56,7 +57,7 @@ class MetricsPage:
         registry = CollectorRegistry()
         registry.register(collector)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server, self._thread = start_page(port, host, registry)
         except OSError as error:
             raise UsageError(
                 f"The page of metrics cannot be served at {address} ({error.strerror or error}): give another address "
