@@ -18,6 +18,7 @@ import msgspec
 from djinn_jupyter.client.shard_files import ShardFile
 from djinn_jupyter.errors import StorageFailed, UsageError, WireError
 from djinn_jupyter.fsync import force, force_names, make_folder
+from djinn_jupyter.shard_digests import WRITTEN
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.collecting import Collected
@@ -44,7 +45,7 @@ def _note_at(path: Path, request: ask.Collect) -> str | None:
         there = ShardFile.at(path)
     if not _has_prompts(there, request):
         raise UsageError(f"{path} has other prompts than these. Choose another folder, or delete that one.")
-    return json.dumps({name: value for name, value in there.note.items() if name != "computed"})
+    return json.dumps({name: value for name, value in there.note.items() if name not in ("computed", WRITTEN)})
 
 
 def keep(collected: Collected, path: Path, request: ask.Collect) -> None:

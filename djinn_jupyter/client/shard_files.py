@@ -1,18 +1,20 @@
 """The file of a shard, read where it lies. Its head is checked against its note and its size when it is opened, so that
-a damaged or foreign one is refused by name before a value of it is used."""
+a damaged or foreign one is refused by name before a value of it is used. Each tensor is checked when it is first read.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
+from djinn_jupyter import shard_digests
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.plain_files import open_plain
 from djinn_jupyter.wire.circumstances import Circumstances
@@ -24,6 +26,7 @@ DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 LENGTH_BYTES: Final = 8
 MOST_HEAD: Final = 2**30
+_PIECE: Final = 2**20
 TOKENS: Final = "tokens"
 STARTS: Final = "starts"
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -37,6 +40,13 @@ class _Computed(msgspec.Struct):
     mode: str
     largest_difference: float | None
     notes: tuple[str, ...]
+
+
+class _Written(msgspec.Struct):
+    """The digests; shards of earlier versions have none."""
+
+    tensors: dict[str, str]
+    note: str
 
 
 class _Note(msgspec.Struct):
@@ -53,6 +63,7 @@ class _Note(msgspec.Struct):
     seed: Count
     model: _Model
     computed: _Computed
+    written: _Written | None = None
 
 
 class _Entry(msgspec.Struct):
@@ -63,12 +74,14 @@ class _Entry(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A file in the safetensors format: its tensors are mapped when they are asked for."""
+    """A file in the safetensors format: its tensors are mapped when they are asked for. `checked` are the names of
+    those whose bytes were compared with their digests."""
 
     path: Path
     note: dict[str, Any]
     entries: dict[str, Any]
     begin: int
+    checked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def at(cls, path: Path) -> ShardFile:
@@ -84,6 +97,8 @@ class ShardFile:
             raise StorageFailed(f"{path} is no shard of a collection.") from None
         if size != wanted:
             raise StorageFailed(f"{path} has {size} bytes and should have {wanted}; delete it and collect again.")
+        if shard_digests.WRITTEN in note and note[shard_digests.WRITTEN]["note"] != shard_digests.of_note(note):
+            raise _damaged(path)
         return cls(path=path, note=note, entries=entries, begin=begin)
 
     @property
@@ -98,8 +113,10 @@ class ShardFile:
             raise StorageFailed(f"{self.path} is not as Djinn wrote it: {error}.") from None
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the values of a tensor, mapped. Raises StorageFailed where they are not those that were written."""
         import numpy as np
 
+        self._require_as_written(name)
         entry = self.entries[name]
         return np.memmap(
             self.path,
@@ -108,6 +125,28 @@ class ShardFile:
             offset=self.begin + entry["data_offsets"][0],
             shape=tuple(entry["shape"]),
         )
+
+    def _require_as_written(self, name: str) -> None:
+        """Raise StorageFailed where a tensor's bytes have another digest than its note says; shards of earlier versions
+        say none."""
+        if name in self.checked or shard_digests.WRITTEN not in self.note:
+            return
+        entry = self.entries[name]
+        begin, end = entry["data_offsets"]
+        try:
+            with open_plain(self.path) as file:
+                file.seek(self.begin + begin)
+                pieces = (file.read(min(_PIECE, end - at)) for at in range(begin, end, _PIECE))
+                found = shard_digests.of_tensor(entry["dtype"], entry["shape"], pieces)
+        except OSError as error:
+            raise StorageFailed(f"{self.path} could not be read: {error.strerror or error}.") from None
+        if found != self.note[shard_digests.WRITTEN]["tensors"].get(name):
+            raise _damaged(self.path)
+        self.checked.add(name)
+
+
+def _damaged(path: Path) -> StorageFailed:
+    return StorageFailed(f"{path} is damaged: its bytes are not those that were written; delete it and collect again.")
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

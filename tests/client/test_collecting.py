@@ -231,3 +231,27 @@ def test_losses_and_logits_of_all_positions(engine: RemoteEngine) -> None:
         engine.loss([[5]])
     with pytest.raises(UsageError, match="There are no prompts"):
         engine.loss([])
+
+
+def test_a_flipped_bit_anywhere_in_a_shard_is_told(engine: RemoteEngine, tmp_path: Path) -> None:
+    """In the values, the tokens, or what the file says of itself: where it opens, it has the numbers that it had."""
+    acts = engine.collect([(9, 8, 7), (4, 4)], ["resid_post.1", "z.1"], to=tmp_path)
+    values = {site: [np.asarray(one).copy() for one in acts[site]] for site in acts}
+    said = acts.shards[0].note
+    [path] = tmp_path.glob("*.safetensors")
+    whole = path.read_bytes()
+    begin = acts.shards[0].begin
+    for at in (*range(8, begin, 37), *range(begin, len(whole), 101), len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            found = dj.Activations(tmp_path)
+            read = {site: [np.asarray(one) for one in found[site]] for site in found}
+        except StorageFailed:
+            continue
+        assert at < begin, at
+        assert {name: found.shards[0].note.get(name) for name in said if name != "written"} == {
+            name: value for name, value in said.items() if name != "written"
+        }
+        assert all(
+            np.array_equal(one, was) for site in values for one, was in zip(read[site], values[site], strict=True)
+        )

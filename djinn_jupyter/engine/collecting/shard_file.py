@@ -1,6 +1,7 @@
 """Shards on the disk, in the safetensors format: written whole under another name, forced, then renamed.
 
-The same values give the same bytes: names are sorted, and nothing says when a file was made.
+The same values give the same bytes: names are sorted, and nothing says when a file was made. The note has a digest of
+each tensor (shard_digests.py).
 
     length of the header, 8 bytes | header, JSON, filled up with spaces to 8 bytes | the tensors, one after the other
 """
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter import shard_digests
 from djinn_jupyter.engine.persistence.records import raw_pieces
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.fsync import force, force_names, make_folder
@@ -69,7 +71,11 @@ def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None
 
 def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> None:
     """Write the bytes of a shard. Raises Abandoned on the way where no request waits for them any more."""
-    file.write(_header(tensors, note))
+    digests = {
+        name: shard_digests.of_tensor(NAMES[tensor.dtype], tensor.shape, raw_pieces(tensor))
+        for name, tensor in tensors.items()
+    }
+    file.write(_header(tensors, {**note, shard_digests.WRITTEN: shard_digests.written(note, digests)}))
     for name in sorted(tensors):
         for piece in raw_pieces(tensors[name]):
             if abandoned.is_set():
