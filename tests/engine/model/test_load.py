@@ -190,6 +190,24 @@ def test_without_network_the_cache_is_all_there_is(monkeypatch: pytest.MonkeyPat
         load_model(EngineConfig(model="nobody/nothing"))
 
 
+@pytest.mark.parametrize(
+    ("model", "revision"), [("Owner/Tiny", None), ("owner/tiny", "v2"), ("owner/tiny", "abcd"), ("OWNER/tiny", "main")]
+)
+def test_what_the_cache_holds_of_a_model_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, revision: str | None
+) -> None:
+    """Under another revision, a commit cut short, a name in another case."""
+    commit = "abcd" * 10
+    folder = tmp_path / "models--owner--tiny"
+    for path, text in ((f"snapshots/{commit}/config.json", "{}"), ("refs/pr/1", commit), ("refs/v1", commit)):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelNotFound, match=rf"The cache has owner/tiny at {commit} \(pr/1, v1\): ask for that"):
+        load_model(EngineConfig(model=model, revision=revision))
+
+
 def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library alone would ask six times for each file, with pauses between."""
 

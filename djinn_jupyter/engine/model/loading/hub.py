@@ -1,9 +1,10 @@
-"""Check whether the model hub can be reached. Knows no model."""
+"""Check whether the model hub can be reached, and what its cache on this machine holds of a model."""
 
 from __future__ import annotations
 
 import logging
 import socket
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -13,6 +14,27 @@ from huggingface_hub import constants
 log = logging.getLogger(__name__)
 
 REACH_SECONDS: Final = 3.0
+
+
+def held_in_cache(model: str) -> str | None:
+    """Return the revisions of a model that the cache holds, in words that say how to ask for them, by its name in
+    whatever case; None where it holds none."""
+    cache, wanted = Path(constants.HF_HUB_CACHE), f"models--{model.replace('/', '--')}".lower()
+    for folder in sorted(cache.glob("models--*")):
+        if folder.name.lower() == wanted and (found := _revisions(folder)):
+            name = folder.name.removeprefix("models--").replace("--", "/")
+            return f"The cache has {name} at {', '.join(found)}: ask for that by its name and --revision."
+    return None
+
+
+def _revisions(folder: Path) -> list[str]:
+    """Return the revisions of a folder of the cache that have a configuration: commits, and the names that lead to
+    them."""
+    refs = [path for path in sorted((folder / "refs").rglob("*")) if path.is_file()]
+    names = {path.relative_to(folder / "refs").as_posix(): path.read_text(encoding="utf-8").strip() for path in refs}
+    commits = sorted(path.parent.name for path in (folder / "snapshots").glob("*/config.json"))
+    led = {commit: [name for name, at in names.items() if at == commit] for commit in commits}
+    return [f"{commit} ({', '.join(led[commit])})" if led[commit] else commit for commit in commits]
 
 
 def notice_absence() -> None:

@@ -1,11 +1,12 @@
 """The reason why a model cannot be loaded, in one sentence that says what to do; knows the messages of transformers and
-the hub, and reads nothing but the files of weights."""
+the hub, and reads nothing but the files of weights and the names in the hub's cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelDoesNotFit, ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import fault_in, weight_files
 
@@ -56,6 +57,7 @@ def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> D
 def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
     """Return the error that says what to do when a model's files cannot be obtained."""
     text = str(error)
+    held = hub.held_in_cache(config.model)
     fetch = f"run `hf download {config.model}` on a machine with network and copy the cache, or give a folder"
     if "gated repo" in text or "401" in text or "403" in text:
         return ModelNotFound(
@@ -66,6 +68,9 @@ def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
             f"{config.model} is there but holds no weights that transformers reads (model.safetensors or "
             f"pytorch_model.bin, whole or in parts with their index); {_RANDOM}."
         )
+    if held is not None and "Error no file named" not in text and not Path(config.model).is_dir():
+        asked = f" at revision {config.revision}" if config.revision else ""
+        return ModelNotFound(f"{config.model}{asked} is not in the cache and could not be fetched. {held}")
     if "couldn't connect" in text or "offline" in text.lower() or "outgoing traffic" in text:
         return ModelNotFound(f"There is no network and {config.model} is not in the cache: {fetch}.")
     if "not a valid git identifier" in text or ("revision" in text.lower() and config.revision):
