@@ -16,6 +16,8 @@ STATUSES: Final[dict[type[errors.DjinnError], HTTPStatus]] = {
     errors.IllegalMove: HTTPStatus.CONFLICT,
     errors.SessionHeld: HTTPStatus.CONFLICT,
     errors.SessionsWouldSuffer: HTTPStatus.CONFLICT,
+    errors.CheckpointRefused: HTTPStatus.CONFLICT,
+    errors.StorageFailed: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.OverQuota: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.MemoryShortage: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.EngineUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -262,6 +262,8 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
 def test_every_error_has_a_status() -> None:
     assert {status_of(kind("x")) for kind in errors.BY_CODE.values()} <= set(STATUSES.values())
     assert status_of(errors.SlabFull("x")) == 507
+    assert status_of(errors.CheckpointRefused("x")) == 409
+    assert status_of(errors.StorageFailed("x")) == 507
     assert status_of(errors.UnknownSite("x")) == 400
     assert status_of(errors.UnknownSession("x")) == 404
 
