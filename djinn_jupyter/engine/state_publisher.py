@@ -18,6 +18,7 @@ from typing import Final
 import torch
 from msgspec.structs import replace
 
+from djinn_jupyter.engine.log import output
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
@@ -206,6 +207,7 @@ class StatePublisher:
             tiers=self._tiers.statistics(),
             prefetches=self._residency.statistics(),
             journal_trouble=self._journal_trouble,
+            log_trouble=output.trouble(),
             faults=self._faults.count,
             last_fault=self._faults.last,
             recovered_exact=self._counters.recovered_exact,

@@ -92,6 +92,7 @@ def status_view(
         *((tier.tier, tier_line(tier)) for tier in reading.tiers),
         *((("last move", moved),) if moved else ()),
         *((("journal", reading.journal_trouble),) if reading.journal_trouble else ()),
+        *((("log", reading.log_trouble),) if reading.log_trouble else ()),
         *((("came back", _came_back(reading)),) if reading.recovered_exact or reading.recovered_recomputed else ()),
         *((("faults", faults_line(reading.faults, reading.last_fault)),) if reading.faults else ()),
         ("process", amount(reading.process_bytes) + _process(reading.process)),

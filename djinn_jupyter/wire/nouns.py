@@ -321,8 +321,9 @@ class EngineStatistics(Noun, frozen=True):
     """The engine's counts and accounting at one moment. Byte counts are of the device unless named otherwise;
     unmeasured is None.
     `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
-    written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
-    states, `recovered_recomputed` to have them made again. `faults`: errors that no request met; the last in words."""
+    written to the journal, `log_trouble` while lines cannot be written to the log. Of the sessions of earlier
+    engines `recovered_exact` came back with their keys, values and states, `recovered_recomputed` to have them made
+    again. `faults`: errors that no request met; the last in words."""
 
     pid: int
     uptime_seconds: float
@@ -343,6 +344,7 @@ class EngineStatistics(Noun, frozen=True):
     weights: WeightsStatistics | None = None
     prefetches: PrefetchStatistics | None = None
     journal_trouble: str | None = None
+    log_trouble: str | None = None
     faults: int = 0
     last_fault: str | None = None
     recovered_exact: int = 0

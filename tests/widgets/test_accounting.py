@@ -76,6 +76,13 @@ def test_the_status_says_when_the_journal_cannot_be_written() -> None:
         assert ("No space left on device" in status.html) == (trouble is not None)
 
 
+def test_the_status_says_when_the_log_cannot_be_written() -> None:
+    said = "3 lines of the log could not be written"
+    for trouble in (said, None):
+        status = views.status_view(samples.model(), samples.statistics(log_trouble=trouble), None)
+        assert (said in status.plain) == (trouble is not None)
+
+
 def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> None:
     last = "while it measured memory: OSError: Too many open files"
     told = views.status_view(samples.model(), samples.statistics(faults=2, last_fault=last), None)

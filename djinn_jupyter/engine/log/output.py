@@ -116,6 +116,11 @@ class QueuedLines(logging.Handler):
     def handleError(self, record: logging.LogRecord) -> None:
         self._sink.lost += 1
 
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written since one last could."""
+        return self._sink.lost
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -174,6 +179,12 @@ def logging_to_standard_error(form: LogForm) -> Iterator[None]:
     finally:
         logging.getLogger().removeHandler(queued)
         queued.close()
+
+
+def trouble() -> str | None:
+    """Return in words that this process's log cannot be written; None where it can."""
+    lost = sum(one.lost for one in logging.getLogger().handlers if isinstance(one, QueuedLines))
+    return f"{lost:,} lines of the log could not be written" if lost else None
 
 
 def _look_up_nothing() -> None:

@@ -21,7 +21,7 @@ import logging, os, sys
 from pathlib import Path
 from djinn_jupyter.engine.log.lines import PlainLines
 from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
-from djinn_jupyter.engine.log.output import QueuedLines, StandardError
+from djinn_jupyter.engine.log.output import QueuedLines, StandardError, trouble
 from djinn_jupyter.wire.traces import Trace
 log = logging.getLogger("djinn_jupyter")
 log.setLevel(logging.INFO)
@@ -113,6 +113,9 @@ def test_who_logs_goes_on_where_nothing_can_be_written_and_the_next_line_says_wh
             log.info("lost")
         while sink.lost < 5:
             pass
+        logging.getLogger().addHandler(queued)
+        print(trouble())
+        logging.getLogger().removeHandler(queued)
         os.dup2(kept, 2)
         log.info("told")
         queued.close()
@@ -120,7 +123,7 @@ def test_who_logs_goes_on_where_nothing_can_be_written_and_the_next_line_says_wh
     """
     with (tmp_path / "errors").open("ab") as errors:
         done = logging_program(body, errors=errors)
-    assert done.stdout == "went on\n"
+    assert done.stdout == "5 lines of the log could not be written\nwent on\n"
     told = (tmp_path / "errors").read_text().splitlines()
     assert told[0] == "5 lines of the log were lost here"
     assert told[1].endswith("INFO told")
