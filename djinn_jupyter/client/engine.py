@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -92,7 +93,10 @@ class RemoteEngine:
         """
         chosen = name if name is not None else default_session_name()
         request = ask.Open(session=chosen, join=join, fresh=fresh, force=force)
-        opened = RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
+        told = ask_for(self.channel, request, replies.Opened)
+        if told.note is not None:
+            warnings.warn(told.note, stacklevel=3)
+        opened = RemoteSession(self.channel, told.session.name)
         if attention is not None:
             opened.attend(attention)
         if adapter is not None:

@@ -53,8 +53,11 @@ class Fork(StopRequest, frozen=True, tag="Fork"):
 
 
 class Opened(ReplyBase, frozen=True, tag="Opened"):
+    """`note`: what was kept under this name and is not in the session, and why."""
+
     session: SessionDescription
     created: bool
+    note: str | None = None
 
 
 class Described(ReplyBase, frozen=True, tag="Described"):

@@ -121,8 +121,13 @@ class Journal:
         """Return the files that earlier processes left, oldest first. Unusable files are set aside and logged."""
         return take_stock(self._own, self._model, self._device)
 
-    def set_aside(self, path: Path, why: Exception) -> None:
+    def set_aside(self, path: Path, name: str, why: Exception) -> None:
+        self._own.left_out[name] = str(why)
         self._own.put_aside(path, why)
+
+    def left_out(self, session: str) -> str | None:
+        """Return why a session of that name was set aside; None where none was."""
+        return self._own.left_out.get(session)
 
     def adopt(self, session: str, found: LeftBehind) -> None:
         """Continue a recovered session; its next image replaces the files found. Forces those to the disk, because the

@@ -20,13 +20,15 @@ _KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "
 
 
 class JournalFolder(ABC):
-    """Invariant: while it is open no other process uses it. Where `forces_first`, what a reply reports is on the disk
+    """Invariant: while it is open no other process uses it. `left_out` says of sessions whose files were set aside why,
+    by their names. Where `forces_first`, what a reply reports is on the disk
     before the reply goes out."""
 
     forces_first = False
 
     def __init__(self, folder: Path, medium: Medium | None = None) -> None:
         self.folder, self.medium = folder, medium or Disk()
+        self.left_out: dict[str, str] = {}
 
     @abstractmethod
     def release(self) -> None:

@@ -3,9 +3,11 @@ damage."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
@@ -55,6 +57,26 @@ def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) ->
             raise refused(f"{path.name} holds no whole image of a session.")
         image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
     return ReadJournal(image=image, damaged=damaged)
+
+
+class _Named(msgspec.Struct):
+    """The entry of any image that says whose it is; it has more."""
+
+    name: str
+
+
+def session_in(path: Path) -> str | None:
+    """Return the name of the session in a file, of whatever model; None where no image of it can be read."""
+    last: FoundRecord | None = None
+    try:
+        with open_plain(path, linked=False) as file:
+            reader = RecordReader(file)
+            with suppress(Torn, Damaged):
+                while (found := reader.next()) is not None:
+                    last = found if found.kind == SESSION else last
+            return None if last is None else msgspec.msgpack.decode(reader.body(last), type=_Named).name
+    except (NotOurs, OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
+        return None
 
 
 def _last(reader: RecordReader, model: ModelIdentity) -> tuple[FoundRecord | None, dict[int, FoundRecord], bool]:

@@ -15,7 +15,7 @@ from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX, by_session
-from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_journal_file
+from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_journal_file, session_in
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ def _newest(
             _do_away_with(folder, newer, why)
         return LeftBehind(image=read.image, files=tuple(reversed(files[number:])), newest=files[0])
     for path, why in failed:
+        if (name := session_in(path)) is not None:
+            folder.left_out[name] = str(why)
         folder.put_aside(path, why)
     return None
 

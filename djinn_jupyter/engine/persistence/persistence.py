@@ -102,6 +102,10 @@ class Persistence:
         """The journal's problem in words for the user (it cannot be written, why, and what that means), or None."""
         return None if self.journal is None else self.journal.trouble
 
+    def left_out(self, session: str) -> str | None:
+        """Return why what an earlier engine kept of a session was set aside; None where nothing was."""
+        return None if self.journal is None else self.journal.left_out(session)
+
     def touch(self, session: str) -> None:
         if self.journal is not None:
             self.journal.touch(session)

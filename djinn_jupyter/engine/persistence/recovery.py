@@ -83,7 +83,7 @@ class Recovery:
             session.shares.take_over(image.shares)
             session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
-            journal.set_aside(found.path, error)
+            journal.set_aside(found.path, image.name, error)
             return None
         journal.adopt(name, found)
         if image.moving is not None and not self._may_be_here(journal, session, image.moving):

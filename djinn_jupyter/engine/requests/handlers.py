@@ -91,7 +91,7 @@ def request_handlers(
     breakpoints = BreakpointRequests(sessions, runtime)
     images = WholeImages(runtime, residency, storage_table, options)
     return RequestHandlers(
-        SessionRequests(sessions, lifecycle, runtime, residency, options),
+        SessionRequests(sessions, lifecycle, runtime, residency, options, persistence),
         execution,
         ResumingRequests(sessions, residency, runtime, execution, inspection, breakpoints),
         breakpoints,

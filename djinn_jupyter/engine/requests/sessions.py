@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.residency.residency import Residency
@@ -39,9 +40,10 @@ class SessionRequests:
         runtime: Runtime,
         residency: Residency,
         options: SettledOptions,
+        persistence: Persistence,
     ) -> None:
         self._sessions, self._life, self._runtime = sessions, life, runtime
-        self._residency, self._options = residency, options
+        self._residency, self._options, self._persistence = residency, options, persistence
 
     @handles(
         ask.Open,
@@ -59,7 +61,8 @@ class SessionRequests:
             session = self._empty(
                 request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
             )
-            return Opened(session=reports.describe(self._life.begin(session)), created=True)
+            described = reports.describe(self._life.begin(session))
+            return Opened(session=described, created=True, note=self._left_out(request.session))
         held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
         if held and not (request.join or (request.fresh and request.force)):
             shown = told_apart(self._sessions)[session.name]
@@ -72,6 +75,13 @@ class SessionRequests:
         if not held:
             session.attach(holder.name, holder.notebook)
         return Opened(session=reports.describe(session), created=False)
+
+    def _left_out(self, session: str) -> str | None:
+        why = self._persistence.left_out(session)
+        return why and (
+            f"What an earlier engine kept of session {in_quotes(label(session))} is set aside, so it begins empty: "
+            f"{why} The engine's log (%djinn_log, `djinn log`) names the file."
+        )
 
     def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None, *, temporary: bool) -> Session:
         return Session(

@@ -26,6 +26,7 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
 from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
+from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
 from tests.engine import desk as desks
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
@@ -230,6 +231,10 @@ def test_another_version_and_another_model_are_set_aside(
     (aside,) = files(left)
     assert aside.parent.name == "aside"
     assert aside.read_bytes() == was
+    told = strange.ask(ask.Open(session="a")).note or ""
+    assert "What an earlier engine kept of session 'a' is set aside, so it begins empty: It is of another" in told
+    assert "the weights differ from this engine's" in told
+    assert strange.ask(ask.Open(session="b")).note is None
     forget(strange)
     assert files(left) == [aside]
     monkeypatch.setattr(records, "FORMAT", records.FORMAT + 1)
