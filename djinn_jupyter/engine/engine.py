@@ -17,6 +17,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.state_publisher import EngineReading
 from djinn_jupyter.errors import DjinnError, from_code
+from djinn_jupyter.file_stamps import Stamps
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -61,6 +62,11 @@ class Engine:
     @property
     def description(self) -> ModelDescription:
         return self.runtime.description
+
+    @property
+    def files(self) -> Stamps:
+        """The model's files as they were when they were read."""
+        return self.weights.files.stamps
 
     @property
     def reading(self) -> EngineReading:

@@ -35,7 +35,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     The entry of an engine on another machine is made by the process that uses it, which `pid`, `mark`, `host` and
     `boot` name, and whose own `version` it has until the engine has told its own. `key` is the name or the file of the
     key by which the engine knows it; no key is written here. One that is `in_cluster` may come back at another address;
-    `machines` are the names of those of its cluster, as they were when it was asked for.
+    `machines` are the names of those of its cluster, as they were when it was asked for. `files` are the stamps of the
+    model's files when it loaded them (file_stamps.py).
     """
 
     version: str
@@ -56,6 +57,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     in_cluster: bool = False
     machines: tuple[str, ...] = ()
+    files: dict[str, tuple[int, int, int] | None] = msgspec.field(default_factory=dict)
 
     @property
     def is_afar(self) -> bool:

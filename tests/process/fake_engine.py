@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 from djinn_jupyter.engine.scheduling.mailbox import (
     Departure,
@@ -19,6 +19,7 @@ from djinn_jupyter.engine.scheduling.mailbox import (
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
+from djinn_jupyter.file_stamps import Stamps
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
@@ -103,6 +104,7 @@ class FakeEngine:
         self.mailbox.post(Departure(holder=holder))
 
     keeps_sessions = False
+    files: Stamps = MappingProxyType({})
     worked: Mapping[str | None, float] = {}
 
     def access(self, session: str, person: str) -> None: ...

@@ -13,10 +13,14 @@ import msgspec
 import psutil
 import pytest
 
+from djinn_jupyter.client.connection.end import ended_sentence
+from djinn_jupyter.client.engines.launcher import adopt
 from djinn_jupyter.client.engines.registry import is_alive, registry_folder, require_own_sockets, running_engines
 from djinn_jupyter.engine.process import registration as registration_module
 from djinn_jupyter.engine.process.registration import HeldLock, Registration, SocketFolder
-from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.errors import EngineUnavailable, UsageError
+from djinn_jupyter.file_stamps import stamps_in
+from djinn_jupyter.options import Options
 from djinn_jupyter.wire.host import process_mark
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, SOCKET_FOLDER_PREFIX, Entry
 from tests.process.served import entry_for
@@ -228,3 +232,19 @@ def test_an_entry_that_cannot_be_read_is_passed_over_and_kept(caplog: pytest.Log
     assert running_engines() == ()
     assert path.exists()
     assert "broken" in caplog.text
+
+
+def test_an_engine_whose_files_have_changed_is_not_attached_to(entry: Entry, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    entry = msgspec.structs.replace(entry, files=stamps_in(tmp_path))
+    registration = Registration(entry)
+    assert adopt(entry.identity, Options()) == entry
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"changed since .* \(\d\d:\d\d on .*: adapter_config\.json is new"):
+        adopt(entry.identity, Options())
+    (tmp_path / "adapter_config.json").unlink()
+    os.truncate(tmp_path / "model.safetensors", 3)
+    with pytest.raises(UsageError, match=r"cut short: it has 3 bytes and had 7\. Put them back, or"):
+        adopt(entry.identity, Options())
+    assert "has ended (model.safetensors was cut short: it has 3 bytes and had 7); the next" in ended_sentence(entry)
+    registration.withdraw()

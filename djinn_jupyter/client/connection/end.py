@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from djinn_jupyter.client.engines.registry import is_alive
+from djinn_jupyter.file_stamps import first_change
 from djinn_jupyter.wire.registry import Entry
 
 SEE_LOG: Final = "see its log with `%djinn_log` or `djinn log`"
@@ -23,7 +24,9 @@ async def sentence_of_end(entry: Entry) -> str:
 
 
 def ended_sentence(entry: Entry) -> str:
+    changed = None if entry.is_afar else first_change(entry.files)
+    why = f" ({changed})" if changed is not None and "cut short" in changed else ""
     return (
-        f"{entry.named} has ended; the next load starts a new one, and the sessions it has kept come back with it; "
-        f"{SEE_LOG}."
+        f"{entry.named} has ended{why}; the next load starts a new one, and the sessions it has kept come back with "
+        f"it; {SEE_LOG}."
     )

@@ -21,6 +21,7 @@ from djinn_jupyter.client.engines.starting import ChildEngine, StartCallbacks
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.described import words_of
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.file_stamps import first_change
 from djinn_jupyter.options import AMOUNTS, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.log_files import LOG_BYTES, LOG_SUFFIX, rotate
@@ -54,12 +55,13 @@ def adopt_or_start(
 
 def adopt(identity: Identity, options: Options, serving: ProcessOptions | None = None) -> Entry | None:
     """Return the running engine of that identity, or None. VersionMismatch for another version, UsageError where its
-    options, its addresses or its quota differ from those asked for."""
+    options, its addresses or its quota differ from those asked for, or its files from those that it loaded."""
     for entry in running_engines():
         if not entry.serves(identity):
             continue
         require_this_protocol(entry)
         require_options(entry, options)
+        _require_same_files(entry)
         if serving is not None:
             _require_listening(entry, serving.listen)
             _require_metrics(entry, serving.metrics)
@@ -141,6 +143,16 @@ def require_options(entry: Entry, wanted: Options) -> None:
                 f"not {_spelled(name, asked)}: "
                 "leave the option out, or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
             )
+
+
+def _require_same_files(entry: Entry) -> None:
+    """Raise UsageError where the model's files are not those that the running engine has loaded."""
+    if (changed := first_change(entry.files)) is not None:
+        when = time.strftime("%H:%M on %d %B", time.localtime(entry.started))
+        raise UsageError(
+            f"The files of {entry.identity} have changed since this engine loaded them ({when}): {changed}. Put them "
+            "back, or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`) and load again."
+        )
 
 
 def _require_listening(entry: Entry, listen: str | None) -> None:

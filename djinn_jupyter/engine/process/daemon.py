@@ -27,6 +27,7 @@ from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
+from djinn_jupyter.file_stamps import Stamps
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota, read_quota
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
@@ -50,6 +51,8 @@ class Movable(Served, Protocol):
     def mailbox(self) -> Mailbox: ...
     @property
     def scheduler(self) -> Sized: ...
+    @property
+    def files(self) -> Stamps: ...
     @property
     def watchful(self) -> bool: ...
     @property
@@ -146,6 +149,7 @@ class Daemon:
                 listens=service.listens,
                 quota=self._daemon.quota,
                 metrics=metrics.address if metrics else None,
+                files=engine.files,
             )
             registration = Registration(entry)
             log.info("Ready: %s in process %d", entry.found, entry.pid)

@@ -17,6 +17,7 @@ from jupyter_core.paths import jupyter_runtime_dir, secure_write
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.file_stamps import Stamps
 from djinn_jupyter.options import Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name, process_mark
@@ -52,6 +53,7 @@ def make_entry(
     listens: str | None,
     quota: str | None,
     metrics: str | None,
+    files: Stamps,
 ) -> Entry:
     """Return the registry entry of this process."""
     return Entry(
@@ -77,6 +79,7 @@ def make_entry(
         listens=listens,
         quota=quota,
         metrics=metrics,
+        files=dict(files),
     )
 
 

@@ -91,7 +91,7 @@ def settle(
     leave_out(loaded.model)
     total = sizes_of(loaded.model, ()).total
     if allowed is None or fits(total, allowed):
-        weights = ResidentWeights(_on_device(loaded), loaded.device, reload)
+        weights = ResidentWeights(_on_device(loaded), loaded.device, reload, loaded.files)
         bound = _bound(config, loaded.device)
         pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
         return Settled(identity=identity, weights=weights, page_bytes=pages)
@@ -104,7 +104,7 @@ def settle(
     if foreseen is None or _layers(placement) != _layers(foreseen):
         for line in placement.lines():
             tell(line)
-    streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device)
+    streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device, stamps=loaded.files)
     if streamed.held_on_host and loaded.device.type == "cpu":
         tell(
             f"{spell_bytes(streamed.held_on_host)} of what streams were converted or drawn while loading, and "
@@ -135,7 +135,7 @@ def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, relo
             f"{loaded.name} does not fit on {config.devices}: {str(error).splitlines()[0]} Name more devices."
         ) from error
     cross(stack.layers, plan.homes)
-    weights = ResidentWeights(loaded.model, loaded.device, reload)
+    weights = ResidentWeights(loaded.model, loaded.device, reload, loaded.files)
     return Settled(
         identity=identity, weights=weights, page_bytes=min(plan.free.values()), cards=plan, placed=plan.line()
     )
@@ -149,7 +149,7 @@ def settle_part(config: EngineConfig, loaded: LoadedModel, identity: ModelIdenti
             f"The part of {loaded.name} on {loaded.device} takes {spell_bytes(total)}, of {spell_bytes(allowed)} "
             "there: split it among more ranks, or allow more with --device-memory; split layers do not stream."
         )
-    weights = SplitWeights(_on_device(loaded), loaded.device)
+    weights = SplitWeights(_on_device(loaded), loaded.device, stamps=loaded.files)
     bound = _bound(config, loaded.device)
     pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
     placed = f"Each layer is split among {identity.tensor_parallel} ranks; embedding, head and pages on {loaded.device}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.weights.flat import flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
+from djinn_jupyter.engine.memory.weights.mapped import MappedFiles
 from djinn_jupyter.engine.memory.weights.parameters import (
     Weight,
     buffer_bytes,
@@ -22,18 +24,22 @@ from djinn_jupyter.engine.memory.weights.parameters import (
 )
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
+from djinn_jupyter.file_stamps import Stamps
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
+UNKNOWN: Final[Stamps] = MappingProxyType({})
 Reload = Callable[[], nn.Module]
 """Loads the same model once more, from its files or its seed."""
 
 
 class Weights(Protocol):
-    """A model's weights. `total` is in bytes. `streamed`: layers come and go while passes run."""
+    """A model's weights. `total` is in bytes. `streamed`: layers come and go while passes run. `files` are those that
+    they were read from."""
 
     total: int
     streamed: bool
+    files: MappedFiles
 
     @property
     def asleep(self) -> bool: ...
@@ -45,7 +51,8 @@ class Weights(Protocol):
         """Free the weights' device memory. Return the seconds it took, 0 if they were asleep already."""
 
     def wake(self) -> float:
-        """Bring the weights back for a pass. Return the seconds it took, 0 if they were awake already."""
+        """Bring the weights back for a pass. Return the seconds it took, 0 if they were awake already. Raises
+        StorageFailed where the files that they are mapped from have changed."""
 
     def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
         """Return a context for each entry into a forward pass. Wakes the weights. `alone`: no other pass is under way,
@@ -74,7 +81,9 @@ class ResidentWeights:
 
     streamed = False
 
-    def __init__(self, model: nn.Module, device: torch.device, reload: Reload | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, reload: Reload | None = None, stamps: Stamps = UNKNOWN
+    ) -> None:
         self._model, self._device, self._reload = model, device, reload
         every = weights_of(model)
         self._weights = tuple(weight for weight in every if weight.tensor.is_contiguous())
@@ -83,6 +92,7 @@ class ResidentWeights:
         self._sums: list[int] = []
         self._asleep = False
         self._moved = 0
+        self.files = MappedFiles(stamps)
         self.total = total_bytes(self._weights) + self._staying
 
     @property
@@ -90,8 +100,9 @@ class ResidentWeights:
         return self._asleep
 
     def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
-        self.wake()
-        return nullcontext()
+        if self._asleep:
+            self.wake()
+        return self.files
 
     def values_of(self, module: nn.Module) -> dict[str, Tensor]:
         return {name: parameter.data for name, parameter in module.named_parameters(recurse=False)}
@@ -100,6 +111,7 @@ class ResidentWeights:
         """Do nothing: all weights are on the device."""
 
     def check_sleep(self) -> None:
+        self.files.require_unchanged()  # the checksums are of what they are now
         if self._device.type == "cpu" and self._reload is None:
             raise UsageError(
                 "These weights were given to the engine in memory and cannot be loaded again, so on the CPU they stay."
@@ -132,6 +144,7 @@ class ResidentWeights:
         """Bring weights back. Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the
         weights stay asleep then."""
         if not self._asleep:
+            self.files.require_unchanged()
             return 0.0
         begun = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad():
@@ -167,6 +180,7 @@ class ResidentWeights:
 
     def _loaded_again(self) -> list[tuple[Weight, Tensor]]:
         assert self._reload is not None
+        stamps = self.files.now()
         again = {weight.name: weight.tensor for weight in weights_of(self._reload())}
         found = [again.get(weight.name) for weight in self._weights]
         for weight, tensor, known in zip(self._weights, found, self._sums, strict=True):
@@ -178,6 +192,7 @@ class ResidentWeights:
                     "put the files back, or stop this engine and load again."
                 )
         self._moved += total_bytes(self._weights)
+        self.files.renew(stamps)
         there = zip(self._weights, found, strict=True)
         return [(weight, to_home(tensor, weight.tensor.device)) for weight, tensor in there if tensor is not None]
 

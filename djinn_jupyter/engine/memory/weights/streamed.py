@@ -21,7 +21,7 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine, copy_engine_for
 from djinn_jupyter.engine.memory.weights.flat import Layout, flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
-from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
+from djinn_jupyter.engine.memory.weights.mapped import MappedFiles, bytes_in_memory
 from djinn_jupyter.engine.memory.weights.parameters import (
     Weight,
     buffer_bytes,
@@ -30,9 +30,11 @@ from djinn_jupyter.engine.memory.weights.parameters import (
     weights_of,
 )
 from djinn_jupyter.engine.memory.weights.placement import Placement, WeightSizes
+from djinn_jupyter.engine.memory.weights.residence import UNKNOWN
 from djinn_jupyter.engine.memory.weights.ring import Ring
 from djinn_jupyter.engine.memory.weights.routed import RoutedUse, used_fraction
 from djinn_jupyter.errors import OutOfDeviceMemory
+from djinn_jupyter.file_stamps import Stamps
 from djinn_jupyter.wire.nouns import LayerCopy, RingSlot, WeightsStatistics
 
 USED_SECONDS = 1.0
@@ -50,6 +52,7 @@ class StreamedWeights:
         placement: Placement,
         device: torch.device,
         copy_engine: CopyEngine | None = None,
+        stamps: Stamps = UNKNOWN,
     ) -> None:
         self._device, self._placement = device, placement
         own = own_weights(model, layers)
@@ -76,6 +79,7 @@ class StreamedWeights:
         self._asleep = self._alone = False
         for block, layer in enumerate(placement.streaming):
             layers[layer].forward = self._through_ring(block, layers[layer].forward)
+        self.files = MappedFiles(stamps)
 
     # --- passes ----------------------------------------------------------------------------------------------------
 
@@ -103,10 +107,11 @@ class StreamedWeights:
 
     @contextmanager
     def passing(self, *, alone: bool = False) -> Iterator[None]:
-        self.wake()
+        if self._asleep:
+            self.wake()
         before, self._alone = self._alone, alone
         try:
-            with self.copy_engine.passing():
+            with self.files, self.copy_engine.passing():
                 yield
         finally:
             self._alone = before
@@ -122,7 +127,7 @@ class StreamedWeights:
         return {name: away.get(id(parameter), parameter.data) for name, parameter in own.items()}
 
     def prefetch(self) -> None:
-        if not self._asleep:
+        if not self._asleep and self.files.changed is None:
             self.ring.prefetch()
 
     # --- sleep -----------------------------------------------------------------------------------------------------
@@ -147,6 +152,7 @@ class StreamedWeights:
         return time.perf_counter() - begun
 
     def wake(self) -> float:
+        self.files.require_unchanged()
         if not self._asleep:
             return 0.0
         begun = time.perf_counter()

@@ -6,7 +6,8 @@ ordinary memory where they were converted or drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -21,10 +22,12 @@ from djinn_jupyter.engine.model.loading.source import (
     auto_classes,
     find_file,
     find_source,
+    folder_of,
     has_tokenizer,
     read_configuration,
 )
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
+from djinn_jupyter.file_stamps import Stamps, first_change, stamps_in
 from djinn_jupyter.machine import device_of_environment, main_memory
 from djinn_jupyter.model_files import fault_of
 
@@ -42,7 +45,7 @@ DTYPES: Final = {
 class LoadedModel:
     """A model on the host, in eval mode without gradients, and the device it is for. `revision` is the commit it was
     read from, where known, `source` the folder or hub name; None for one that was made in memory. `notes` are sentences
-    on the parts of the checkpoint that are not served."""
+    on the parts of the checkpoint that are not served; `files` are as they were when they were read."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -52,6 +55,7 @@ class LoadedModel:
     device: torch.device
     notes: tuple[str, ...] = ()
     source: str | None = None
+    files: Stamps = field(default_factory=dict)
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
@@ -62,6 +66,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     device = choose_devices(config)[0]
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
     source = find_source(config)
+    before = stamps_in(Path(source)) if Path(source).is_dir() else {}
     configuration = read_configuration(config, source)
     notes: list[str] = []
     if config.random_weights:
@@ -69,10 +74,14 @@ def load_model(config: EngineConfig) -> LoadedModel:
     else:
         model, notes = read_pretrained(config, source, configuration, dtype)
     tokenizer, unread = load_tokenizer(config, source)
+    if (changed := first_change(before)) is not None:
+        raise ModelRefused(f"The files of {config.model} changed while they were read ({changed}); load it again.")
+    folder = folder_of(config, source)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
         source=source,
+        files=before or ({} if folder is None else stamps_in(folder)),
         name=config.model,
         revision=getattr(configuration, "_commit_hash", None) or config.revision,
         dtype=model.dtype,

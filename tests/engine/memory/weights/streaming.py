@@ -13,6 +13,7 @@ from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.weights.copies import BlockCopy
 from djinn_jupyter.engine.memory.weights.copy_engine import CopyTotals
 from djinn_jupyter.engine.memory.weights.placement import Placement
+from djinn_jupyter.engine.memory.weights.residence import UNKNOWN
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
 from djinn_jupyter.engine.model.discovery.recording import spread_tokens
@@ -20,6 +21,7 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel
 from djinn_jupyter.engine.persistence.identity import identity_of
 from djinn_jupyter.engine.startup.build import build_engine
 from djinn_jupyter.engine.startup.weight_plan import Settled
+from djinn_jupyter.file_stamps import Stamps
 from tests.device import DEVICE
 from tests.engine.desk import PAGE, Desk
 from tests.families import build
@@ -28,7 +30,12 @@ PAGES = 256 << 20
 
 
 def streamed_weights(
-    model: Any, streaming: tuple[int, ...] | None = None, slots: int = 2, copy_engine: Any = None
+    model: Any,
+    streaming: tuple[int, ...] | None = None,
+    slots: int = 2,
+    copy_engine: Any = None,
+    stamps: Stamps = UNKNOWN,
+    device: torch.device = DEVICE,
 ) -> StreamedWeights:
     """The weights of a model of which these layers stream; all of them where none are named."""
     with torch.inference_mode():
@@ -36,7 +43,7 @@ def streamed_weights(
     chosen = tuple(range(len(stack.layers))) if streaming is None else streaming
     sizes = sizes_of(model, stack.layers)
     placement = Placement(sizes=sizes, allowed=sizes.total, streaming=chosen, slots=slots)
-    return StreamedWeights(model, stack.layers, placement, DEVICE, copy_engine)
+    return StreamedWeights(model, stack.layers, placement, device, copy_engine, stamps)
 
 
 def streamed_desk(
