@@ -1,5 +1,5 @@
-"""What a shard says of its own bytes: a digest of each tensor with its form, and of the rest of the note. Made alike by
-the engine that writes it and the kernel that reads it. Needs no torch."""
+"""Digests in a shard's note: of each tensor with its form, and of the rest of the note. The engine that writes a
+shard and the kernel that reads it compute them here. Needs no torch."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class MappedFiles:
 
     @property
     def changed(self) -> str | None:
-        """What happened to a file, in words; None where all are as they were."""
+        """Return in words what happened to a file; None where all are as they were."""
         return first_change(self._mapped)
 
     def require_unchanged(self) -> None:
