@@ -12,16 +12,22 @@ Stamp = tuple[int, int, int]
 Stamps = Mapping[str, Stamp | None]
 """By path: bytes, time of the last write in nanoseconds, inode; None where there was no file."""
 
-_READ: Final = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja", ".py")
+_THERE: Final = ("*.safetensors", "pytorch_model*.bin", "*.index.json", "*.model", "*.py")
 _COULD_COME: Final = (
     "adapter_config.json",
+    "adapter_model.bin",
+    "added_tokens.json",
     "chat_template.jinja",
     "config.json",
     "generation_config.json",
+    "merges.txt",
     "model.safetensors",
     "model.safetensors.index.json",
+    "special_tokens_map.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
 )
 
 
@@ -37,7 +43,7 @@ def stamp_of(path: str | Path) -> Stamp | None:
 def stamps_in(folder: Path) -> dict[str, Stamp | None]:
     """Return the stamps of what a load of the folder reads, and of what it would read if it were there; for a snapshot
     in the hub's cache also those of the names that lead to it."""
-    there = [path.name for path in folder.iterdir() if path.suffix in _READ]
+    there = [path.name for pattern in _THERE for path in folder.glob(pattern)]
     paths = [folder / name for name in sorted({*there, *_COULD_COME})]
     if folder.parent.name == "snapshots":
         refs = sorted(path for path in (folder.parents[1] / "refs").rglob("*") if _leads_to(path, folder.name))

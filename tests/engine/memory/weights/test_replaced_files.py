@@ -179,7 +179,8 @@ def test_weights_that_slept_take_the_same_bytes_from_another_file(model: Path) -
 def test_each_file_that_a_load_would_read_is_compared_at_attach(model: Path, name: str, said: str) -> None:
     stamps = stamps_in(model)
     assert first_change(stamps) is None
-    (model / "README.md").write_text("of no weight")
+    for beside in ("README.md", "trainer_state.json", "training_args.bin"):
+        (model / beside).write_text("of no weight")
     assert first_change(stamps) is None
     (model / name).write_text("{}  ")
     assert first_change(stamps) == f"{name} {said}" or (first_change(stamps) or "").startswith(f"{name} was cut short")
