@@ -335,8 +335,9 @@ export interface PrefetchStatistics {
  * The engine's counts and accounting at one moment. Byte counts are of the device unless named otherwise;
  * unmeasured is None.
  * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
- * written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
- * states, `recovered_recomputed` to have them made again. `faults`: errors that no request met; the last in words.
+ * written to the journal, `log_trouble` while lines cannot be written to the log. Of the sessions of earlier
+ * engines `recovered_exact` came back with their keys, values and states, `recovered_recomputed` to have them made
+ * again. `faults`: errors that no request met; the last in words.
  */
 export interface EngineStatistics {
   readonly pid: number;
@@ -358,6 +359,7 @@ export interface EngineStatistics {
   readonly weights: WeightsStatistics | null;
   readonly prefetches: PrefetchStatistics | null;
   readonly journal_trouble: string | null;
+  readonly log_trouble: string | null;
   readonly faults: number;
   readonly last_fault: string | null;
   readonly recovered_exact: number;

@@ -59,10 +59,12 @@ export interface Fork {
   readonly stop?: StopIdentity | null;
 }
 
+/** `note`: what was kept under this name and is not in the session, and why. */
 export interface Opened {
   readonly reply: 'Opened';
   readonly session: SessionDescription;
   readonly created: boolean;
+  readonly note: string | null;
   readonly not_kept: string | null;
 }
 
