@@ -63,7 +63,7 @@ def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
         form=saelens.form_of(said, str(declaration)),
         tensors=saelens.tensors_of(said, found, str(declaration)),
         digest=digest.hexdigest(),
-        model=saelens.model_in(said),
+        model=saelens.model_in(said, str(declaration)),
         unknown=tuple(saelens.unknown_in(said)),
     )
 

@@ -6,7 +6,7 @@ Names and defaults as in SAELens 6 (`saes/sae.py`, `loading/pretrained_sae_loade
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from djinn_jupyter.errors import UnknownSite, UsageError
@@ -68,7 +68,7 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
     architecture, k = _architecture(cfg, where)
     kind, activation = ARCHITECTURES[architecture]
     _require_computed(cfg, kind, where)
-    trained_at = _place(cfg, "hook_name", "hook_point")
+    trained_at = _place(cfg, where, "hook_name", "hook_point")
     return ModuleForm(
         kind=kind,
         activation=activation,
@@ -80,7 +80,7 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
         by_decoder_norm=_truth(cfg, "rescale_acts_by_decoder_norm", where) and activation == "topk",
         centered=_centered(cfg, kind, trained_at, where),
         trained_at=trained_at,
-        written_at=_place(cfg, "hook_name_out") if kind == "transcoder" else None,
+        written_at=_place(cfg, where, "hook_name_out") if kind == "transcoder" else None,
     )
 
 
@@ -89,9 +89,9 @@ def unknown_in(cfg: Mapping[str, Any]) -> list[str]:
     return CONFIG.unknown(cfg) + METADATA.unknown(_metadata(cfg))
 
 
-def model_in(cfg: Mapping[str, Any]) -> str | None:
+def model_in(cfg: Mapping[str, Any], where: str) -> str | None:
     """Return the name of the model that a cfg.json says it was trained on."""
-    return _place(cfg, "model_name")
+    return _place(cfg, where, "model_name")
 
 
 def tensors_of(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> Tensors:
@@ -124,7 +124,9 @@ def _architecture(cfg: Mapping[str, Any], where: str) -> tuple[str, int | None]:
     named = str(cfg.get("architecture", "standard"))
     given = cfg.get("activation_fn_str", cfg.get("activation_fn", "relu"))
     kwargs = cfg.get("activation_fn_kwargs")
-    k = cfg.get("k", kwargs.get("k") if isinstance(kwargs, dict) else None)
+    k = _said(({"k": cfg.get("k")}, kwargs if isinstance(kwargs, dict) else {}), ("k",), where)
+    if given == "topk" and named == "standard" and k is None:
+        raise UsageError(f"{where} has activation_fn 'topk' and no k.")
     if given == "topk":
         named = "topk"
     if named not in ARCHITECTURES:
@@ -154,13 +156,16 @@ def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> N
     reshape = cfg.get("reshape_activations", "none")
     if reshape not in ("none", "hook_z"):
         raise UsageError(f"{where} has reshape_activations {reshape!r}, which is not computed here; there is hook_z.")
+    trained_at = _place(cfg, where, "hook_name", "hook_point")
+    if reshape == "hook_z" and trained_at is not None and _point(trained_at) not in ("z", None):
+        raise UsageError(f"{where} has reshape_activations 'hook_z', and was trained at {trained_at}.")
 
 
 def _centered(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, where: str) -> bool:
     """Return whether it reads values without their mean, as TransformerLens makes them by center_writing_weights.
     Raises UsageError where the model was loaded in another way that changes what the module reads."""
     name = "model_from_pretrained_kwargs"
-    given = _metadata(cfg).get(name) if cfg.get(name) is None else cfg[name]
+    given = _said((cfg, _metadata(cfg)), (name,), where)
     if not isinstance(given or {}, dict):
         raise UsageError(f"{where} has {name} {short(given)}; it has to be an object.")
     inside, where = given or {}, f"{where}: {name}"
@@ -219,7 +224,16 @@ def _metadata(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _place(cfg: Mapping[str, Any], *names: str) -> str | None:
+def _place(cfg: Mapping[str, Any], where: str, *names: str) -> str | None:
     """Return the text that the file gives by one of these names, in cfg.json or in its metadata."""
-    named = next((found[name] for found in (cfg, _metadata(cfg)) for name in names if name in found), None)
+    named = _said((cfg, _metadata(cfg)), names, where)
     return named if isinstance(named, str) and 0 < len(named) <= 1024 else None
+
+
+def _said(places: Iterable[Mapping[str, Any]], names: Sequence[str], where: str) -> Any:
+    """Return what a file says by one of several names, in one of several places. Raises UsageError where it says two
+    things."""
+    found = [place[name] for place in places for name in names if not CONFIG.is_unset(name, place.get(name))]
+    if any(one != found[0] for one in found):
+        raise UsageError(f"{where} contradicts itself: it has {names[0]} {' and '.join(map(short, found))}.")
+    return found[0] if found else None

@@ -15,10 +15,13 @@ from typing import Any, Final
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.module_files.field_table import FieldTable, short
 from djinn_jupyter.wire.arrays import ITEM_BYTES, MAX_AXES, Array
 
 LENGTH_BYTES: Final = 8
 MOST_HEADER: Final = 10 * 2**20
+METADATA: Final = "__metadata__"
+ENTRY: Final = FieldTable(computed=frozenset({"data_offsets", "dtype", "shape"}), harmless=frozenset(), refused={})
 DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 
 
@@ -28,9 +31,7 @@ def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
     header, begins = _header(path, whole)
     _require_apart(path, header)
     return {
-        str(name): _tensor(path, str(name), entry, whole, begins)
-        for name, entry in header.items()
-        if name != "__metadata__"
+        str(name): _tensor(path, str(name), entry, whole, begins) for name, entry in header.items() if name != METADATA
     }
 
 
@@ -47,6 +48,9 @@ def _header(path: Path, whole: memoryview) -> tuple[Mapping[str, Any], int]:
         header = None
     if not isinstance(header, dict):
         raise UsageError(f"{path} is no safetensors file: its header cannot be read.")
+    texts = header.get(METADATA, {})
+    if not isinstance(texts, dict) or not all(isinstance(one, str) for one in texts.values()):
+        raise UsageError(f"{path} contradicts itself: its {METADATA} {short(texts)} is no object of texts.")
     return header, LENGTH_BYTES + length
 
 
@@ -61,7 +65,7 @@ def _tensor(path: Path, name: str, entry: Any, whole: memoryview, begins: int) -
 
 def _require_apart(path: Path, header: Mapping[str, Any]) -> None:
     """Raise UsageError where two tensors have bytes in common, which no program writes."""
-    places = sorted((*_entry(path, name, entry)[2], name) for name, entry in header.items() if name != "__metadata__")
+    places = sorted((*_entry(path, name, entry)[2], name) for name, entry in header.items() if name != METADATA)
     for (_, end, name), (start, _, other) in pairwise(places):
         if start < end:
             raise UsageError(f"{path} contradicts itself: {name} and {other} have bytes in common.")
@@ -70,6 +74,7 @@ def _require_apart(path: Path, header: Mapping[str, Any]) -> None:
 def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
     """Return the dtype, the shape and the place of a tensor, as its header says them."""
     found = entry if isinstance(entry, dict) else {}
+    ENTRY.require_heard(found, f"{path}: {name}")
     kind, shape, place = found.get("dtype"), _counts(found.get("shape")), _counts(found.get("data_offsets"))
     if isinstance(kind, str) and kind not in DTYPES:
         raise UsageError(f"{name} in {path} is of dtype {kind}; a module's tensors are of {', '.join(DTYPES)}.")

@@ -79,6 +79,13 @@ def test_a_declared_form_is_read(tmp_path: Path) -> None:
             "activation_fn_kwargs {'tanh_factor': 2}, which is not",
         ),
         ({"architecture": "topk", "rescale_acts_by_decoder_norm": 1}, "rescale_acts_by_decoder_norm 1; it has to be"),
+        ({"architecture": "topk", "k": 5, "activation_fn_kwargs": {"k": 6}}, "contradicts itself: it has k 5 and 6"),
+        ({"activation_fn_str": "topk"}, "has activation_fn 'topk' and no k"),
+        ({"reshape_activations": "hook_z", "hook_name": "blocks.4.hook_resid_pre"}, "'hook_z', and was trained at"),
+        (
+            {"hook_name": "blocks.4.hook_resid_pre", "metadata": {"hook_name": "blocks.3.hook_resid_pre"}},
+            "contradicts itself: it has hook_name 'blocks.4.hook_resid_pre' and 'blocks.3.hook_resid_pre'",
+        ),
         ({"d_out": 17}, "has d_out 17, and the tensors beside it have 16"),
         ({"d_sae": 49}, "has d_sae 49, and the tensors beside it have 48"),
         ({"metadata": [1]}, r"has metadata \[1\]; it has to be an object"),
@@ -221,6 +228,14 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a shape of 10^30": (
         lambda whole: header({"W_enc": ENTRY | {"shape": [10**30, 0], "data_offsets": [0, 0]}}),
         "contradicts itself",
+    ),
+    "an entry that says more": (
+        lambda whole: header({"W_enc": ENTRY | {"scale": 2.0}}) + bytes(16),
+        "W_enc has scale 2.0, which is not computed here",
+    ),
+    "metadata of numbers": (
+        lambda whole: header({"W_enc": ENTRY, "__metadata__": {"scale": 2}}) + bytes(16),
+        "its __metadata__ {'scale': 2} is no object of texts",
     ),
     "whole numbers": (lambda whole: header({"W_enc": ENTRY | {"dtype": "I64"}}), "is of dtype I64"),
 }

@@ -40,10 +40,10 @@ class AddedModuleRequests:
                 "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "
                 "load it in an engine without."
             )
-        if request.form.centered:
-            require_centering(self._anatomy)
         arrays = _arrays(request)
         inputs, features = checks.widths_of(request.form, arrays)
+        if request.form.centered:
+            require_centering(self._anatomy)
         point = point_of(request.name, request.at, self._runtime.forward.anatomy, inputs)
         identity = ModuleIdentity(
             name=request.name,

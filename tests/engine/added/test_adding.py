@@ -125,6 +125,28 @@ def test_tensors_that_do_not_fit_are_named(desk: Desk, width: int, tmp_path: Pat
         add(desk, saes.saved(tmp_path / "half", large, dtype="float16"))
 
 
+UNUSED: tuple[tuple[str, dict[str, object]], ...] = (
+    ("normalization", {"kind": "probe", "normalization": "layer_norm"}),
+    ("centered", {"kind": "tuned_lens", "centered": True}),
+    ("k", {"kind": "probe", "k": 3}),
+    ("k", {"kind": "sae", "k": 3}),
+    ("by_decoder_norm", {"kind": "sae", "activation": "jumprelu", "by_decoder_norm": True}),
+)
+
+
+@pytest.mark.parametrize(("name", "said"), UNUSED, ids=str)
+def test_a_field_of_a_declared_form_that_is_not_read_is_refused_by_its_name(
+    desk: Desk, width: int, tmp_path: Path, name: str, said: dict[str, object]
+) -> None:
+    tensors = saes.drawn(width, str(said.get("activation", "standard")))
+    if said["kind"] in ("probe", "tuned_lens"):
+        tensors = {"weight": torch.ones(width, width), "bias": torch.zeros(width)}
+    (tmp_path / "module.json").write_text(json.dumps({"dtype": "float32"} | said))
+    save_file(tensors, tmp_path / "module.safetensors")
+    with pytest.raises(UsageError, match=f"A module of kind {said['kind']} and activation .* has no {name}"):
+        add(desk, tmp_path)
+
+
 def test_a_module_that_is_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
     desk = build_desk(build("llama", layers=2), device_memory=2 << 20)
     width = desk.engine.anatomy.hidden_size

@@ -83,6 +83,9 @@ def _require_shapes(arrays: Mapping[str, Array], shapes: Shapes) -> None:
 def _require_possible(form: ModuleForm, inputs: int, features: int) -> None:
     if form.kind == "tuned_lens" and inputs != features:
         raise UsageError(f"weight has shape [{features}, {inputs}]; that of a tuned lens is square.")
+    unused = _unused(form)
+    if unused is not None:
+        raise UsageError(f"A module of kind {form.kind} and activation {form.activation} has no {unused}.")
     if form.activation == "topk" and not 1 <= (form.k or 0) <= features:
         raise UsageError(f"k is {form.k}; a topk of {features} features keeps 1 to {features}.")
     if form.kind in TRANSCODERS and form.subtracts_decoder_bias:
@@ -91,6 +94,18 @@ def _require_possible(form: ModuleForm, inputs: int, features: int) -> None:
         raise UsageError(f"A module of kind {form.kind} has no W_skip, which is of transcoders.")
     if form.kind == "cross_layer_transcoder" and (form.by_decoder_norm or form.normalization != "none"):
         raise UsageError("A cross-layer transcoder has neither by_decoder_norm nor a normalization.")
+
+
+def _unused(form: ModuleForm) -> str | None:
+    """Return the name of a field that is set and that the arithmetic of such a form does not read; None for none."""
+    plain = ModuleForm(kind=form.kind, dtype=form.dtype)
+    reads = {"kind", "dtype", "trained_at"}
+    if form.kind not in LINEAR:
+        reads |= {"activation", "normalization", "encoder_rows", "subtracts_decoder_bias", "skip", "written_at"}
+        reads |= {"k", "by_decoder_norm"} if form.activation == "topk" else set()
+        reads |= set() if form.kind in TRANSCODERS else {"centered"}
+    left = (one for one in form.__struct_fields__ if one not in reads)
+    return next((one for one in left if getattr(form, one) != getattr(plain, one)), None)
 
 
 def require_layers(form: ModuleForm, arrays: Mapping[str, Array], layer: int, layers: int) -> None:
