@@ -7,10 +7,11 @@ import re
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from djinn_jupyter.engine.model.loading.byte_tokens import BYTE_TOKENS, spelled
+from djinn_jupyter.engine.model.loading.token_bound import growth_fault
 from djinn_jupyter.engine.model.loading.tokenizer import INCOMPLETE, TokenText
 from djinn_jupyter.errors import NoTokenizer, UsageError
 
@@ -139,3 +140,25 @@ def test_without_a_tokenizer_tokens_are_numbers_and_text_is_refused() -> None:
         texts.encode("The")
     with pytest.raises(NoTokenizer, match="write a token as <17>"):
         texts.token_id("The")
+
+
+def test_a_pattern_that_gives_up_on_a_text_is_one_sentence() -> None:
+    """Rust panics there, with what is no Exception."""
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(a+)+$"), "isolated")
+    texts, bad = TokenText(tokenizer), "a" * 40 + "b"
+    for ask in (texts.encode, texts.token_id):
+        with pytest.raises(UsageError, match=r"gave up on this text .*retry-limit.*; give token ids"):
+            ask(bad)
+    assert texts.encode("ab")
+
+
+def test_replacements_that_make_a_text_long_without_measure_are_a_fault() -> None:
+    assert growth_fault(byte_level()) is None
+    assert growth_fault(metaspace()) is None
+    grows = byte_level()
+    grows.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("a", "a" * 5)] * 3)
+    assert "its normalizer make 125 characters of one" in str(growth_fault(grows))
+    grows = byte_level()
+    grows.backend_tokenizer.decoder = decoders.Sequence([decoders.Replace("a", "a" * 65)])
+    assert "its decoder make 65 characters" in str(growth_fault(grows))

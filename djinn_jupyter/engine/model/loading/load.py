@@ -26,6 +26,7 @@ from djinn_jupyter.engine.model.loading.source import (
     has_tokenizer,
     read_configuration,
 )
+from djinn_jupyter.engine.model.loading.token_bound import growth_fault
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 from djinn_jupyter.file_stamps import Stamps, first_change, stamps_in
 from djinn_jupyter.machine import device_of_environment, main_memory
@@ -186,6 +187,9 @@ def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokeniz
     except Exception as error:  # noqa: BLE001  # a library reading an arbitrary file raises anything
         why = _why(config, source, error)
         return None, [f"Its tokenizer cannot be read, so prompts are lists of token ids: {why}."]
+    fault = growth_fault(tokenizer)
+    if fault is not None:
+        return None, [f"Its tokenizer is not used, so prompts are lists of token ids: {fault}."]
     return tokenizer, []
 
 

@@ -7,6 +7,7 @@ BPE and for vocabularies with a token for every byte, behind normalizers and pre
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final
 
 from tokenizers.pre_tokenizers import ByteLevel
@@ -17,6 +18,7 @@ from djinn_jupyter.engine.model.loading.byte_tokens import BYTE_TOKENS
 Component = dict[str, Any]
 _COMPOSES: Final = frozenset({"NFC", "NFKC"})
 _LETTERS_OF_ONE: Final = 4  # no composed character stands for more than four (Unicode, UAX 15)
+MOST_GROWTH: Final = 64  # characters that replacements may make of one, one after the other
 _KEEPS_ALL: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"})
 
 
@@ -40,11 +42,25 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return max(map(len, vocabulary)) * (_LETTERS_OF_ONE if composed else 1)
 
 
+def growth_fault(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the fault of a tokenizer whose replacements make a text longer without measure, None where it has none."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    made: Component = json.loads(backend.to_str())
+    for name in ("normalizer", "decoder"):
+        contents = (part.get("content", "") for part in _parts(made[name]) if part["type"] == "Replace")
+        growth = math.prod(max(1, len(content)) for content in contents)
+        if growth > MOST_GROWTH:
+            return f"the replacements of its {name} make {growth:,} characters of one, and {MOST_GROWTH} are the most"
+    return None
+
+
 def _parts(part: Component | None) -> list[Component]:
     """Return the steps of a normalizer or pre-tokenizer."""
     if part is None:
         return []
-    steps = part.get("normalizers") or part.get("pretokenizers")
+    steps = part.get("normalizers") or part.get("pretokenizers") or part.get("decoders")
     return [part] if part["type"] != "Sequence" else [one for step in steps or [] for one in _parts(step)]
 
 

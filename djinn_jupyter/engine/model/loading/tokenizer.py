@@ -28,7 +28,7 @@ class TokenText:
         self._anchor: tuple[list[int], str] = ([], "")
         self._longest: int | None = None
         if tokenizer is not None:
-            ids = list(tokenizer("a", add_special_tokens=False).input_ids)[-1:]
+            ids = self._ids("a")[-1:]
             self._anchor = ids, self.decode(ids)
             self._bytes = ByteTokens(tokenizer)
             self._longest = longest_token(tokenizer)
@@ -51,9 +51,9 @@ class TokenText:
         """Return token ids with the tokenizer's own special tokens; without them for a text that was `rendered` by the
         chat template, which has written them. PromptTooLong where there are more than `most`, if possible before they
         are made."""
-        tokenizer = self._needed()
+        self._needed()
         self.require_room(text, most)
-        tokens: list[int] = list(tokenizer(text, add_special_tokens=not rendered, verbose=False).input_ids)
+        tokens = self._ids(text, special=not rendered)
         if most is not None and len(tokens) > most:
             raise PromptTooLong(
                 f"The text has {len(tokens):,} tokens and the model {most:,} positions; "
@@ -64,7 +64,8 @@ class TokenText:
     def decode(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
             return "".join(f"<{token}>" for token in tokens)
-        return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+        with _Panics("these tokens"):
+            return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
 
     def parted(self, tokens: Sequence[int], begins: int) -> tuple[str, str]:
         """Return the text of `tokens`, decoded as a whole, in two parts: the text of the first `begins` tokens, and the
@@ -99,8 +100,7 @@ class TokenText:
                 raise NoTokenizer(f"There is no tokenizer for this model: write a token as <17>, not {text!r}.")
             return int(numbered[1])
         ids, anchor = self._anchor
-        alone = list(self.tokenizer(text, add_special_tokens=False).input_ids)
-        within = list(self.tokenizer(anchor + text, add_special_tokens=False).input_ids)
+        alone, within = self._ids(text), self._ids(anchor + text)
         for found in (alone, within[len(ids) :] if within[: len(ids)] == ids else []):
             if len(found) == 1 and self.text_of(found[0]) == text:
                 return int(found[0])
@@ -132,6 +132,12 @@ class TokenText:
         """Return a stream of the text that follows `before`."""
         return Stream(self, before)
 
+    def _ids(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the token ids of a text. UsageError where the tokenizer's own code gives up, which is a panic of Rust
+        and no Exception: a pattern of its file may try too many ways (oniguruma's limit)."""
+        with _Panics("this text"):
+            return list(self._needed()(text, add_special_tokens=special, verbose=False).input_ids)
+
     def _spell(self, tokens: Sequence[int]) -> str:
         return " ".join(repr(self.text_of(token)) for token in tokens[:8]) or "none"
 
@@ -139,6 +145,22 @@ class TokenText:
         if self.tokenizer is None:
             raise NoTokenizer("There is no tokenizer for this model; give a list of token ids instead of text.")
         return self.tokenizer
+
+
+class _Panics:
+    """Context that raises a tokenizer's panic as UsageError; `given` names its input."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: str) -> None:
+        self._given = given
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None and kind.__name__ == "PanicException":
+            said = str(error).partition("\n")[0]
+            raise UsageError(f"The model's tokenizer gave up on {self._given} ({said}); give token ids.") from None
 
 
 class Stream:
