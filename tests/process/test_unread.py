@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import zmq
@@ -20,12 +20,12 @@ from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
 from djinn_jupyter.engine.process.refusals import NOT_TAKEN
 from djinn_jupyter.engine.process.sender import NOT_SENT, Sender
-from djinn_jupyter.engine.process.unread import LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
+from djinn_jupyter.engine.process.unread import FULL_SECONDS, LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from tests.process.fake_engine import FakeSession
+from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.process.served import Served, served
 from tests.waiting import until
 
@@ -109,7 +109,7 @@ def test_one_who_does_not_read_is_sent_no_more_and_told_so_and_others_are_served
     before = house.service.statistics().replies
     asked = [anna.send(ask.ReadLogits(session="main")) for _ in range(80)]
     until(lambda: house.service.statistics().replies >= before + len(asked), "the service has answered")
-    unread = [sum(house.service._queues._unread._lumps(person)) for person in house.service._queues._unread._persons]
+    unread = [person.bytes for person in house.service._queues._unread._persons.values()]
     assert 0 < max(unread) < 6 * MIB
     assert bert.reply_to(bert.send(ask.ReadLogits(session="main"))) == LOGITS
     told_anna = [anna.reply_to(number) for number in asked]
@@ -205,27 +205,29 @@ def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
     router.takes = False
     for peer in (b"1", b"1", b"2"):
         queues.send_reply(peer, reply)
-    connections = queues._unread._persons[ADA]
+    connections = queues._unread._persons[ADA].connections
     assert [connections[peer].waiting for peer in (b"1", b"2")] == [2 * bytes_of(reply), bytes_of(reply)]
     queues.forget(b"2")
     router.takes = True
     assert list(queues.go_on()) == []
     assert [connections[peer].waiting for peer in (b"1", b"2")] == [0, 0]
-    assert sum(queues._unread._lumps(ADA)) == 2 * bytes_of(reply)
+    assert queues._unread._persons[ADA].bytes == 2 * bytes_of(reply)
 
 
-def test_beyond_the_bound_a_sentence_is_sent_and_beyond_sentences_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
     monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
-    router, clients = Router(), cast("ClientTable", None)  # none is asked of
+    router = Router()
     queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
-    sender = Sender(clients, Admission(None), Lines(), queues)
+    cut: list[bytes] = []
+    clients = ClientTable(FakeEngine(), shut_down=lambda: None)
+    sender = Sender(clients, Admission(None), Lines(), queues, cut.append)
     queues._unread.wait(ADA, b"2", 2 * LUMP_BYTES + 1)
     sender.send_frames(b"1", 7, [b"the reply"])
     assert router.sent == [[b"1", *codec.encode_reply(7, NOT_SENT)]]
     queues._unread.wait(ADA, b"2", LUMP_BYTES)
     sender.send_frames(b"1", 8, [b"another"])
-    assert (len(router.sent), sender.dropped) == (1, 1)
+    assert (len(router.sent), sender.dropped, cut) == (1, 1, [b"1"])
 
 
 def test_beyond_sentences_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,3 +238,44 @@ def test_beyond_sentences_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> No
     assert not unread.takes_no_more(ADA)
     unread.wait(ADA, b"1", 1)
     assert unread.takes_no_more(ADA)
+
+
+def test_what_is_counted_costs_the_same_whatever_is_unread() -> None:
+    looks = 0
+
+    class Counted(Tracked):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looks
+            looks += name == "done"
+            return super().__getattribute__(name)
+
+    unread = Unread()
+    for _ in range(20_000):
+        unread.take(ADA, b"1", LUMP_BYTES, Counted())
+    asked, looks = 1000, 0
+    assert not any(unread.has_room(ADA, 1) for _ in range(asked))
+    assert looks <= 2 * asked
+
+
+def test_who_reads_nothing_where_there_is_no_room_is_let_go_and_who_reads_slowly_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    now = 0.0
+    unread = Unread(lambda: now)
+    trackers = [Tracked() for _ in range(6)]
+    for one in trackers:
+        unread.take(ADA, b"1", LUMP_BYTES, one)
+    for one in trackers[:2]:
+        assert not unread.has_room(ADA, 1)
+        assert unread.full == (ADA,)
+        now += 0.9 * FULL_SECONDS
+        one.done = True
+        assert unread.keep_only(lambda peer: True) == []
+    now += 1.1 * FULL_SECONDS
+    assert unread.keep_only(lambda peer: True) == [b"1"]
+    for one in trackers:
+        one.done = True
+    assert unread.has_room(ADA, 1)
+    assert unread.full == ()
+    assert unread.keep_only(lambda peer: True) == []

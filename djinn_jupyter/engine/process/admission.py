@@ -99,13 +99,17 @@ class Admission:
         """Return the key of a client's connection, empty for the engine's own user."""
         return self._keys.get(peer, b"")
 
+    def name_of(self, key: PublicKey) -> str | None:
+        """Return the person of a key, None where it is not admitted."""
+        return self._admitted.name_of(key) if self._admitted else None
+
     def person(self, peer: bytes) -> str | None:
         """Return the person behind a client, None for the engine's own user. Raises KeyRefused for one who is not
         admitted."""
         key = self._keys.get(peer)
         if key is None:
             return None
-        name = self._admitted.name_of(key) if self._admitted else None
+        name = self.name_of(key)
         if name is None:
             raise KeyRefused(self.refusal(peer).message)
         return name

@@ -110,9 +110,14 @@ class PeerQueues:
             self.forget(peer)
         return gone
 
-    def keep_only(self, known: Callable[[bytes], bool]) -> None:
-        """Forget what clients that are not known any more have read."""
-        self._unread.keep_only(known)
+    def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
+        """Forget what clients that are not known any more have read. Return those that have to be let go, because their
+        person reads nothing."""
+        return self._unread.keep_only(known)
+
+    def full(self) -> tuple[PublicKey, ...]:
+        """Return the persons who leave too much unread. May be called from any thread."""
+        return self._unread.full
 
     def _wait(self, peer: bytes, frames: Frames) -> None:
         behind = self._behind.setdefault(peer, _Behind(self._person(peer)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 Key = tuple[bytes, int]
 BY_THEMSELVES: Final = Ping | Listen | Unlisten | Note | ReadStatistics | ListSessions | PieceRequest
 """Requests that notebooks and sidebars make again and again unasked: lines of the level debug."""
+MOST_OF_PERSON: Final = 1000
+"""Requests that one person with a key may have at the engine; others' wait behind them."""
 GONE: Final = "Gone"  # the outcome for a client whose connection is another's now: it hears none
 
 
@@ -42,11 +45,13 @@ class Begun:
 
 
 class PendingRequests:
-    """By client and number."""
+    """By client and number. One that was given up counts as its person's until the engine has answered it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._begun: dict[Key, Begun] = {}
+        self._given_up: dict[Key, str | None] = {}
+        self._of_person: Counter[str | None] = Counter()
 
     def __len__(self) -> int:
         return len(self._begun)
@@ -57,17 +62,38 @@ class PendingRequests:
     def __iter__(self) -> Iterator[Key]:
         return iter(tuple(self._begun))
 
+    def has_many_of(self, person: str | None) -> bool:
+        """Return whether so many requests of a person with a key wait for their answers that no more are taken."""
+        return person is not None and self._of_person[person] >= MOST_OF_PERSON
+
+    def was_given_up(self, key: Key) -> bool:
+        return key in self._given_up
+
     def begin(self, key: Key, logged: LoggedRequest, request: Request) -> None:
         level = logging.DEBUG if isinstance(request, BY_THEMSELVES) else logging.INFO
         self._begun[key] = Begun(logged, level, self._clock())
+        self._of_person[logged.person] += 1
         if log.isEnabledFor(level):
             with WorkingOn(logged):
                 again = {"again": True} if logged.again else {}
                 log.log(level, "%s began", logged.verb, extra=told("request.began", **again))
 
-    def end(self, key: Key, reply: Reply | None) -> None:
-        """Note the reply that a request gets; None where no one is there to hear it."""
+    def give_up(self, key: Key, told: Reply | None) -> None:
+        """Note that a request gets another reply, or none, while the engine's is still to come."""
+        self._given_up[key] = self._begun[key].logged.person
+        self._log_end(self._begun.pop(key), told)
+
+    def forget(self, key: Key) -> None:
+        """Note that the engine has answered a request that was given up."""
+        self._of_person[self._given_up.pop(key)] -= 1
+
+    def end(self, key: Key, reply: Reply) -> None:
+        """Note the reply that a request gets."""
         begun = self._begun.pop(key)
+        self._of_person[begun.logged.person] -= 1
+        self._log_end(begun, reply)
+
+    def _log_end(self, begun: Begun, reply: Reply | None) -> None:
         if log.isEnabledFor(begun.level):
             outcome, site, seconds = _outcome(reply), _site(reply), round(self._clock() - begun.at, 6)
             extra = told("request.ended", outcome=outcome, seconds=seconds, **({"site": site} if site else {}))

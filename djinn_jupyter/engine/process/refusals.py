@@ -8,6 +8,7 @@ import logging
 import time
 
 from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.engine.process.pending import MOST_OF_PERSON
 from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.errors import DjinnError
@@ -19,6 +20,10 @@ COMPLAINT_SECONDS = 1.0
 NOT_TAKEN = (
     f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. Read them, "
     "and ask again."
+)
+MANY = (
+    f"The engine does not take this request: {MOST_OF_PERSON:,} requests of yours wait for their answers. Wait for "
+    "some, and ask again."
 )
 UNKNOWN = (
     "The engine does not know this client any more: it was started anew, or has let the client go (its key was "

@@ -5,6 +5,7 @@ requests wait for their reply; decides nothing. Called from the thread of the se
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import filterfalse
 from typing import Final
 
@@ -34,18 +35,25 @@ NOT_SENT: Final = Failed(
 
 class Sender:
     """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `dropped`,
-    `unroutable` and `events` count what `ServiceStatistics` says."""
+    `unroutable` and `events` count what `ServiceStatistics` says. `cut` closes a connection."""
 
-    def __init__(self, clients: ClientTable, admission: Admission, lines: Lines, queues: PeerQueues) -> None:
+    def __init__(
+        self,
+        clients: ClientTable,
+        admission: Admission,
+        lines: Lines,
+        queues: PeerQueues,
+        cut: Callable[[bytes], None],
+    ) -> None:
         self._clients, self._admission, self._lines, self._queues = clients, admission, lines, queues
+        self._cut = cut
         self.in_pieces = RepliesInPieces()
         self.pending = PendingRequests()
-        self._given_up: set[tuple[bytes, int]] = set()  # refused since; the engine's answer is still to come
         self.replies = self.dropped = self.unroutable = self.events = 0
 
     def expects(self, client: bytes, number: int) -> bool:
         """Return whether the engine is still to answer this request."""
-        return (client, number) in self.pending or (client, number) in self._given_up
+        return (client, number) in self.pending or self.pending.was_given_up((client, number))
 
     def go_on(self) -> None:
         """Send what waits for room."""
@@ -69,11 +77,12 @@ class Sender:
         self.send_frames(client, number, frames)
 
     def send_frames(self, client: bytes, number: int, frames: list[codec.WireFrame]) -> None:
-        """Send a reply, or, where its person leaves too much unread, a sentence in its place, or nothing."""
+        """Send a reply, or, where its person leaves too much unread, a sentence in its place; beyond sentences the
+        connection is closed."""
         peer = self._lines.peer_of(client)
         if self._queues.takes_no_more(peer):
             self.dropped += 1
-            return
+            return self.let_go(peer)
         if not self._queues.has_room(peer, frames):
             frames = codec.encode_reply(number, NOT_SENT)
         try:
@@ -107,6 +116,12 @@ class Sender:
             self._admission.forget(self._lines.peer_of(client))
             self._forget(client)
 
+    def let_go(self, peer: bytes) -> None:
+        """Close a connection. Its client may come back on another, if it outlives its line."""
+        log.warning("A connection is closed: its client does not read what it asks for, or asks for too much at once")
+        self._cut(peer)
+        self.part(peer)
+
     def part(self, peer: bytes) -> None:
         """Send nothing more to the client that had this routing id: its connection is lost, and the id is another
         person's now. One that outlives its line may come back on another."""
@@ -128,9 +143,8 @@ class Sender:
         key = (outgoing.peer, outgoing.number)
         if not self._admits(outgoing.peer):
             self.dismiss(outgoing.peer)
-        if key in self._given_up:
-            self._given_up.discard(key)
-            return
+        if self.pending.was_given_up(key):
+            return self.pending.forget(key)
         if key not in self.pending:
             log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
             return
@@ -171,8 +185,7 @@ class Sender:
         of these requests."""
         given_up = self.pending.of(client)
         for key in given_up:
-            self.pending.end(key, told)
-        self._given_up.update(given_up)
+            self.pending.give_up(key, told)
         return [number for _, number in given_up]
 
     def _admits(self, client: bytes) -> bool:

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -22,18 +23,19 @@ from zmq.utils import z85
 from djinn_jupyter.engine.log.logged import WorkingOn
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.connections import Connections
+from djinn_jupyter.engine.process.inbox import Inbox, Message, read_message
 from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
 from djinn_jupyter.engine.process.pending import logged_request
-from djinn_jupyter.engine.process.refusals import NOT_TAKEN, UNKNOWN, Refusals
+from djinn_jupyter.engine.process.refusals import MANY, NOT_TAKEN, UNKNOWN, Refusals
 from djinn_jupyter.engine.process.requests_in_pieces import RequestsInPieces, no_quota
 from djinn_jupyter.engine.process.sender import Sender
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key is closed and its descriptor freed
 REQUESTS_PER_TURN = 64
+TURN_SECONDS = 0.005  # at most, to read and to handle messages, before replies go on
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 10, zmq.TCP_KEEPALIVE_INTVL: 5, zmq.TCP_KEEPALIVE_CNT: 3}
 SWEEP_SECONDS = 1.0
 POLL_MILLISECONDS = 1000
 BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to read: no event of a ROUTER tells of room
@@ -89,9 +93,10 @@ class Service:
         self._admission = Admission(door.admitted if door else None)
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
-        self._lines = Lines()
+        self._connections = Connections(self._router, self._knows)
+        self._inbox, self._lines = Inbox(), Lines()
         self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
-        self._sender = Sender(clients, self._admission, self._lines, self._queues)
+        self._sender = Sender(clients, self._admission, self._lines, self._queues, self._connections.cut)
         self._refusals = Refusals(self._sender)
         self._in_pieces = RequestsInPieces(quota_of)
         self.commands = self._bind(self._router, commands)
@@ -125,6 +130,7 @@ class Service:
         self._sender.end(last)
         self._sender.in_pieces.close()
         self._in_pieces.close()
+        self._connections.close()
         self._router.close(linger=1000)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -133,12 +139,12 @@ class Service:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._router, self._outbox.fileno()):
+        for source in (self._router, self._connections.monitor, self._outbox.fileno()):
             poller.register(source, zmq.POLLIN)
         swept, failures = time.monotonic(), 0
         while not self._stopping.is_set():
             try:
-                ready = dict(poller.poll(BEHIND_MILLISECONDS if self._queues.behind else POLL_MILLISECONDS))
+                ready = dict(poller.poll(self._patience))
                 failures = 0
             except Exception as error:  # noqa: BLE001  such as a lack of file descriptors, which may pass
                 failures += 1
@@ -150,11 +156,25 @@ class Service:
                     self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
                     self._clients.sweep()
                     self._admission.keep_only(self._knows)
-                    self._queues.keep_only(self._knows)
+                    for peer in self._queues.keep_only(self._knows):
+                        self._sender.let_go(peer)
+                    self._connections.sweep()
                     self._lines.sweep(self._clients.knows)
                     self._sender.in_pieces.keep_only(self._lines.hears)
                     self._in_pieces.keep_only(self._lines.hears)
         self._turn({})
+
+    @property
+    def _patience(self) -> int:
+        """The milliseconds to wait for something to do."""
+        if self._inbox:
+            return 0
+        return BEHIND_MILLISECONDS if self._queues.behind else POLL_MILLISECONDS
+
+    def require_room(self, person: str) -> None:
+        """Raise EngineError where a person leaves too much unread. May be called from any thread."""
+        if any(self._admission.name_of(key) == person for key in self._queues.full()):
+            raise EngineError(NOT_TAKEN)
 
     def _knows(self, peer: bytes) -> bool:
         return self._clients.knows(self._lines.client_on(peer))
@@ -171,41 +191,47 @@ class Service:
     def _turn(self, ready: Mapping[object, int]) -> None:
         """Receive and send, each even if the other fails; pause after a fault."""
         before = self._faults.count
-        if self._router in ready:
-            with self._faults.during("the service read requests"):
-                self._receive()
+        with self._faults.during("the service read requests"):
+            if self._connections.monitor in ready:
+                self._connections.read_events()
+            if self._router in ready:
+                self._read()
+            self._receive()
         with self._faults.during("the service sent what waited"):
             self._send_waiting(woken=self._outbox.fileno() in ready)
         if self._faults.count != before:
             self._stopping.wait(PAUSE_SECONDS)
 
-    def _receive(self) -> None:
-        for _ in range(REQUESTS_PER_TURN):
-            try:
-                peer, frames = self._read_message()
-            except zmq.Again:
-                return
-            try:
-                person = self._admission.person(peer)
-            except KeyRefused as refused:
-                self._turn_away(peer, frames, refused)
-            else:
-                self._accept(peer, frames, person)
+    def _read(self) -> None:
+        """Read what zmq has, for TURN_SECONDS at most; let go of who sends more than the inbox takes."""
+        until = time.monotonic() + TURN_SECONDS
+        with suppress(zmq.Again):
+            while time.monotonic() < until:
+                message = read_message(self._router, self._connections.note)
+                if not self._connections.is_cut(message.peer) and not self._inbox.put(message):
+                    self._inbox.drop(message.peer, message.key)
+                    self._sender.let_go(message.peer)
 
-    def _read_message(self) -> tuple[bytes, list[codec.WireFrame]]:
-        """Return the next message and whose it is. Of one with too many frames the rest is dropped, one by one: so many
-        are kept that it is refused. Raises zmq.Again."""
-        sender = self._router.recv(zmq.NOBLOCK, copy=False)
-        peer, key = sender.bytes, _key_of(sender)
-        frames: list[codec.WireFrame] = []
-        while self._router.rcvmore:
-            frame = self._router.recv(copy=False)
-            if len(frames) <= codec.MAX_FRAMES:
-                frames.append(frame.buffer)
+    def _receive(self) -> None:
+        until = time.monotonic() + TURN_SECONDS
+        for _ in range(REQUESTS_PER_TURN):
+            if not self._inbox or time.monotonic() > until:
+                return
+            self._take(self._inbox.take())
+
+    def _take(self, message: Message) -> None:
+        peer, key = message.peer, message.key
+        if self._connections.is_cut(peer):
+            return
         if self._admission.key(peer) != (key or b""):
             self._sender.part(peer)
         self._admission.note(peer, key)
-        return peer, frames
+        try:
+            person = self._admission.person(peer)
+        except KeyRefused as refused:
+            self._turn_away(peer, message.frames, refused)
+        else:
+            self._accept(peer, message.frames, person)
 
     def _accept(self, peer: bytes, frames: list[codec.WireFrame], person: str | None) -> None:
         client = self._lines.client_on(peer)
@@ -217,12 +243,21 @@ class Service:
             comes_anew = hello.heard is not None and not self._knows_of_old(peer, hello)
             if comes_anew and hello.engine in ("", self._clients.engine):
                 return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
+            try:
+                self._require_descriptors(peer)
+            except EngineError as error:
+                return self._refusals.refuse(client, envelope.id, error)
             client = self._greet(peer, hello, resent_before=envelope.id if comes_anew else 0)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
         elif isinstance(envelope.body, Assemble):
             return self._assemble(client, envelope.id, person)
         self._hand_on(client, envelope, person)
+
+    def _require_descriptors(self, peer: bytes) -> None:
+        """Raise EngineError where there are none for a client that is not known yet."""
+        if not self._knows(peer):
+            self._connections.require_room()
 
     def _decode(
         self, client: bytes, frames: list[codec.WireFrame], number_of: Callable[[list[codec.WireFrame]], int | None]
@@ -275,6 +310,8 @@ class Service:
             return self._refusals.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
         if not isinstance(request, SMALL) and not self._queues.has_room(self._lines.peer_of(client)):
             return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
+        if not isinstance(request, SMALL) and self._sender.pending.has_many_of(person):
+            return self._refusals.refuse(client, envelope.id, EngineError(MANY))
         self._requests += 1
         known_as = self._lines.known_as(client, envelope.id)
         logged = logged_request(envelope, person, again=known_as is not None and known_as.again)
@@ -323,11 +360,14 @@ class Service:
         socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
         socket.setsockopt(zmq.LINGER, 1000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
+        socket.setsockopt(zmq.RCVHWM, 0)  # the inbox has the bound, and says why
         return socket
 
     def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
         socket.bind(endpoint)
-        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        bound = str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        self._connections.listen(bound)
+        return bound
 
     def _open(self, socket: zmq.Socket[bytes], door: Door) -> str:
         """Bind a door as well. What is set here holds for what is bound from here on: the private folder has no
@@ -336,7 +376,8 @@ class Service:
         socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
         socket.setsockopt(zmq.CURVE_SECRETKEY, door.pair.secret)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, door.pair.public)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        for option, value in KEEPALIVE.items():  # zmq's own heartbeats can end the process (inbox.py)
+            socket.setsockopt(option, value)
         socket.setsockopt(zmq.IPV6, int("[" in door.address))  # else zmq spells the address otherwise
         return self._bind(socket, door.address)
 
@@ -345,11 +386,3 @@ class Service:
         authenticator.start()
         authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=Doorkeeper(door))
         return authenticator
-
-
-def _key_of(frame: zmq.Frame) -> PublicKey | None:
-    """Return the key of the connection on which a frame came; None over the private folder."""
-    try:
-        return z85.decode(str(frame.get("User-Id")))
-    except zmq.ZMQError:
-        return None

@@ -1,0 +1,102 @@
+"""The messages that a service has read and not yet handled, in turns between persons. All that zmq has is read at once:
+where it has to keep messages, a connection that breaks then ends the process by an assertion (libzmq 4.3.5,
+`stream_engine_base.cpp`: `!_io_error`). So the bound is here, and who goes beyond it loses the connection.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import zmq
+from zmq.utils import z85
+
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.keys import PublicKey
+
+MOST_MESSAGES: Final = 10_000  # of one person
+MOST_BYTES: Final = 256 * 2**20  # of one person, beside one message of any size
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`key` is that of its connection, None over the private folder."""
+
+    peer: bytes
+    key: PublicKey | None
+    frames: list[codec.WireFrame]
+
+    @property
+    def size(self) -> int:
+        return sum(memoryview(frame).nbytes for frame in self.frames)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    messages: deque[Message] = field(default_factory=deque)
+    bytes: int = 0
+
+
+class Inbox:
+    """In order for each person; the engine's own user is one, without bounds."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[PublicKey | None, _Waiting] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, message: Message) -> bool:
+        """Add a message. Return False, and keep nothing of it, where its person has too many here."""
+        theirs = self._waiting.get(message.key) or self._waiting.setdefault(message.key, _Waiting())
+        if message.key is not None and (len(theirs.messages) >= MOST_MESSAGES or theirs.bytes >= MOST_BYTES):
+            return False
+        theirs.messages.append(message)
+        theirs.bytes += message.size
+        return True
+
+    def drop(self, peer: bytes, key: PublicKey | None) -> None:
+        """Drop what a connection sent."""
+        theirs = self._waiting.pop(key, None)
+        if theirs is not None:
+            others = deque(one for one in theirs.messages if one.peer != peer)
+            if others:
+                self._waiting[key] = _Waiting(others, sum(one.size for one in others))
+
+    def take(self) -> Message:
+        """Take the next message, of the person whose turn it is. There has to be one."""
+        key, theirs = self._waiting.popitem(last=False)
+        message = theirs.messages.popleft()
+        theirs.bytes -= message.size
+        if theirs.messages:
+            self._waiting[key] = theirs
+        return message
+
+
+def read_message(router: zmq.Socket[bytes], note: Callable[[zmq.Frame], None]) -> Message:
+    """Return the next message, whose first frame is handed to `note`. Of one with too many frames the rest is dropped,
+    one by one: so many are kept that it is refused. Raises zmq.Again."""
+    sender = router.recv(zmq.NOBLOCK, copy=False)
+    frames: list[codec.WireFrame] = []
+    while router.rcvmore:
+        frame = router.recv(copy=False)
+        if len(frames) <= codec.MAX_FRAMES:
+            frames.append(frame.buffer)
+    note(sender)
+    return Message(sender.bytes, _key_of(sender), frames)
+
+
+def _key_of(frame: zmq.Frame) -> PublicKey | None:
+    """Return the key of the connection on which a frame came; None over the private folder."""
+    try:
+        return _decoded(str(frame.get("User-Id")))
+    except zmq.ZMQError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _decoded(key: str) -> PublicKey:
+    return z85.decode(key)

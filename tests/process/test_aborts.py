@@ -1,0 +1,115 @@
+"""What ends a libzmq socket by its own assertions, played against an engine's process: a connection that breaks while
+its requests wait to be read, under pings; and descriptors that strangers take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import zmq
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.connection.handshake import set_keys
+from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.registry import Entry
+from tests.process.conftest import ROOT
+from tests.waiting import until
+
+pytestmark = [pytest.mark.usefixtures("fake_site", "keys"), pytest.mark.processes]
+COSTLY = ask.Tokenize(text="one that fails inside, which takes the fake engine longer than to read it")
+BEAT_SECONDS = 4.9  # behind the handshake: shortly before the first heartbeat of an engine that has some
+
+
+@contextmanager
+def engine_with(*, files: int = 4096) -> Iterator[tuple[subprocess.Popen[bytes], Entry]]:
+    """Start an engine by hand, on TCP, which may have so many files open."""
+    run = f"ulimit -n {files}; exec {sys.executable} -m djinn_jupyter.engine --model fake --listen tcp://127.0.0.1:*"
+    with tempfile.TemporaryFile() as log:  # a pipe that no one reads would hold the engine up
+        process = subprocess.Popen(["bash", "-c", run], cwd=ROOT, stderr=log)
+        until(lambda: running_engines() or process.poll() is not None, "its entry")
+        try:
+            yield process, running_engines()[0]
+        finally:
+            process.terminate()
+            process.wait(120)
+
+
+class Rude:
+    """A person's client that sends as much as the engine's side takes, and reads nothing."""
+
+    def __init__(self, context: zmq.Context[Any], listens: str, **options: int) -> None:
+        entry = entry_at(read_address(listens), "ada")
+        self._socket = context.socket(zmq.DEALER)
+        set_keys(self._socket, entry)
+        for name, value in {"LINGER": 0, "SNDHWM": 1, "RCVHWM": 1, "HEARTBEAT_IVL": 0, **options}.items():
+            self._socket.setsockopt(getattr(zmq, name), value)
+        self._socket.connect(entry.commands)
+
+    def send(self, request: ask.Request, until: float = 0.0) -> None:
+        """Send a request once, then again and again until that moment of the monotonic clock."""
+        frames = codec.encode(1, request)
+        self._socket.send_multipart(frames)
+        while time.monotonic() < until:
+            if self._socket.poll(10, zmq.POLLOUT):
+                self._socket.send_multipart(frames)
+
+    def answered(self) -> None:
+        assert self._socket.poll(20_000)
+        self._socket.recv_multipart()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+HELLO = protocol.hello(holder="rude", user="ada")
+
+
+def floods_and_goes(context: zmq.Context[Any], listens: str) -> None:
+    rude = Rude(context, listens)
+    rude.send(HELLO)
+    rude.answered()
+    rude.send(COSTLY, time.monotonic() + BEAT_SECONDS)
+    rude.close()
+
+
+def floods_under_its_own_pings(context: zmq.Context[Any], listens: str) -> None:
+    rude = Rude(context, listens, HEARTBEAT_IVL=1, HEARTBEAT_TIMEOUT=60_000, RCVHWM=0)
+    rude.send(HELLO)
+    rude.answered()
+    rude.send(COSTLY, time.monotonic() + 1.0)
+    rude.close()
+
+
+PLAYS = [floods_and_goes, floods_under_its_own_pings]
+
+
+def _played(play: Callable[[zmq.Context[Any], str], None], times: int) -> None:
+    with engine_with() as (process, entry), zmq.Context() as context:
+        assert entry.listens is not None
+        neighbour = dj.load("fake").session("paris")
+        for _ in range(times):
+            play(context, entry.listens)
+            assert neighbour.run([1], max_new_tokens=2).tokens == (1, 2)
+        assert process.poll() is None
+        assert running_engines() == (entry,)
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_a_connection_that_breaks_under_unread_requests_ends_no_engine(play: Any) -> None:
+    _played(play, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("play", PLAYS)
+def test_twenty_connections_that_break_under_unread_requests_end_no_engine(play: Any) -> None:
+    _played(play, 20)
