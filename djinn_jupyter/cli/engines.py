@@ -8,12 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
-from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.afar import PORT
 from djinn_jupyter.client.engines.doctor import findings
 from djinn_jupyter.client.engines.keys import key_folder
@@ -25,11 +26,14 @@ from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.options import GivenOptions
+from djinn_jupyter.wire.log_files import ENDED, reason_of_end
 from djinn_jupyter.wire.names import notebook_shown, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.texts import faults_line
 
+MOST_STARTS = 3  # in PERIOD_SECONDS, of an engine that is served and that a signal ended
+PERIOD_SECONDS = 3600.0
 LOOK_SECONDS = 1.0  # at an engine that is served, whether it lives
 KILL_SECONDS = 25.0  # it may have sessions to put away first
 
@@ -74,12 +78,28 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    """Keep an engine that listens, and end it in order when this command is interrupted or told to end."""
+    """Keep an engine that listens, and end it in order when this command is interrupted or told to end. One that a
+    signal ended is started anew, and its sessions come back."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = cast(GivenOptions, chosen(GivenOptions, options))
-    with TerminalProgress() as shown:
-        engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
-    assert engine.entry is not None  # of a process of this machine
+    began: list[float] = []
+    while True:
+        with TerminalProgress() as shown:
+            engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
+        assert engine.entry is not None  # of a process of this machine
+        given["listen"] = engine.entry.listens or given["listen"]  # the port that was free, also the next time
+        status = _served(engine)
+        reason = reason_of_end(log_of(engine.entry), engine.entry.pid)
+        began = [at for at in began if time.monotonic() - at < PERIOD_SECONDS]
+        if status == 0 or reason is None or len(began) == MOST_STARTS:
+            return status
+        began.append(time.monotonic())
+        print(f"The engine is started anew: {reason}", file=sys.stderr, flush=True)
+
+
+def _served(engine: RemoteEngine) -> int:
+    """Follow the log of an engine until it ends; return the status of the command."""
+    assert engine.entry is not None
     admitted = ", ".join(sorted(key_folder().allowed().values())) or "no one yet: `djinn key allow`"
     print(f"{engine!r} listens on {engine.entry.listens}. Admitted: {admitted}.", flush=True)
     log = FollowedLog(log_of(engine.entry))
@@ -146,6 +166,8 @@ def _cannot_be_asked(entry: Entry, error: DjinnError) -> str:
 def _signal(entry: Entry) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
+            if number == signal.SIGKILL:
+                _log_forced_end(entry)
             os.kill(entry.pid, number)
             await_end(entry, KILL_SECONDS)
         except ProcessLookupError:
@@ -154,6 +176,12 @@ def _signal(entry: Entry) -> None:
             continue
         break
     running_engines()  # clears away what it left
+
+
+def _log_forced_end(entry: Entry) -> None:
+    """Have the log say that this end was asked for, so that none who serves the engine starts it anew."""
+    with suppress(UsageError, OSError), log_of(entry).open("a") as log:
+        log.write(f"{ENDED}`djinn stop --force` killed process {entry.pid}, which did not end by itself.\n")
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from djinn_jupyter._version import __version__
@@ -29,12 +30,15 @@ from djinn_jupyter.engine.system.descriptors import allow_all
 from djinn_jupyter.errors import ClaimLost, DjinnError, EngineBroken, MissingDependency, UsageError
 from djinn_jupyter.options import GivenOptions, short_name
 from djinn_jupyter.wire.host import require_supported_platform
+from djinn_jupyter.wire.log_files import reason_of_end
 from djinn_jupyter.wire.registry import CLAIM_LOST_STATUS, Started, StartFailed
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.process.daemon import Daemon
 
 log = logging.getLogger("djinn_jupyter.engine")
+
+STANDARD_ERROR = 2  # its descriptor
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,6 +65,7 @@ def _amount(text: str) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    faulthandler.enable(STANDARD_ERROR, all_threads=False)  # a signal that ends the process is told in the log
     launcher = LauncherPipe(options.launcher_pipe, lock=options.launcher_lock)
     with logging_to_standard_error(log_form(options)):
         return _ended(options, launcher)
@@ -88,6 +93,7 @@ def _ended(options: argparse.Namespace, launcher: LauncherPipe) -> int:
 
 
 def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
+    end_before = reason_of_end(Path(options.log)) if options.log else None  # before this process writes to it
     require_supported_platform()
     check_least(GivenOptions, chosen(GivenOptions, options))
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
@@ -101,14 +107,14 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     faulthandler.enable(all_threads=False)  # a signal that ends the process, as SIGBUS, is named in the log
     allow_all()
     keep_freed()
-    broken = _daemon(options, launcher, restarts).run()
+    broken = _daemon(options, launcher, restarts, end_before).run()
     if isinstance(broken, EngineBroken) and restarts.allowed:
         restarts.begin()
     if broken is not None:
         raise broken
 
 
-def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Restarts) -> Daemon:
+def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Restarts, end_before: str | None) -> Daemon:
     """Import torch and make the daemon. Raises MissingDependency where an engine's packages are not installed."""
     try:
         with importing():
@@ -121,7 +127,8 @@ def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Resta
             f"An engine needs {error.name}, which is not installed: pip install 'djinn-jupyter[engine]'."
         ) from None
     given = chosen(GivenOptions, options)
-    process = part_of(DaemonConfig, given, silence_seconds=options.silence_seconds, log=options.log)
+    told = {"silence_seconds": options.silence_seconds, "log": options.log, "end_before": end_before}
+    process = part_of(DaemonConfig, given, **told)
     daemon = Daemon(engine_config(options), process, open_engine=open_engine, launcher=launcher, restarts=restarts)
     listen_to_signals(daemon)
     return daemon

@@ -93,9 +93,12 @@ class Engine:
         known = tuple(self.sessions.values())
         return tuple(s.name for s in known if s.left_by == holder.name and s.owner == holder.user and s.holder is None)
 
-    def heed_quotas(self, quota_of: Callable[[str], Quota]) -> None:
-        """Hold every person to what `quota_of` says of them at each look."""
-        self.residency.quotas.heed(quota_of)
+    def heed_quotas(
+        self, quota_of: Callable[[str], Quota], require_reader: Callable[[str], None] | None = None
+    ) -> None:
+        """Hold every person to what `quota_of` says of them at each look, and compute nothing for one for whom
+        `require_reader` raises an error."""
+        self.residency.quotas.heed(quota_of, require_reader)
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""

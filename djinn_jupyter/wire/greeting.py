@@ -45,13 +45,15 @@ class Ping(RequestBase, frozen=True, tag="Ping"):
 
 
 class Welcome(ReplyBase, frozen=True, tag="Welcome"):
-    """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event."""
+    """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
+    why an earlier engine of the client ended, where a signal ended it."""
 
     version: str
     model: ModelDescription
     attached: tuple[OwnName, ...]
     engine: str = ""
     events: int = 0
+    anew: str | None = None
 
 
 class Departed(ReplyBase, frozen=True, tag="Departed"): ...

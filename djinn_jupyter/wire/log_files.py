@@ -11,6 +11,12 @@ from typing import Final
 LOG_SUFFIX: Final = ".log"
 LOG_BYTES: Final = 5 * 2**20
 OLDER_KEPT: Final = 3
+READY: Final = "Ready: "
+"""In the line with which an engine begins to serve, as ENDED is in the last one of an orderly end."""
+ENDED: Final = "Ended. "
+_FATAL: Final = "Fatal Python error: "
+_TAIL_BYTES: Final = 2**18
+_LINE: Final = 200  # characters that are told of a line
 
 
 def older(path: Path, number: int) -> Path:
@@ -21,6 +27,26 @@ def older(path: Path, number: int) -> Path:
 def with_older(path: Path) -> list[Path]:
     """Return the log and those before it that there are, the oldest first."""
     return [one for one in (*(older(path, n) for n in range(OLDER_KEPT, 0, -1)), path) if one.exists()]
+
+
+def reason_of_end(path: Path, pid: int | None = None) -> str | None:
+    """Return how a process that served ended where it was not in order, by its log: the signal, if it told one, and the
+    line before. None where it ended in order, or its log cannot be read. `pid`: that process, else the last one."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    mark = ", process " if pid is None else f", process {pid}, model "
+    begins = [number for number, line in enumerate(lines) if "djinn-jupyter " in line and mark in line]
+    lines = lines[begins[-1] :] if begins else lines
+    if (begins and not any(READY in line for line in lines)) or any(ENDED in line for line in lines):
+        return None
+    fatal = next((number for number, line in enumerate(lines) if line.startswith(_FATAL)), len(lines))
+    how = lines[fatal].removeprefix(_FATAL) if fatal < len(lines) else "killed, or out of memory"
+    last = next((line for line in reversed(lines[:fatal]) if line.strip()), "none")
+    return f"a signal ended its process ({how}); the last line of its log: {last[:_LINE]}"
 
 
 def rotate(path: Path) -> None:

@@ -3,12 +3,13 @@ its requests wait to be read, under pings; and descriptors that strangers take."
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.engine.process.connections import NO_DESCRIPTORS
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.replies import Failed, Welcome
 from tests.process.conftest import ROOT
 from tests.waiting import until
 
@@ -113,3 +116,31 @@ def test_a_connection_that_breaks_under_unread_requests_ends_no_engine(play: Any
 @pytest.mark.parametrize("play", PLAYS)
 def test_twenty_connections_that_break_under_unread_requests_end_no_engine(play: Any) -> None:
     _played(play, 20)
+
+
+@pytest.mark.parametrize("files", [80, 200])
+def test_neither_strangers_nor_local_clients_take_the_last_descriptors(files: int) -> None:
+    with engine_with(files=files) as (process, entry), zmq.Context() as context, ExitStack() as strangers:
+        neighbour = dj.load("fake").session("paris")
+        host, _, port = (entry.listens or "").removeprefix("tcp://").rpartition(":")
+        local: list[zmq.Socket[Any]] = []
+        for number in range(2 * files):
+            strangers.enter_context(socket.create_connection((host, int(port)), timeout=120))
+            if number % 2:
+                local.append(context.socket(zmq.DEALER))
+                local[-1].setsockopt(zmq.LINGER, 0)
+                local[-1].setsockopt(zmq.RCVTIMEO, 120_000)
+                local[-1].connect(entry.commands)
+                local[-1].send_multipart(codec.encode(1, protocol.hello(holder=f"{number}", user="root")))
+                answer = codec.decode_reply(local[-1].recv_multipart()).body
+                assert isinstance(answer, Welcome) or answer == Failed(code="EngineError", message=NO_DESCRIPTORS)
+                if isinstance(answer, Failed):
+                    break
+        else:
+            raise AssertionError("none was refused")
+        for _ in range(3):
+            assert neighbour.run([1], max_new_tokens=2).tokens == (1, 2)
+        assert process.poll() is None
+        assert running_engines() == (entry,)
+        for one in local:
+            one.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.file_stamps import first_change
+from djinn_jupyter.wire.log_files import reason_of_end
 from djinn_jupyter.wire.registry import Entry
 
 SEE_LOG: Final = "see its log with `%djinn_log` or `djinn log`"
@@ -24,9 +26,11 @@ async def sentence_of_end(entry: Entry) -> str:
 
 
 def ended_sentence(entry: Entry) -> str:
+    """Return what a client is told of an engine that has ended, with the reason where its files or its log have one."""
     changed = None if entry.is_afar else first_change(entry.files)
     why = f" ({changed})" if changed is not None and "cut short" in changed else ""
+    reason = reason_of_end(Path(entry.log), entry.pid) if entry.log and not entry.is_afar else None
     return (
         f"{entry.named} has ended{why}; the next load starts a new one, and the sessions it has kept come back with "
-        f"it; {SEE_LOG}."
+        f"it; {SEE_LOG}.{f' The reason: {reason}' if reason else ''}"
     )

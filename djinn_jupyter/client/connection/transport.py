@@ -360,6 +360,8 @@ class Connection:
             return
         if (welcome.model.name, welcome.model.revision) != (earlier.model.name, earlier.model.revision):
             raise EngineUnavailable(f"{self._named} serves {welcome.model.name} now; load the model again.")
+        if welcome.anew is not None:
+            log.warning("%s was started anew, and its sessions came back: %s", self._named, welcome.anew)
         self._latest_event = welcome.events
         unanswered, self._pending = self._pending, {}
         for session in self._subscriptions.sessions:

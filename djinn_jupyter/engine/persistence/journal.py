@@ -30,6 +30,7 @@ from djinn_jupyter.engine.persistence.journal_file import JournalFiles
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
 from djinn_jupyter.engine.persistence.journal_names import JournalName, name_of, new_name
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind, take_stock
+from djinn_jupyter.engine.persistence.open_files import OpenFiles
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import CheckpointRefused
 
@@ -82,7 +83,7 @@ class Journal:
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
         self._unforced: set[str] = set()
-        self._closed = ClosedFiles(folder, self._thread)
+        self._closed, self._open = ClosedFiles(folder, self._thread), OpenFiles()
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
         self.statistics = JournalStatistics()
@@ -138,7 +139,9 @@ class Journal:
         self._force(session, self._accounts[session])
 
     def _files_of(self, name: JournalName) -> JournalFiles:
-        return JournalFiles(name, self._model, self._device, lambda tensor: self.values(tensor), self._own.medium)
+        return JournalFiles(
+            name, self._model, self._device, lambda tensor: self.values(tensor), self._own.medium, self._open
+        )
 
     # ------------------------------------------------------------------------------------------- while it runs
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal_names import JournalName
+from djinn_jupyter.engine.persistence.open_files import OpenFiles
 from djinn_jupyter.engine.persistence.records import LABEL, SESSION, Writer
 from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable
 from djinn_jupyter.fsync import force, force_file, force_names
@@ -47,37 +48,46 @@ class JournalFile:
     The engine's thread calls `append`, the forcing thread `force` and `close`.
     """
 
-    def __init__(self, path: Path, replaced: tuple[Path, ...], medium: Medium) -> None:
+    def __init__(
+        self, path: Path, replaced: tuple[Path, ...], medium: Medium, open_files: OpenFiles | None = None
+    ) -> None:
         self.path, self.replaced, self._medium = path, replaced, medium
         self.length = 0
         self.broken = self.named = False
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._open_files = open_files or OpenFiles()
+        with self._open_files.opened(path, create=True):
+            pass
+
+    def opened(self) -> AbstractContextManager[int]:
+        """Return the context in which the file is open; it gives the descriptor. Raises OSError."""
+        return self._open_files.opened(self.path)
 
     def append(self, write: Callable[[Writer], None]) -> None:
         """Append what `write` writes, all of it or nothing. Raises OSError."""
-        sink = _Sink(self.descriptor, self.length)
-        try:
-            write(Writer(sink))
-            sink.flush()
-        except BaseException:
-            self._cut()
-            raise
-        self.length = sink.end
+        with self.opened() as descriptor:
+            sink = _Sink(descriptor, self.length)
+            try:
+                write(Writer(sink))
+                sink.flush()
+            except BaseException:
+                self._cut(descriptor)
+                raise
+            self.length = sink.end
 
-    def _cut(self) -> None:
+    def _cut(self, descriptor: int) -> None:
         try:
-            os.ftruncate(self.descriptor, self.length)
+            os.ftruncate(descriptor, self.length)
         except OSError:
             self.broken = True
 
     def force(self) -> None:
         """Return when everything appended would survive a loss of power, and `replaced` is deleted. Raises OSError."""
-        self._medium.force(self)
+        self._open_files.with_room(lambda: self._medium.force(self))
         self.replaced = ()
 
     def close(self) -> None:
         with suppress(OSError):
-            os.close(self.descriptor)
+            self._open_files.close(self.path)
 
 
 class Medium(Protocol):
@@ -98,7 +108,8 @@ class Disk:
     """The disk that the files are on."""
 
     def force(self, file: JournalFile) -> None:
-        force(file.descriptor)
+        with file.opened() as descriptor:
+            force(descriptor)
         if not file.named:
             force_names(file.path.parent)
             file.named = True
@@ -147,8 +158,15 @@ class JournalFiles:
     image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
 
     def __init__(
-        self, name: JournalName, model: ModelIdentity, device: torch.device, values: ReadValues, medium: Medium
+        self,
+        name: JournalName,
+        model: ModelIdentity,
+        device: torch.device,
+        values: ReadValues,
+        medium: Medium,
+        open_files: OpenFiles | None = None,
     ) -> None:
+        self._open_files = open_files or OpenFiles()
         self._name, self._device, self._values, self._medium = name, device, values, medium
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
         self._table = TensorTable(device)
@@ -206,7 +224,7 @@ class JournalFiles:
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file, table = JournalFile(self._name.path, replaced, self._medium), TensorTable(self._device)
+        file, table = JournalFile(self._name.path, replaced, self._medium, self._open_files), TensorTable(self._device)
         try:
             self._append(file, table, image, self._label)
         except BaseException:

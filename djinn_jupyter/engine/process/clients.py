@@ -121,7 +121,8 @@ class ConnectedClient:
 class ClientTable:
     """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
     sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code).
-    `knows_person` says of a name whether a key is, or was, admitted under it; persons are told no `folders`."""
+    `knows_person` says of a name whether a key is, or was, admitted under it; persons are told no `folders`.
+    `end_before` is why the engine before this one ended, where that was by a signal."""
 
     def __init__(
         self,
@@ -132,11 +133,12 @@ class ClientTable:
         knows_person: Callable[[str], bool] = no_one,
         admitted: Callable[[], Iterable[str]] = no_persons,
         folders: Folders = (),
+        end_before: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
         self._knows_person, self._presence = knows_person, Presence(admitted, clock)
-        self._silence_seconds, self._folders = silence_seconds, folders
+        self._silence_seconds, self._folders, self._end_before = silence_seconds, folders, end_before
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
         self._name = secrets.token_hex(8)
@@ -279,7 +281,8 @@ class ClientTable:
             last_heard=self._clock(),
             outlives_lines=bool(hello.token),
         )
-        if hello.engine not in ("", self._name):
+        comes_from_another = hello.engine not in ("", self._name)
+        if comes_from_another:
             self._left_behind.setdefault(holder, self._engine.left_by(holder))
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
@@ -288,6 +291,7 @@ class ClientTable:
             model=self._engine.description,
             attached=attached,
             engine=self._name,
+            anew=self._end_before if comes_from_another else None,
             events=self.listeners.events.last,
         )
 

@@ -28,6 +28,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
 from djinn_jupyter.file_stamps import Stamps
+from djinn_jupyter.wire.log_files import ENDED, READY
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota, read_quota
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
@@ -61,7 +62,9 @@ class Movable(Served, Protocol):
     def faults(self) -> Faults: ...
     @property
     def worked(self) -> Mapping[str | None, float]: ...
-    def heed_quotas(self, quota_of: Callable[[str], Quota]) -> None: ...
+    def heed_quotas(
+        self, quota_of: Callable[[str], Quota], require_reader: Callable[[str], None] | None = None
+    ) -> None: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
@@ -74,7 +77,8 @@ OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], No
 class DaemonConfig:
     """The settings of the process, beside those of its engine. `listen` is `tcp://host:port`, beside the private
     folder, or None; `quota` is what each person who comes there may have, `metrics` `host:port` of a page for
-    Prometheus or None for no page; `idle_seconds` counts while no client is attached and no session exists."""
+    Prometheus or None for no page; `idle_seconds` counts while no client is attached and no session exists.
+    `end_before` is why the engine before this one ended, where that was by a signal."""
 
     listen: str | None = None
     quota: str | None = None
@@ -82,6 +86,7 @@ class DaemonConfig:
     idle_seconds: float = 1800.0
     silence_seconds: float = 20.0
     log: str | None = None
+    end_before: str | None = None
 
 
 class Daemon:
@@ -123,8 +128,6 @@ class Daemon:
         self._mailbox = engine.mailbox
         door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
         quota_of = door.quotas(common) if door else no_quota
-        if door is not None:
-            engine.heed_quotas(quota_of)
         clients = ClientTable(
             engine,
             shut_down=self.stop,
@@ -132,9 +135,12 @@ class Daemon:
             knows_person=door.admitted.knows if door else no_one,
             admitted=door.admitted.persons if door else no_persons,
             folders=own_folders(self._config),
+            end_before=self._daemon.end_before,
         )
         folder = SocketFolder()
         service = self._bind(clients, outbox, folder, door, engine.faults, quota_of)
+        if door is not None:
+            engine.heed_quotas(quota_of, service.require_reader)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
         broken: EngineBroken | ClaimLost | None = None
@@ -152,7 +158,7 @@ class Daemon:
                 files=engine.files,
             )
             registration = Registration(entry)
-            log.info("Ready: %s in process %d", entry.found, entry.pid)
+            log.info(READY + "%s in process %d", entry.found, entry.pid)
             self._launcher.ready(entry)
             self._move(engine, clients, registration, partial(outbox.let_out, QUIET_SECONDS))
         except EngineBroken as error:
@@ -170,7 +176,7 @@ class Daemon:
                 metrics.close()
             service.stop(STOPPED if broken is None else Failed.of(broken))
             folder.remove()
-            log.info("Ended. %s", service.statistics())
+            log.info(ENDED + "%s", service.statistics())
         return broken
 
     def _before_restart(self, error: EngineBroken) -> None:

@@ -171,7 +171,7 @@ class Service:
             return 0
         return BEHIND_MILLISECONDS if self._queues.behind else POLL_MILLISECONDS
 
-    def require_room(self, person: str) -> None:
+    def require_reader(self, person: str) -> None:
         """Raise EngineError where a person leaves too much unread. May be called from any thread."""
         if any(self._admission.name_of(key) == person for key in self._queues.full()):
             raise EngineError(NOT_TAKEN)

@@ -43,6 +43,7 @@ class RequestQuotas:
         The engine's own user may always."""
         if holder.person is None:
             return
+        self._memory.require_reader(holder.person)
         if _made_by(request) not in (None, *self._sessions):
             self._require_a_session(holder.person)
         if self._needs.of(request).wakes_weights:

@@ -56,10 +56,13 @@ class MemoryQuotas:
         self._sessions, self._storage_table = sessions, storage_table
         self._saved, self.added = saved, added
         self._quota_of: QuotaOf | None = None
+        self.require_reader: Callable[[str], None] = lambda person: None
 
-    def heed(self, quota_of: QuotaOf) -> None:
-        """Hold every person to what `quota_of` says at each look."""
+    def heed(self, quota_of: QuotaOf, require_reader: Callable[[str], None] | None = None) -> None:
+        """Hold every person to what `quota_of` says at each look. `require_reader` raises an error for one who leaves
+        too many replies unread for another to be computed."""
         self._quota_of = quota_of
+        self.require_reader = require_reader or self.require_reader
 
     @property
     def heeded(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.session.holdings import by_person
+from djinn_jupyter.errors import EngineError
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
@@ -300,3 +301,20 @@ def test_the_list_of_persons_has_the_quota_of_each(quoted: Quoted) -> None:
     assert found == {None: NO_QUOTA, "anna": Quota(sessions=3), "bert": NO_QUOTA}
     mine = {one.person: one.quota for one in quoted.ask("bert", ask.ReadPeople()).people}
     assert mine == {None: None, "anna": None, "bert": NO_QUOTA}
+
+
+def test_nothing_is_computed_for_one_who_leaves_too_much_unread(quoted: Quoted) -> None:
+    quoted.run("anna", "a", SHORT)
+
+    def require_reader(person: str) -> None:
+        if person == "anna":
+            raise EngineError("Read your replies.")
+
+    asked = quoted.desk.engine.residency.quotas
+    usual, asked.require_reader = asked.require_reader, require_reader
+    reply = quoted.ask("anna", ask.ReadLogits(session="a"))
+    assert isinstance(reply, Failed)
+    assert reply.message == "Read your replies."
+    assert not isinstance(quoted.run("bert", "a", SHORT), Failed)
+    asked.require_reader = usual
+    assert not isinstance(quoted.ask("anna", ask.ReadLogits(session="a")), Failed)

@@ -113,7 +113,8 @@ class StoredFiles:
         start, end = sum(one.nbytes for one in there), file.length
         made = list(there)
         while start < end:
-            part = os.pread(file.descriptor, min(LONGEST_BYTES, end - start), start)
+            with file.opened() as descriptor:
+                part = os.pread(descriptor, min(LONGEST_BYTES, end - start), start)
             if not part:
                 raise OSError(f"{file.path} was cut")
             name = f"{self._epoch}/{file.path.name}/{start}-{start + len(part)}"

@@ -1,0 +1,125 @@
+"""Messages read and not yet handled: persons take turns, and who sends too many loses the connection, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from djinn_jupyter.client.connection.handshake import set_keys
+from djinn_jupyter.engine.process import inbox as inbox_module
+from djinn_jupyter.engine.process import pending
+from djinn_jupyter.engine.process.inbox import Inbox, Message
+from djinn_jupyter.engine.process.refusals import MANY
+from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from tests.process.admitted import admitted, entry_of, opened
+from tests.process.served import Served, served
+from tests.waiting import until
+
+ADA, BERT = b"ada's key", b"bert's key"
+
+
+def _message(key: bytes | None, text: bytes, peer: bytes = b"1") -> Message:
+    return Message(peer, key, [text])
+
+
+def test_persons_take_turns_and_each_ones_messages_stay_in_order() -> None:
+    inbox = Inbox()
+    for text in (b"1", b"2", b"3"):
+        assert inbox.put(_message(ADA, text))
+    assert inbox.put(_message(BERT, b"4"))
+    assert inbox.put(_message(None, b"5"))
+    assert [inbox.take().frames[0] for _ in range(5)] == [b"1", b"4", b"5", b"2", b"3"]
+    assert not inbox
+
+
+@pytest.mark.parametrize("bound", ["MOST_MESSAGES", "MOST_BYTES"])
+def test_one_person_has_so_much_here_and_the_engines_own_user_any(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, bound, 10)
+    inbox = Inbox()
+    text = b"." if bound == "MOST_MESSAGES" else b"....."
+    taken = [inbox.put(_message(ADA, text, b"1")) for _ in range(12)]
+    assert taken == [True] * (10 if text == b"." else 2) + [False] * (2 if text == b"." else 10)
+    assert inbox.put(_message(BERT, text))
+    assert all(inbox.put(_message(None, text)) for _ in range(20))
+    inbox.drop(b"1", ADA)
+    assert inbox.put(_message(ADA, text, b"2"))
+
+
+@pytest.fixture
+def house(runtime: Path) -> Iterator[Served]:
+    admitted()
+    with served(tcp=True) as house:
+        yield house
+
+
+class Raw:
+    """A person's client that sends any number of messages at once."""
+
+    def __init__(self, context: zmq.Context[Any], house: Served, key: str) -> None:
+        entry = entry_of(house, key)
+        self.socket = context.socket(zmq.DEALER)
+        for option, value in ((zmq.LINGER, 0), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.RCVTIMEO, 120_000)):
+            self.socket.setsockopt(option, value)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        set_keys(self.socket, entry)
+        self.socket.connect(entry.commands)
+
+    def send(self, number: int, request: ask.Request) -> None:
+        self.socket.send_multipart(codec.encode(number, request))
+
+    def reply(self) -> codec.Envelope[told.Reply]:
+        return codec.decode_reply(self.socket.recv_multipart())
+
+
+@pytest.fixture
+def anna(house: Served) -> Iterator[Raw]:
+    with zmq.Context() as context:
+        raw = Raw(context, house, "anna")
+        yield raw
+        raw.socket.close()
+
+
+def test_each_of_many_hellos_at_once_is_answered(anna: Raw) -> None:
+    for number in range(5000):
+        anna.send(number, protocol.hello(holder="k", user="anna"))
+    answers = [anna.reply() for _ in range(5000)]
+    assert [one.id for one in answers] == list(range(5000))
+    assert all(isinstance(one.body, told.Welcome) for one in answers)
+
+
+async def test_who_floods_loses_the_connection_and_nobody_else_does(
+    house: Served, anna: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "MOST_MESSAGES", 100)
+    bert = await opened(house, "bert")
+    anna.send(1, protocol.hello(holder="k", user="anna"))
+    assert isinstance(anna.reply().body, told.Welcome)
+    service, thread = house.service, house.service._connections
+    monkeypatch.setattr(service, "_receive", lambda: None)  # reads, and handles nothing
+    for number in range(2, 302):
+        anna.send(number, ask.Ping())
+    until(lambda: bool(thread._cut), "the connection is closed")
+    until(lambda: len(thread._peers) == 1, "zmq has closed it")
+    monkeypatch.undo()
+    assert await bert.ask(ask.Ping()) == told.Pong()
+    await bert.close()
+
+
+def test_a_person_has_so_many_requests_at_the_engine_and_gets_a_sentence_for_the_next(
+    house: Served, anna: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "MOST_OF_PERSON", 5)
+    monkeypatch.setattr(house.engine, "tick", lambda: False)  # the engine answers nothing
+    anna.send(0, protocol.hello(holder="k", user="anna"))
+    assert isinstance(anna.reply().body, told.Welcome)
+    for number in range(1, 8):
+        anna.send(number, ask.Open(session=f"s{number}"))
+    assert [(one.id, one.body.message) for one in (anna.reply(), anna.reply())] == [(6, MANY), (7, MANY)]  # type: ignore[union-attr]
+    anna.send(8, ask.Ping())
+    assert anna.reply().body == told.Pong()
