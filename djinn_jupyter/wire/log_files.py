@@ -49,6 +49,11 @@ def reason_of_end(path: Path, pid: int | None = None) -> str | None:
     return f"a signal ended its process ({how}); the last line of its log: {last[:_LINE]}"
 
 
+def told_of_end(reason: str | None, to_own_user: bool) -> str | None:
+    """Return a reason as it is told; to others without the line of the log, which may be about anyone."""
+    return reason if reason is None or to_own_user else reason.partition(";")[0]
+
+
 def rotate(path: Path) -> None:
     """Make the log the latest of the older ones, of which the oldest goes. Raises OSError."""
     for number in range(OLDER_KEPT, 1, -1):

@@ -31,6 +31,7 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.access import Access
+from djinn_jupyter.wire.log_files import told_of_end
 from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import (
@@ -291,7 +292,7 @@ class ClientTable:
             model=self._engine.description,
             attached=attached,
             engine=self._name,
-            anew=self._end_before if comes_from_another else None,
+            anew=told_of_end(self._end_before, person is None) if comes_from_another else None,
             events=self.listeners.events.last,
         )
 
