@@ -2,8 +2,7 @@
 
 The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line that
 is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and sends what
-was not answered again, which the engine does once, also one that was started anew. A connection that is lost stays
-lost: the client loads the engine again. Knows no sessions.
+was not answered again, which the engine does once, also one that was started anew. Else a lost connection stays lost.
 """
 
 from __future__ import annotations
@@ -349,8 +348,7 @@ class Connection:
         return answer, self._number
 
     def _meet(self, welcome: Reply | DjinnError) -> None:
-        """Go on with the engine that answered Hello, which may be the next one of the model: that has the sessions from
-        the journal, with what their requests were answered, and hears anew what is listened to."""
+        """Go on with the engine that answered Hello, or with the next one of its model, which has its sessions."""
         if isinstance(welcome, DjinnError):
             raise welcome
         if not isinstance(welcome, Welcome):
