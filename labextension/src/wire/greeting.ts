@@ -10,7 +10,10 @@ export interface Ping {
   readonly answered?: number;
 }
 
-/** `engine` is this process's own name, drawn when it began, and `events` the number of its latest event. */
+/**
+ * `engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
+ * why an earlier engine of the client ended, where a signal ended it.
+ */
 export interface Welcome {
   readonly reply: 'Welcome';
   readonly version: string;
@@ -18,6 +21,7 @@ export interface Welcome {
   readonly attached: readonly string[];
   readonly engine: string;
   readonly events: number;
+  readonly anew: string | null;
   readonly not_kept: string | null;
 }
 
