@@ -35,7 +35,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Backlog:
     messages: deque[Message] = field(default_factory=deque)
     bytes: int = 0
 
@@ -44,14 +44,14 @@ class Inbox:
     """In order for each person; the engine's own user is one, without bounds."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[PublicKey | None, _Waiting] = OrderedDict()
+        self._waiting: OrderedDict[PublicKey | None, _Backlog] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def put(self, message: Message) -> bool:
         """Add a message. Return False, and keep nothing of it, where its person has too many here."""
-        theirs = self._waiting.get(message.key) or self._waiting.setdefault(message.key, _Waiting())
+        theirs = self._waiting.get(message.key) or self._waiting.setdefault(message.key, _Backlog())
         if message.key is not None and (len(theirs.messages) >= MOST_MESSAGES or theirs.bytes >= MOST_BYTES):
             return False
         theirs.messages.append(message)
@@ -64,7 +64,7 @@ class Inbox:
         if theirs is not None:
             others = deque(one for one in theirs.messages if one.peer != peer)
             if others:
-                self._waiting[key] = _Waiting(others, sum(one.size for one in others))
+                self._waiting[key] = _Backlog(others, sum(one.size for one in others))
 
     def take(self) -> Message:
         """Take the next message, of the person whose turn it is. There has to be one."""
