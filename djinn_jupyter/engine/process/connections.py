@@ -1,5 +1,5 @@
-"""The connections to a service, by their descriptors, and the end of those that have to go. Unknown clients have a bound
-of their number, and some descriptors stay free: without one the listener of the private folder ends the process, in libzmq.
+"""The connections to a service, by their descriptors, and the end of those that have to go. Unknown clients are few,
+and some descriptors stay free: without one libzmq ends the process at the listener of the private folder.
 
 zmq tells of its connections by a monitor and has no call to close one; its descriptor is shut down in its place, and
 zmq closes it then. Called from the thread of the service.
