@@ -180,7 +180,7 @@ def test_a_prompt_that_found_no_room_is_no_part_of_the_line_and_can_be_run_again
         desk.run(more, 2, extend=True)
     with monkeypatch.context() as patch:
         patch.setattr(desk.engine.forward, "enter", _full)
-        patch.setattr(desk.engine.runtime.space, "wait_for", lambda *_: None)
+        patch.setattr(desk.engine.residency.eviction, "find", lambda *_: False)
         with pytest.raises(SlabFull):
             desk.resume() if stops else desk.run(more, 2, extend=True)
     assert (desk.session().state, tuple(desk.session().tokens)) == ("idle", line)

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.errors import CheckpointRefused, SlabFull
+from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire.nouns import CheckpointDescription
 
@@ -95,16 +95,13 @@ class WholeImages:
         """Put rows into pages, once there is room for them. Raises SlabFull where no room can be made, OverQuota where
         the person may not have so much."""
         need = bytes_of(rows)
-        yield from self._residency.within_quota(waits, need)
-        while True:
-            try:
-                yield from put_rows(cache, rows, length)
-                return
-            except SlabFull:
-                blocked = self._residency.wait_for(waits, need)
-                if blocked is None:
-                    raise
-            yield blocked
+
+        def begun() -> Generator[None, None, None]:
+            steps = put_rows(cache, rows, length)
+            next(steps, None)
+            return steps
+
+        yield from (yield from self._residency.with_room(waits, lambda: need, begun, of_quota=lambda: need))
 
 
 def bytes_of(rows: Sequence[Rows]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from djinn_jupyter.engine.memory.budget import Budget
@@ -14,7 +16,6 @@ from djinn_jupyter.engine.residency.quotas import MemoryQuotas
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Cause
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import Tier
@@ -38,6 +39,11 @@ def same_person(wanting: Session) -> Of:
     """Return the function that is True for the sessions of the same person."""
     person = person_of(wanting.name)
     return lambda session: person_of(session.name) == person
+
+
+def _begun(session: Session) -> float:
+    """Return the number of the session's job, infinite where it has none: it comes last."""
+    return math.inf if session.work is None else session.residence.work_begun
 
 
 def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
@@ -95,6 +101,11 @@ class Eviction:
             return False
         raise self._quotas.refusal(wanting, need)
 
+    @property
+    def has_quotas(self) -> bool:
+        """True where persons are held to quotas."""
+        return self._quotas.heeded
+
     def _gathered(self, need: int) -> bool:
         """Shrink the slabs, as free page slots are of no use to tensors. Return True where `need` then fits."""
         return need > self._budget.free and self.swapping.shrink() > 0 and need <= self._budget.free + self._budget.lent
@@ -118,7 +129,8 @@ class Eviction:
         if coming < short:
             coming += self.swapping.push_out(short - coming, of)
         may = [session for session in self.swapping.candidates(wanting) if of(session)] if coming < short else []
-        for victim in self._choose(may, short - coming) if may else ():
+        idle = self._choose(may, short - coming) if may else ()
+        for victim in chain(idle, filter(of, self._waiting_since(wanting))):
             if coming >= short:
                 break
             size = private_bytes(victim, self.swapping.storage_table)
@@ -126,26 +138,30 @@ class Eviction:
                 coming += size
         return coming
 
+    def earlier_waits(self, wanting: Session, of: Of = everyone) -> bool:
+        """True where another session's work waits for room that was begun earlier."""
+        waiting = (one for one in self._sessions.values() if one.residence.parked and of(one))
+        return any(_begun(one) < _begun(wanting) for one in waiting)
+
+    def _waiting_since(self, wanting: Session | None) -> list[Session]:
+        """Return the sessions whose work waits for room and was begun after that of `wanting`, the last begun first."""
+        since = -1.0 if wanting is None else _begun(wanting)
+        waiting = [one for one in self._sessions.values() if self.swapping.may_give_way(one) and _begun(one) > since]
+        return sorted(waiting, key=_begun, reverse=True)
+
     def clear(self, need: int) -> int:
         """Evict older stops and sessions for other programs until `need` bytes are on their way out. Return the bytes
         that are."""
         return self._have_leave(need, None)
-
-    def wait_for(self, wanting: Session, need: int) -> Blocked | None:
-        """Return the function that a job without room for its pages yields: True while it still has to wait. None when
-        there is nothing to wait for."""
-        before = self.swapping.changes
-        if not self.find(wanting, need):
-            return None
-        return lambda: self.swapping.changes == before
 
     def _on_the_way_out(self, of: Of) -> int:
         going = [s for s in self._sessions.values() if s.residence.state == "storing" and of(s)]
         return sum(max(private_bytes(session, self.swapping.storage_table), 1) for session in going)
 
     def _others_progress(self, wanting: Session, of: Of = everyone) -> bool:
-        """True where another session's work, or its load to the device, will end without further room."""
-        if self._others_go_on(wanting, of):
+        """True where another session's work, or its load to the device, will end without further room, and where work
+        that was begun earlier waits for room too: that goes on first."""
+        if self._others_go_on(wanting, of) or self.earlier_waits(wanting, of):
             return True
         for session in filter(of, self._sessions.values()):
             here = session.residence

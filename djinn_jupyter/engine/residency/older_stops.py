@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -20,8 +20,7 @@ from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.errors import DjinnError, SlabFull, TierFull
+from djinn_jupyter.errors import DjinnError, TierFull
 from djinn_jupyter.wire.nouns import Tier
 
 log = logging.getLogger(__name__)
@@ -162,25 +161,17 @@ class OlderStops:
         }
         return [storage for storage in found.values() if not storage.resident]
 
-    def fetch(
-        self, storages: Sequence[Storage], wait_for: Callable[[int], Blocked | None]
-    ) -> Generator[Blocked | None, None, None]:
-        """Run steps until pinned storages are on the device. `wait_for` finds room for so many bytes, or returns None
-        where there is none. Raises SlabFull, and StorageFailed where a copy could not be read."""
-        while missing := [storage for storage in storages if not storage.resident]:
-            try:
-                batches = self._tiers.load(missing)
-            except SlabFull:
-                blocked = wait_for(sum(storage.nbytes for storage in missing))
-                if blocked is None:
-                    raise
-                yield blocked
-                continue
-            self._loading.update(batches)
-            yield lambda missing=missing: any(storage.moving for storage in missing)  # type: ignore[misc]
-            for batch in batches:
-                if batch in self._failed:
-                    raise self._failed.pop(batch)
+    def load(self, storages: Sequence[Storage]) -> list[MoverBatch]:
+        """Begin to load those of pinned storages that are away; return the batches. Raises SlabFull."""
+        batches = self._tiers.load([storage for storage in storages if not storage.resident])
+        self._loading.update(batches)
+        return batches
+
+    def require_loaded(self, batches: Iterable[MoverBatch]) -> None:
+        """Raise StorageFailed where a copy could not be read in one of these batches, which have ended."""
+        for batch in batches:
+            if batch in self._failed:
+                raise self._failed.pop(batch)
 
     # -------------------------------------------------------------------------------------------- to the disk
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
 from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
-from djinn_jupyter.engine.residency.pass_room import StopRoom
+from djinn_jupyter.engine.residency.pass_room import Result, StopRoom
 from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_added, none_saved
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
@@ -180,9 +180,6 @@ class Residency:
         """Evict other sessions. Return True when there is room now or waiting for the next change helps."""
         return self.eviction.find(wanting, need)
 
-    def wait_for(self, wanting: Session, need: int) -> Blocked | None:
-        return self.eviction.wait_for(wanting, need)
-
     def in_quota(self, session: Session, need: int, *, instead: bool = False) -> bool:
         """Return True where the session's person may have `need` more bytes on the device, False where other sessions
         of that person leave for it. Raises OverQuota."""
@@ -218,6 +215,16 @@ class Residency:
     def accounted(self, session: Session) -> None:
         """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
         self.stop_room.accounted(session)
+
+    def with_room(
+        self,
+        session: Session,
+        need: Callable[[], int],
+        attempt: Callable[[], Result],
+        *,
+        of_quota: Callable[[], int] = lambda: 0,
+    ) -> Generator[Blocked | None, None, Result]:
+        return self.stop_room.with_room(session, need, attempt, of_quota=of_quota)
 
     def set_aside(self, session: Session, size: int) -> Pieces:
         return self.stop_room.set_aside(session, size)

@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class Swapping:
-    """Invariants: a session that runs, is looked at, or is held from outside does not leave; it leaves with all its
-    items and comes back with its own (not its older stops); a page or storage stays as long as any session on the
-    device has it, except older stops, which leave alone; a copy counts only if nothing was written since it was begun;
-    a move that fails leaves the session where it was and does not touch the others.
+    """Invariants: a session that runs or is looked at does not leave, unless that work waits for room, nor one that is
+    held from outside; it leaves with all its items and comes back with its own (not its older stops); a page or storage
+    stays as long as any session on the device has it, except older stops, which leave alone; a copy counts only if
+    nothing was written since it was begun; a move that fails leaves the session where it was and does not touch the
+    others.
 
     `changes` counts events that may have made room or brought a session back; `gives_back`: some left and the engine
     still holds their memory. `swapped` is called at the end of every move; `find_room` is called when the slab is full
@@ -65,6 +66,11 @@ class Swapping:
         here = session.residence
         return here.state == "resident" and not here.busy and session.work is None and session.state != "running"
 
+    def may_give_way(self, session: Session) -> bool:
+        """True where the session is on the device and its work does nothing but wait for room."""
+        here = session.residence
+        return here.state == "resident" and here.parked and not here.busy
+
     def note_change(self) -> None:
         """Count an event that may have made room or brought a session back."""
         self.changes += 1
@@ -82,8 +88,9 @@ class Swapping:
         off."""
         self.tiers.keeper(tier)
         here = session.residence
-        if session.state == "running" or here.busy or here.state in ("storing", "loading") or here.moving:
-            why = "running" if session.state == "running" else "held" if here.busy else here.state
+        runs = session.state == "running" and not here.parked
+        if runs or here.busy or here.state in ("storing", "loading") or here.moving:
+            why = "running" if runs else "held" if here.busy else here.state
             raise IllegalMove(f"Session {in_quotes(session.name)} is {why} and cannot leave the device now.")
         if here.state == "resident":
             session.cache.flush()

@@ -7,6 +7,7 @@ turns, however many sessions each of them runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 from djinn_jupyter.engine.scheduling.fair_turns import FairTurns
 from djinn_jupyter.engine.scheduling.jobs import Job
@@ -20,6 +21,7 @@ class Scheduler:
 
     def __init__(self, lockstep: Lockstep | None = None) -> None:
         self._jobs = FairTurns()
+        self._numbers = count()
         self.lockstep = lockstep
         self.waiting = 0
 
@@ -37,6 +39,7 @@ class Scheduler:
     def add(self, job: Job) -> None:
         """Add a job: a look, which is short, before its person's runs."""
         job.session.begin_work(job.kind)
+        job.session.residence.begin_work(next(self._numbers))
         self._jobs.add(job)
 
     def begin_wait(self) -> None:
@@ -50,8 +53,9 @@ class Scheduler:
         return next((job for job in self._jobs if job.session is session), None)
 
     def others_go_on(self, session: Session, of: Callable[[Session], bool] = lambda session: True) -> bool:
-        """True where a job of another of the sessions `of` does not wait."""
-        return any(not job.waits for job in self._jobs if job.session is not session and of(job.session))
+        """True where a job of another of the sessions `of` does not wait, nor look again whether it has room."""
+        others = (job for job in self._jobs if job.session is not session and of(job.session))
+        return any(not job.session.residence.parked and not job.waits for job in others)
 
     def another_is_ready(self, than: Job | None) -> bool:
         """True where a job besides this one does not wait."""

@@ -36,21 +36,22 @@ def entered(
     logits = len(frame.tokens) if plan.all_logits else 1
     hidden = len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0
     room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache, logits), expected=hidden)
+
+    def pages() -> int:
+        return cache.bytes_wanted(frame.committed, frame.end)
+
+    def enter() -> Outcome:
+        room.open()
+        return forward.enter(frame, plan, cache, saved_states, room.admit, alone=runtime.giving_way.alone())
+
     while True:
-        if space.has_quotas:
-            yield from space.within_quota(session, cache.bytes_wanted(frame.committed, frame.end))
         try:
-            room.open()
-            return forward.enter(frame, plan, cache, saved_states, room.admit, alone=runtime.giving_way.alone())
+            return (yield from space.with_room(session, lambda: room.need + pages(), enter, of_quota=pages))
         except SlabFull:
-            space.put_back()
-            need = room.need + cache.bytes_wanted(frame.committed, frame.end)
-            blocked = space.wait_for(session, need)
-            if blocked is None and not room.refused:
+            if not room.refused:
                 raise
-            if blocked is None:
-                space.drop_a_stop(session, room.need)
-        yield blocked
+        space.drop_a_stop(session, room.need)
+        yield None
 
 
 def _left_by_every_pass(runtime: Runtime, cache: PagedCache, positions: int) -> int:

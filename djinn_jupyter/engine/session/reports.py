@@ -145,7 +145,7 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
         prompt_texts=texts[: generation.begins],
         prompt_text=prompt_text,
         log_probabilities=_log_probabilities(session),
-        top=() if session.logits_1V is None else top_tokens(runtime, session.logits_1V[0], TOP),
+        top=_top(runtime, session),
         rules=tuple(rule.describe() for rule in session.rules.values()),
         ignored_defaults=generation.ignored_defaults,
         layers_run=generation.layers_run,
@@ -154,6 +154,13 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
         largest_difference=generation.difference,
         note=_alone(runtime, session, generation),
     )
+
+
+def _top(runtime: Runtime, session: Session) -> tuple[TopToken, ...]:
+    """Return the tokens that are likely next; none where the logits have left the device with a session that waits."""
+    if session.logits_1V is None or not session.residence.present:
+        return ()
+    return top_tokens(runtime, session.logits_1V[0], TOP)
 
 
 def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | None:

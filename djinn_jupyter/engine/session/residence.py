@@ -75,8 +75,9 @@ class Residence:
     """`busy` counts readers of the session's bytes outside it; while there are any it is not evicted. `version` grows
     with every change of the session: copies of its recurrent states made before are stale. `error` is what ended the
     last move, None where it succeeded. `written_through` and `refused_at` are the versions in which that was last
-    tried; `wants_room`: its first queued request waits for evictions. `inherited`: its rows lie where an earlier
-    process put them; rows that cannot be read there are made again."""
+    tried; `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job of number
+    `work_begun`. `inherited`: its rows lie where an earlier process put them; rows that cannot be read there are made
+    again."""
 
     state: Residency = "resident"
     busy: int = 0
@@ -87,6 +88,8 @@ class Residence:
     written_through: int = -1
     refused_at: int = -1
     wants_room: bool = False
+    parked: bool = False
+    work_begun: int = 0
     inherited: bool = False
     touched: float = field(default_factory=time.monotonic)
     storages_known: tuple[int, SessionStorages] | None = None
@@ -144,6 +147,18 @@ class Residence:
 
     def note_room(self) -> None:
         self.wants_room = False
+
+    def begin_work(self, number: int) -> None:
+        """Note the number of the job that works on the session from now on."""
+        self.work_begun = number
+
+    def park(self) -> bool:
+        """Note that its work waits for room: it may leave meanwhile. Return True where it did not wait before."""
+        begun, self.parked = not self.parked, True
+        return begun
+
+    def unpark(self) -> None:
+        self.parked = False
 
     @property
     def waits_for_room(self) -> bool:

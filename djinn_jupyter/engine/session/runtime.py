@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -26,6 +26,8 @@ from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event
 from djinn_jupyter.wire.sites import Site
 
+Result = TypeVar("Result")
+
 
 class Space(Protocol):
     """Room on the device, as a run sees it. Residency implements it from a layer above, where it may know sessions."""
@@ -39,12 +41,20 @@ class Space(Protocol):
     def let_go(self) -> None:
         """Note that tensors were let go of; a later look finds which are gone."""
 
-    def wait_for(self, wanting: Session, need: int) -> Blocked | None:
-        """Return a function that is True while pages for `need` bytes must be waited for; None where waiting is no
-        use."""
-
     def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
         """Return the room for an entry into a pass: bytes it leaves always, and those expected where it stops."""
+
+    def with_room(
+        self,
+        session: Session,
+        need: Callable[[], int],
+        attempt: Callable[[], Result],
+        *,
+        of_quota: Callable[[], int] = lambda: 0,
+    ) -> Generator[Blocked | None, None, Result]:
+        """Call `attempt` until it finds room; return its result. Between calls others make room for `need` bytes, and
+        the session itself may leave the device and come back. `of_quota` are the bytes that its person has to be
+        allowed first. Raises SlabFull where no room can be made, OverQuota, and errors of coming back."""
 
     def set_aside(self, session: Session, size: int) -> Pieces:
         """Run steps until `size` bytes are set aside for the rest of this slice. Raises SlabFull."""

@@ -111,7 +111,8 @@ class Session(Computing):
 
     def break_off(self) -> None:
         """End a run that cannot go on: the session is idle at its last committed step."""
-        self.cache.restore_all(self.saved_states)
+        away = bool(self.saved_states) and not self.residence.present  # they are made again from its tokens
+        self.lose_rows() if away else self.cache.restore_all(self.saved_states)
         self.saved_states.clear()
         self.frame = None
         self.history.depart()

@@ -129,22 +129,32 @@ def test_what_cannot_fit_is_refused_with_the_numbers_when_nobody_can_leave() -> 
     desk.close_all()
 
 
-def test_the_last_of_two_growing_runs_that_nobody_can_help_ends_where_it_is() -> None:
-    desk = small(12)
-    ends = {}
+def test_of_two_growing_runs_the_later_leaves_for_the_earlier_and_both_come_to_their_end() -> None:
+    desk, ends = small(12), {}
     for name in "ab":
         desk.open(name)
         ends[name] = start(desk, name, tokens(70, seed=3), 90)
     until(desk, *ends.values())
-    reasons = {replies[0].reason for replies in ends.values()}
-    assert reasons == {"length", "slab_full"}
+    for name, replies in ends.items():
+        assert desk.outcome(replies[0], name) == plain(tokens(70, seed=3), 90)
+    assert any(isinstance(event, SessionSwapped) for event in desk.events)
+    desk.close_all()
+    assert nothing_left(desk)
+
+
+def test_growing_runs_that_no_tier_can_help_end_where_they_are() -> None:
+    desk, ends = small(12, host_memory=0, disk_memory=0), {}
+    for name in "ab":
+        desk.open(name)
+        ends[name] = start(desk, name, tokens(70, seed=3), 90)
+    until(desk, *ends.values())
+    assert {replies[0].reason for replies in ends.values()} == {"slab_full"}
     whole = plain(tokens(70, seed=3), 90).tokens
     for replies in ends.values():
         assert replies[0].tokens == whole[: len(replies[0].tokens)]
-    short = next(name for name, replies in ends.items() if replies[0].reason == "slab_full")
-    more = desk.run((), 3, short, extend=True)
-    had = len(ends[short][0].tokens)
-    assert more.tokens == whole[had : had + 3], "and goes on from there when there is room"
+    desk.close("a")
+    had = len(ends["b"][0].tokens)
+    assert desk.run((), 3, "b", extend=True).tokens == whole[had : had + 3], "and go on from there when there is room"
     desk.close_all()
 
 

@@ -26,6 +26,7 @@ from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction import Eviction
+from djinn_jupyter.engine.residency.pass_room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
@@ -190,10 +191,10 @@ class Leaving(Caches):
                 self.something_was_done_to(line)
 
     def fetch(self, line: Any, stop: StopRecord) -> bool:
-        older, find = self.swapping.older_stops, self.eviction.find
-        with older.pinned(tensors_of_stop(stop)) as storages:
+        room = StopRoom(self.budget, self.swapping, self.eviction)
+        with self.swapping.older_stops.pinned(tensors_of_stop(stop)) as storages:
             try:
-                for _ in older.fetch(storages, lambda need: (lambda: False) if find(line.session, need) else None):
+                for _ in room.fetched(line.session, storages):
                     self.all_copies_end()
             except (SlabFull, StorageFailed):
                 return False

@@ -154,7 +154,8 @@ def test_the_end_of_a_queue_is_a_change_for_those_that_wait_for_room(
 
     def advance_next() -> bool:
         if desk.session().residence.present and not replies:
-            blocked.append(residency.wait_for(desk.session("b"), 1))
+            assert residency.find(desk.session("b"), 1)
+            blocked.append(lambda before=residency.changes: residency.changes == before)
             assert blocked[0](), "the queue of the other is a reason to wait"
         return advance()
 

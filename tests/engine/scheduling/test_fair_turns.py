@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.session.residence import Residence
 
 PEOPLE: Final = ("anna", "bert", "cora")
 MOST_AHEAD: Final = 2
@@ -22,6 +23,7 @@ class Session:
 
     owner: str
     work: list[str] = field(default_factory=list)
+    residence: Residence = field(default_factory=Residence)
 
     def begin_work(self, kind: str) -> None:
         self.work.append(kind)

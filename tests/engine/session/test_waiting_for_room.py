@@ -24,7 +24,7 @@ def test_a_rule_and_a_breakpoint_set_while_a_run_waits_hold_in_its_next_pass(
         return enter(frame, *given, **how)
 
     monkeypatch.setattr(forward, "enter", full)
-    monkeypatch.setattr(llama.engine.runtime.space, "wait_for", lambda *given: lambda: bool(waits))
+    monkeypatch.setattr(llama.engine.residency.eviction, "find", lambda *_: True)
     llama.open("a")
     replies: list[Any] = []
     llama.post(ask.Run(session="a", tokens=tokens(5), max_new_tokens=4, ignore_eos=True), replies)
@@ -36,6 +36,7 @@ def test_a_rule_and_a_breakpoint_set_while_a_run_waits_hold_in_its_next_pass(
     llama.steer("resid_post.3")
     llama.stop_at("resid_post.5")
     waits.clear()
+    llama.engine.residency.room_changed()
     while not replies:
         llama.engine.tick()
     assert (replies[0].site, replies[0].step) == ("resid_post.5", 2)

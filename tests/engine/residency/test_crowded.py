@@ -1,0 +1,183 @@
+"""What fits alone does not fail beside others, whatever asks for room, and its bits are those that it has alone."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Failed, Finished, Paused
+from tests.engine.desk import Desk, tokens
+from tests.engine.residency.evicting import nothing_left
+from tests.engine.residency.test_pressure import PAGE, small, start, until
+
+WHICH = st.integers(0, 9)
+ROOMY = 400  # pages
+
+
+def failed(replies: list[Any]) -> list[Any]:
+    return [one for one in replies if isinstance(one, Failed) or getattr(one, "reason", None) == "slab_full"]
+
+
+@pytest.mark.parametrize(("rows", "pages"), [(12, 5), (12, 8), (30, 14)])
+def test_no_row_of_a_batch_fails_for_want_of_room_at_its_stop(rows: int, pages: int) -> None:
+    desk, roomy = small(pages), small(ROOMY)
+    names = [f"r{number}" for number in range(rows)]
+    for name in names:
+        desk.open(name)
+        desk.stop_at(2, name=name)
+    replies = [start(desk, name, tokens(12, seed=number), 5) for number, name in enumerate(names)]
+    until(desk, *replies)
+    assert [type(one) for (one,) in replies] == [Paused] * rows
+    ends = [[] for _ in names]
+    for name, end in zip(names, ends, strict=True):
+        desk.post(ask.Resume(session=name, free=True), end)
+    until(desk, *ends)
+    for number, name in enumerate(names):
+        roomy.open(name)
+        assert desk.outcome(ends[number][0], name) == roomy.outcome(roomy.run(tokens(12, seed=number), 5, name), name)
+    desk.close_all()
+    assert nothing_left(desk)
+
+
+@functools.lru_cache(maxsize=1)
+def built() -> tuple[Desk, Desk]:
+    return small(ROOMY), small(ROOMY)
+
+
+def engines() -> tuple[Desk, Desk]:
+    """Two engines without sessions, of which the first may be given little room."""
+    if any(desk.engine.sessions for desk in built()):
+        built.cache_clear()  # an example before has failed
+    for slab in built()[0].engine.slabs:
+        slab.shrink()
+    return built()
+
+
+class Crowd(RuleBasedStateMachine):
+    """Sessions that run, stop, look and are forked, all at once, in room for little more than the largest of them. A
+    twin with much room does the same one by one."""
+
+    @initialize(pages=st.integers(10, 12))
+    def begin(self, pages: int) -> None:
+        self.desk, self.roomy = engines()
+        self.desk.engine.budget.limit = pages * PAGE
+        self.asked: dict[str, list[Any]] = {}
+        self.last: dict[str, Any] = {}
+        self.made = 0
+
+    def free(self) -> list[str]:
+        """The sessions that are not asked anything now."""
+        return [name for name in self.last if name not in self.asked]
+
+    def stopped(self) -> list[str]:
+        return [name for name in self.free() if isinstance(self.last[name], Paused)]
+
+    def post(self, name: str, request: ask.Request) -> None:
+        self.asked[name] = []
+        self.desk.post(request, self.asked[name])
+        self.last[name] = self.roomy.ask(request)
+
+    @precondition(lambda self: len(self.last) < 5)
+    @rule(count=st.integers(1, 4))
+    def open(self, count: int) -> None:
+        for _ in range(count):
+            self.made += 1
+            name = f"s{self.made}"
+            self.desk.open(name)
+            self.roomy.open(name)
+            self.last[name] = None
+
+    @precondition(lambda self: self.free())
+    @rule(
+        count=st.integers(1, 9),
+        length=st.sampled_from([3, 40, 90]),
+        new=st.integers(0, 20),
+        stops=st.sampled_from([None, 2, 7]),
+    )
+    def run(self, count: int, length: int, new: int, stops: int | None) -> None:
+        """Run a batch."""
+        for number, name in enumerate(self.free()[:count]):
+            for desk in (self.desk, self.roomy):
+                desk.clear(name)
+                if stops is not None:
+                    desk.stop_at(stops, name=name)
+            prompt = tokens(length, seed=number)
+            self.post(name, ask.Run(session=name, tokens=prompt, max_new_tokens=new, ignore_eos=True))
+
+    @precondition(lambda self: self.stopped())
+    @rule(which=WHICH, free=st.booleans())
+    def resume(self, which: int, free: bool) -> None:
+        name = self.stopped()[which % len(self.stopped())]
+        self.post(name, ask.Resume(session=name, free=free))
+
+    @precondition(lambda self: self.stopped())
+    @rule(which=WHICH, ahead=st.booleans())
+    def look(self, which: int, ahead: bool) -> None:
+        name = self.stopped()[which % len(self.stopped())]
+        self.asked[name] = []
+        what = ask.MeasureEffect(session=name) if ahead else ask.Inspect(session=name, site="mlp_out.0")
+        self.desk.post(what, self.asked[name])
+
+    @precondition(lambda self: self.stopped() and len(self.last) < 7)
+    @rule(which=WHICH)
+    def fork(self, which: int) -> None:
+        name = self.stopped()[which % len(self.stopped())]
+        self.made += 1
+        twin = f"s{self.made}"
+        self.asked[name] = []
+        self.desk.post(ask.Fork(session=name, name=twin), self.asked[name])
+        self.everything_is_answered()
+        self.roomy.fork(twin, name)
+        self.last[twin] = self.last[name]
+
+    @precondition(lambda self: self.asked)
+    @rule(which=WHICH)
+    def close(self, which: int) -> None:
+        """Close a session, whatever it does."""
+        name = list(self.asked)[which % len(self.asked)]
+        self.desk.close(name)
+        self.roomy.close(name)
+        del self.asked[name], self.last[name]
+
+    @rule(count=st.integers(1, 40))
+    def tick(self, count: int) -> None:
+        for _ in range(count):
+            self.desk.engine.tick()
+
+    @rule()
+    def everything_is_answered(self) -> None:
+        """Nothing fails. What can be asked next does not depend on the moments at which copies end."""
+        until(self.desk, *self.asked.values())
+        found = failed([one for replies in self.asked.values() for one in replies])
+        assert not found, found
+        self.asked.clear()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        self.everything_is_answered()
+        for name, last in self.last.items():
+            if isinstance(last, Finished):
+                assert self.desk.session(name).tokens == self.roomy.session(name).tokens
+                assert torch.equal(self.desk.logits(name), self.roomy.logits(name))
+            elif isinstance(last, Paused):
+                assert torch.equal(self.desk.value(name=name), self.roomy.value(name=name))
+        self.desk.close_all()
+        self.roomy.close_all()
+        assert nothing_left(self.desk)
+
+
+TestCrowd = Crowd.TestCase
+TestCrowd.settings = settings(
+    max_examples=20,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
