@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 from djinn_jupyter.client.engines.spelling import closest, closest_option, in_full, value_in_words
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-_PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")
+_PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b(?!=)")  # an argument is Python
 
 
 class Parser(argparse.ArgumentParser):

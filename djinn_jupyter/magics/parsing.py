@@ -34,7 +34,7 @@ _DESTS = {
     "max_new_tokens": "max_tokens",
     "top": "k",
 }  # parameters of Python that an option has another name for
-_PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b")
+_PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b(?!=)")
 _NOTEBOOK = re.compile(r"(?P<quote>[\"'])(?P<name>(?:(?!(?P=quote)).)*\.ipynb)(?P=quote)")
 _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")
 

@@ -65,7 +65,7 @@ class _Numbered(msgspec.Struct):
     id: int
 
 
-class _FrameReader:
+class FrameReader:
     """Hands out the array frames of one message, each exactly once."""
 
     def __init__(self, frames: Sequence[WireFrame]) -> None:
@@ -80,6 +80,11 @@ class _FrameReader:
             raise MalformedMessage(f"Array frame {header.frame} is missing or used twice.")
         self.taken.add(header.frame)
         return Array(dtype=header.dtype, shape=header.shape, data=self.frames[header.frame])
+
+    def require_all_taken(self) -> None:
+        """Raise MalformedMessage for frames that nothing refers to."""
+        if len(self.taken) != len(self.frames):
+            raise MalformedMessage(f"The message carries {len(self.frames)} arrays and refers to {len(self.taken)}.")
 
 
 def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> list[WireFrame]:
@@ -183,18 +188,24 @@ def read_number(frames: Sequence[WireFrame]) -> int | None:
 
 def _decode(frames: Sequence[WireFrame], kind: Any) -> Any:
     _check_sizes(frames)
-    reader = _FrameReader(frames[1:])
-    try:
+    reader = FrameReader(frames[1:])
+    with readable():
         envelope = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=reader)
+    reader.require_all_taken()
+    return envelope
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise MalformedMessage for any error of bytes that are no message; a noun's own UsageError as it is."""
+    try:
+        yield
     except (MalformedMessage, UsageError):
         raise
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error.__cause__, MalformedMessage):
             raise error.__cause__ from None
         raise MalformedMessage(f"Not a message of this protocol: {error}.") from None
-    if len(reader.taken) != len(frames) - 1:
-        raise MalformedMessage(f"The message carries {len(frames) - 1} arrays and refers to {len(reader.taken)}.")
-    return envelope
 
 
 def _check_sizes(frames: Sequence[WireFrame]) -> None:

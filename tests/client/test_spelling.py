@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from djinn_jupyter import machine
+from djinn_jupyter.cli.commands import as_typed
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engines import launcher, spelling
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
@@ -195,3 +197,9 @@ def test_a_gpu_that_this_process_cannot_see_is_refused_with_the_reason(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine.why_no_gpu() == why
+
+
+def test_a_command_spells_its_own_options_and_leaves_the_arguments_of_python() -> None:
+    options = argparse.Namespace(trust_remote_code=False, device_memory=None)
+    said = "device_memory is 3; allow it with --trust-remote-code, in Python trust_remote_code=True."
+    assert as_typed(options, said) == said.replace("device_memory", "--device-memory", 1)

@@ -26,6 +26,7 @@ from djinn_jupyter.engine.interventions.condition_kinds import (
     of_constant,
 )
 from djinn_jupyter.errors import InvalidCondition
+from djinn_jupyter.wire.texts import sendable
 
 
 class Scope(Protocol):
@@ -118,12 +119,22 @@ class Condition:
         return bool(self.names & LENS_NAMES)
 
 
+def _require_characters(body: ast.expr, text: str) -> None:
+    """Raise InvalidCondition for a text in it, spelled by escapes, that no tokenizer and no message can carry."""
+    for node in ast.walk(body):
+        said = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if sendable(said, len(said)) != said:
+            raise InvalidCondition(f"{text!r} has one half of a surrogate pair, which is no character.")
+
+
 def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Condition:
     """Return the parsed condition; InvalidCondition, which calls the whole by its `noun`, names the part that is not
     understood. A `kept` (restored) condition may be as deep as the engine that saved it allowed."""
     reading = _Reading(sys.maxsize if kept else DEEPEST, noun)
     try:
         body = ast.parse(text.strip(), mode="eval").body
+        if not kept:
+            _require_characters(body, text)
         whole = reading.read(body)
     except (RecursionError, MemoryError):
         raise InvalidCondition(

@@ -25,6 +25,7 @@ from djinn_jupyter.engine.process.requests_in_pieces import no_quota
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.scheduling.tokenizing import limit
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
 from djinn_jupyter.file_stamps import Stamps
@@ -138,7 +139,9 @@ class Daemon:
             end_before=self._daemon.end_before,
         )
         folder = SocketFolder()
-        service = self._bind(clients, outbox, folder, door, engine.faults, quota_of)
+        service = self._bind(
+            clients, outbox, folder, door, engine.faults, quota_of, limit(engine.description.context_length)
+        )
         if door is not None:
             engine.heed_quotas(quota_of, service.require_reader)
         registration: Registration | None = None
@@ -192,6 +195,7 @@ class Daemon:
         door: Door | None,
         faults: Faults,
         quota_of: Callable[[str], Quota],
+        positions: int,
     ) -> Service:
         return Service(
             clients,
@@ -201,6 +205,7 @@ class Daemon:
             broken=self.stop,
             faults=faults,
             quota_of=quota_of,
+            positions=positions,
         )
 
     def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:

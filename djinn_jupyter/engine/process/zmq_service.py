@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -25,6 +26,7 @@ from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Door
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.connections import Connections
 from djinn_jupyter.engine.process.inbox import Inbox, Message, read_message
+from djinn_jupyter.engine.process.large_requests import LargeRequests, Read
 from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED, PeerQueues
@@ -36,6 +38,7 @@ from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.bounds import MOST_TOKENS
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
@@ -84,6 +87,7 @@ class Service:
         broken: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
         quota_of: Callable[[str], Quota] = no_quota,
+        positions: int = MOST_TOKENS,
     ) -> None:
         if not commands.startswith("ipc://"):
             raise UsageError("An engine listens beyond a private folder only at a door, with CURVE keys.")
@@ -99,6 +103,7 @@ class Service:
         self._sender = Sender(clients, self._admission, self._lines, self._queues, self._connections.cut)
         self._refusals = Refusals(self._sender)
         self._in_pieces = RequestsInPieces(quota_of)
+        self._large = LargeRequests({"positions": positions, "tokens": positions})
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
@@ -167,7 +172,7 @@ class Service:
     @property
     def _patience(self) -> int:
         """The milliseconds to wait for something to do."""
-        if self._inbox:
+        if self._inbox or self._large.busy:
             return 0
         return BEHIND_MILLISECONDS if self._queues.behind else POLL_MILLISECONDS
 
@@ -197,6 +202,7 @@ class Service:
             if self._router in ready:
                 self._read()
             self._receive()
+            self._large.go_on()
         with self._faults.during("the service sent what waited"):
             self._send_waiting(woken=self._outbox.fileno() in ready)
         if self._faults.count != before:
@@ -226,16 +232,19 @@ class Service:
         if self._admission.key(peer) != (key or b""):
             self._sender.part(peer)
         self._admission.note(peer, key)
+        self._large.read(peer, key, message.frames, partial(self._accept, message))
+
+    def _accept(self, message: Message, read: Read) -> None:
+        """Take a message of the person behind the connection's key, as that is now."""
+        peer, frames = message.peer, message.frames
+        if self._connections.is_cut(peer):
+            return
         try:
             person = self._admission.person(peer)
         except KeyRefused as refused:
-            self._turn_away(peer, message.frames, refused)
-        else:
-            self._accept(peer, message.frames, person)
-
-    def _accept(self, peer: bytes, frames: list[codec.WireFrame], person: str | None) -> None:
+            return self._turn_away(peer, frames, refused)
         client = self._lines.client_on(peer)
-        envelope = self._decode(client, frames, codec.read_number)
+        envelope = self._decode(client, read, lambda: codec.read_number(frames))
         if envelope is None:
             return
         if isinstance(envelope.body, Hello):
@@ -259,17 +268,15 @@ class Service:
         if not self._knows(peer):
             self._connections.require_room()
 
-    def _decode(
-        self, client: bytes, frames: list[codec.WireFrame], number_of: Callable[[list[codec.WireFrame]], int | None]
-    ) -> codec.Envelope[Request] | None:
-        """Return the request that the frames are; None where they are none, which is answered."""
+    def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
+        """Return the request that was read; None where it is none, which is answered."""
         try:
-            return codec.decode_request(frames)
-        except (WireError, UsageError) as error:
-            self._refusals.refuse(client, number_of(frames), error)
+            return read()
+        except (WireError, UsageError, EngineError) as error:
+            self._refusals.refuse(client, number_of(), error)
         except Exception as error:
             log.exception("A message could not be read")
-            self._refusals.refuse(client, number_of(frames), EngineError(f"It cannot be read ({in_short(error)})."))
+            self._refusals.refuse(client, number_of(), EngineError(f"It cannot be read ({in_short(error)})."))
         return None
 
     def _assemble(self, client: bytes, number: int, person: str | None) -> None:
@@ -278,7 +285,11 @@ class Service:
             frames = self._in_pieces.take(client, number)
         except EngineError as error:
             return self._refusals.refuse(client, number, error)
-        envelope = self._decode(client, frames, lambda frames: number)
+        peer, then = self._lines.peer_of(client), partial(self._assembled, client, number, person)
+        self._large.read(peer, self._admission.key(peer) or None, frames, then)
+
+    def _assembled(self, client: bytes, number: int, person: str | None, read: Read) -> None:
+        envelope = self._decode(client, read, lambda: number)
         if envelope is None:
             return
         if envelope.id != number or isinstance(envelope.body, Hello | PieceRequest):

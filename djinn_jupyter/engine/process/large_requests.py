@@ -1,0 +1,97 @@
+"""Requests with large envelopes, read a part at a turn of the service, which answers others between the parts. What
+comes from the same connection meanwhile waits behind, in order. Knows no sockets; called from one thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.errors import EngineError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.gradual import Parts, decode_in_parts, is_large
+from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.requests import Request
+
+Frames = list[codec.WireFrame]
+Read = Callable[[], codec.Envelope[Request]]
+Then = Callable[[Read], None]
+MOST_WAITING: Final = 256 * 2**20  # bytes of one person that wait to be read, beside one request of any size
+NOT_READ: Final = (
+    f"The engine does not take this request: {spell_bytes(MOST_WAITING)} of requests of yours wait to be read. Await "
+    "their replies, and ask again; nothing of it was done."
+)
+
+
+class _PeerRequests:
+    """Requests of one connection in the order in which they came; the first is read."""
+
+    def __init__(self, key: PublicKey | None) -> None:
+        self.key = key
+        self.requests: deque[tuple[Frames, Then]] = deque()
+        self.parts: Parts | None = None
+        self.size = 0
+
+
+class LargeRequests:
+    """`bounds` are how long lists may be by what of the model bounds them (`wire/bounds.py`)."""
+
+    def __init__(self, bounds: Mapping[str, int]) -> None:
+        self._bounds = bounds
+        self._waiting: dict[bytes, _PeerRequests] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Return whether some is still to be read."""
+        return bool(self._waiting)
+
+    def read(self, peer: bytes, key: PublicKey | None, frames: Frames, then: Then) -> None:
+        """Call `then` with what returns the request of these frames, or raises why they are none: at once for a small
+        one, else when it and those of this connection before it are read. A person, by the `key`, has a bounded number
+        of bytes here; the engine's own user (None) has not."""
+        waiting = self._waiting.get(peer)
+        if waiting is None and not is_large(frames):
+            return then(lambda: codec.decode_request(frames))
+        size = sum(memoryview(frame).nbytes for frame in frames)
+        there = sum(one.size for one in self._waiting.values() if one.key == key)
+        if key is not None and there and there + size > MOST_WAITING:
+            return then(_refused)
+        waiting = self._waiting.setdefault(peer, _PeerRequests(key))
+        waiting.requests.append((frames, then))
+        waiting.size += size
+
+    def go_on(self) -> None:
+        """Read one part of the first request of each connection that has some."""
+        for peer, waiting in tuple(self._waiting.items()):
+            self._read_part(waiting)
+            if not waiting.requests:
+                del self._waiting[peer]
+
+    def _read_part(self, waiting: _PeerRequests) -> None:
+        frames, then = waiting.requests[0]
+        waiting.parts = waiting.parts or decode_in_parts(frames, self._bounds)
+        try:
+            next(waiting.parts)
+        except StopIteration as end:
+            envelope = end.value
+            self._done(waiting, then, lambda: envelope)
+        except Exception as error:  # noqa: BLE001  raised again where the request is answered
+            self._done(waiting, then, _raising(error))
+
+    def _done(self, waiting: _PeerRequests, then: Then, result: Read) -> None:
+        frames, _ = waiting.requests.popleft()
+        waiting.size -= sum(memoryview(frame).nbytes for frame in frames)
+        waiting.parts = None
+        then(result)
+
+
+def _refused() -> codec.Envelope[Request]:
+    raise EngineError(NOT_READ)
+
+
+def _raising(error: Exception) -> Read:
+    def read() -> codec.Envelope[Request]:
+        raise error
+
+    return read

@@ -1,0 +1,63 @@
+"""While a large request is read, others are answered, and what its own client sends meanwhile keeps its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.engine.process.large_requests import MOST_WAITING, LargeRequests, Read
+from djinn_jupyter.errors import EngineError, MalformedMessage
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import requests as ask
+
+LARGE = codec.encode(1, ask.Detokenize(tokens=tuple(range(500_000))))
+PING = codec.encode(2, ask.Ping())
+
+
+class Heard:
+    """What was read, in order: the numbers of requests, and errors."""
+
+    def __init__(self) -> None:
+        self.requests = LargeRequests({})
+        self.read: list[Any] = []
+
+    def come(self, peer: bytes, frames: list[Any], key: bytes | None = None) -> None:
+        self.requests.read(peer, key, frames, self._then)
+
+    def _then(self, read: Read) -> None:
+        try:
+            self.read.append(read().id)
+        except (MalformedMessage, EngineError) as error:
+            self.read.append(type(error))
+
+
+def test_others_are_answered_between_the_parts_and_its_own_client_waits_behind() -> None:
+    heard, turns = Heard(), 0
+    heard.come(b"one", LARGE)
+    heard.come(b"one", codec.encode(3, ask.Ping()))
+    heard.come(b"one", [*LARGE, b"a frame too many"])
+    while heard.requests.busy:
+        heard.come(b"other", PING)
+        heard.requests.go_on()
+        turns += 1
+    assert turns > 40
+    assert [one for one in heard.read if one != 2] == [1, 3, MalformedMessage]
+    assert heard.read.count(2) == turns
+
+
+def test_a_person_has_a_bounded_number_of_bytes_waiting_on_all_connections() -> None:
+    heard, many = Heard(), MOST_WAITING // len(LARGE[0])
+    for number in range(many + 2):
+        heard.come(b"%d" % (number % 3), LARGE, b"key")
+        heard.come(b"own user", LARGE)
+    assert heard.read == [EngineError, EngineError]
+    heard.come(b"another", PING, b"another key")
+    assert heard.read[-1] == 2
+
+
+@pytest.mark.parametrize("frames", [[], [b""], [b"no message"]])
+def test_what_is_no_message_is_refused_at_once(frames: list[Any]) -> None:
+    heard = Heard()
+    heard.come(b"one", frames)
+    assert heard.read == [MalformedMessage]
