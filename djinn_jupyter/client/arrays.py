@@ -6,8 +6,10 @@ bfloat16 becomes `ml_dtypes.bfloat16`, bit for bit. numpy is imported at the fir
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
@@ -50,16 +52,33 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
 
 
 def token_ids(prompt: object) -> tuple[int, ...]:
-    """Return token ids from a list, array or tensor of integers with one axis. Raises UsageError for another shape,
-    or a negative id."""
+    """Return token ids from a list, array or tensor of integers with one axis, or from what a tokenizer returns for one
+    text. Raises UsageError for another shape, a padded text, or a negative id."""
     import numpy as np
 
-    values = _as_numpy(prompt)
+    values = _of_a_tokenizer(prompt) if isinstance(prompt, Mapping) else _numbers(prompt)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
         raise UsageError(f"A prompt is text or one list of token ids, not {values.dtype} of shape {values.shape}.")
     if values.size and values.min() < 0:
         raise UsageError(f"A token id is 0 or more; {int(values.min())}, at position {int(values.argmin())}, is none.")
     return tuple(int(token) for token in values)
+
+
+def _of_a_tokenizer(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the ids of a BatchEncoding or dict with `input_ids`, which may have an axis for a batch of one."""
+    if "input_ids" not in encoded:
+        raise UsageError("A prompt is text or one list of token ids; this dict has no input_ids.")
+    if not _numbers(encoded.get("attention_mask", 1)).all():
+        raise UsageError("This text is padded (attention_mask has zeros); tokenize it without padding.")
+    ids = _numbers(encoded["input_ids"])
+    return ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
+
+
+def _numbers(values: object) -> np.ndarray[Any, Any]:
+    try:
+        return _as_numpy(values)
+    except InvalidEdit:
+        raise UsageError(f"A prompt is text or one list of token ids, not {shown(values)}.") from None
 
 
 def _as_numpy(value: object) -> np.ndarray[Any, Any]:

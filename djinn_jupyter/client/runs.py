@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from msgspec.structs import replace
 
@@ -189,11 +189,11 @@ class Runs:
 
 def _of_rows(request: ask.Run, given: object) -> list[ask.Run]:
     """Return the request of each prompt. UsageError, by its number, for one that no engine would read."""
-    if not (isinstance(given, list | tuple) and are_prompts(given)):
+    if not are_prompts(given):
         return [_with_prompt(request, given)]
     as_read(request)  # what is wrong with every prompt is told without a number
     found = []
-    for number, prompt in enumerate(given):
+    for number, prompt in enumerate(cast(Sequence[object], given)):
         with of_prompt(number):
             found.append(_with_prompt(request, prompt))
             as_read(found[-1])

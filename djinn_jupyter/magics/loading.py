@@ -40,7 +40,7 @@ class LoadingMagics(Group):
     )
     def djinn_load(self, args: Namespace) -> None:
         """Start the engine of a model, or attach to it where it runs already; open this notebook's session."""
-        name = args.session or _notebook()
+        name = args.session or naming.default_session_name()
         live = self.state.screen.live()
         engine = self.state.client.load(
             args.model,
@@ -127,10 +127,3 @@ def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) ->
         if one.tokens and one.name.endswith(here.suffix) and here.is_absolute() and here.suffix
         if Path(one.name).parent == here.parent and one.name != beside and not Path(one.name).exists()
     ]
-
-
-def _notebook() -> str:
-    try:
-        return naming.default_session_name()
-    except UsageError:
-        raise UsageError("No notebook gives the session its name here: add --session NAME.") from None

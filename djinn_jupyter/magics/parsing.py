@@ -7,12 +7,13 @@ import functools
 import re
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError as OneLine
-from IPython.core.magic import Magics, line_cell_magic, line_magic, no_var_expand
+from IPython.core.error import UsageError as ShellUsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, needs_local_scope, no_var_expand
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
+from IPython.utils.text import DollarFormatter
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
 from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine
     from djinn_jupyter.magics.kernel_state import KernelState
 
+# A `UsageError` of IPython's alone leaves no error output, which papermill and others read the reason from.
+OneLine: Any = type("UsageError", (ShellUsageError,), {"_render_traceback_": lambda self: [f"UsageError: {self}"]})
 Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
 _REFUSED = (UsageError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer)
 UNHEARD = "The engine finishes what it was asked; its answer is not waited for any more."
+TEXTS = frozenset({"when", "stop", "metric", "metrics", "measure", "token", "clean", "corrupted", "line"})
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
 _DESTS = {
@@ -96,18 +100,20 @@ def verb(
     *options: Option, cell: bool = False, reader: Read = read, literal: bool = False
 ) -> Callable[[Callable[..., None]], Any]:
     """Make a method a magic: it is handed the parsed line (and the cell); errors of the domain become one line.
-    `literal`: its line is a text or an expression, in which IPython replaces no `$x` and `{x}`."""
+    `literal`: its line has a text or an expression, in which no `$x` and `{x}` is replaced."""
 
     def decorate(method: Callable[..., None]) -> Any:
         @functools.wraps(method)
-        def magic(self: Group, line: str, *body: str) -> None:
+        def magic(self: Group, line: str, *body: str, local_ns: Mapping[str, Any] | None = None) -> None:
+            if literal:
+                line = expanded(made.parser, line, {**self.state.shell.user_ns, **(local_ns or {})})
             try:
                 with asked_by(f"%{method.__name__}"):
                     method(self, reader(made.parser, line), *body)
             except DjinnError as error:
                 said = as_typed(made.parser, " ".join(str(error).split()))
                 raise OneLine(f"{said}{_where_logged(error, self.state.loaded)}") from None
-            except OneLine as error:  # argparse's own
+            except ShellUsageError as error:  # argparse's own
                 raise OneLine(_in_words(made.parser, str(error))) from None
             except KeyboardInterrupt as broken:
                 raise OneLine(f"Interrupted. {str(broken) or UNHEARD}") from None
@@ -118,9 +124,39 @@ def verb(
         for each in reversed(options):
             made = each(made)
         made = magic_arguments()(made)  # type: ignore[no-untyped-call]
-        return no_var_expand(made) if literal else made
+        return no_var_expand(needs_local_scope(made)) if literal else made
 
     return decorate
+
+
+def expanded(parser: argparse.ArgumentParser, line: str, names: Mapping[str, Any]) -> str:
+    """Replace `$x` and `{x}` in a line as IPython does, but not in a prompt or in the value of one of TEXTS. What names
+    nothing stays as it stands."""
+    values = {name: action for action in parser._actions if action.nargs != 0 for name in action.option_strings}
+    prompt = any(action.nargs == argparse.REMAINDER for action in parser._actions)
+    parts, end, taking = [], 0, None
+    for found in _WORD.finditer(line):
+        word = found[0]
+        if word.startswith("-") and not _NEGATIVE.match(word):
+            name, joined, _ = word.partition("=")
+            taking = next((action for full, action in values.items() if full.startswith(name)), None)
+            literal = taking is not None and taking.dest in TEXTS
+            taking = None if joined else taking
+        elif taking is None and prompt:
+            break
+        else:
+            literal = taking is not None and taking.dest in TEXTS
+            taking = taking if taking is not None and taking.nargs == "+" else None
+        parts += [line[end : found.start()], word if literal else _formatted(word, names)]
+        end = found.end()
+    return "".join(parts) + line[end:]
+
+
+def _formatted(word: str, names: Mapping[str, Any]) -> str:
+    try:
+        return DollarFormatter().vformat(word, (), names)
+    except Exception:  # noqa: BLE001  as IPython: braces that are no name of the user's are left as they are
+        return word
 
 
 def _where_logged(error: DjinnError, engine: RemoteEngine | None) -> str:

@@ -1,8 +1,8 @@
 """The output of magics: lines to stdout, views to display; tokens that stream into one display that is updated in
 place.
 
-With DJINN_STATIC=1, and in a terminal, only final forms are shown: nothing is updated, so that nbval and nbconvert see
-what a reader sees. A terminal rewrites one line while an engine starts.
+With DJINN_STATIC=1, and outside of a notebook, only final forms are shown: nothing is updated, so that nbval and
+nbconvert see what a reader sees. A terminal rewrites one line while an engine starts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython import display as ipython
 
-from djinn_jupyter.magics.lazily import terminal, views
+from djinn_jupyter.magics.lazily import naming, terminal, views
 from djinn_jupyter.magics.standing import StandingCard
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class Screen:
 
     @property
     def is_static(self) -> bool:
-        """Final forms only: asked for, or not in a kernel."""
-        return os.environ.get("DJINN_STATIC", "0") not in ("", "0") or not hasattr(self._shell, "kernel")
+        """Final forms only: asked for, or where no notebook is known. Consoles drop updates of what they show."""
+        asked = os.environ.get("DJINN_STATIC", "0") not in ("", "0")
+        return asked or (naming.notebook_path() is None and "google.colab" not in sys.modules)
 
     def say(self, text: str) -> None:
         sys.stdout.write(text + "\n")

@@ -96,6 +96,8 @@ def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> li
         if isinstance(value, Array):
             arrays.append(memoryview(value.data).cast("B"))
             return ArrayHeader(dtype=value.dtype, shape=value.shape, frame=len(arrays) - 1)
+        if isinstance(value, str):  # of a class of its own, as numpy's
+            return str.__str__(value)
         raise NotImplementedError(f"{type(value)} does not cross the wire")
 
     with _sayable(body):

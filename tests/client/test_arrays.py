@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from transformers import BatchEncoding
 
 from djinn_jupyter.client import edits
 from djinn_jupyter.client.arrays import from_any, from_numpy, to_numpy, token_ids
@@ -84,6 +85,33 @@ def test_prompts_of_token_ids() -> None:
             token_ids(prompt)
     with pytest.raises(UsageError, match=r"^A token id is 0 or more; -3, at position 1, is none\.$"):
         token_ids([5, -3, 7])
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {"input_ids": [1, 2]},
+        {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]},
+        BatchEncoding({"input_ids": np.array([[1, 2]]), "attention_mask": np.array([[1, 1]])}),
+    ],
+)
+def test_prompts_as_a_tokenizer_returns_them(encoded: object) -> None:
+    assert token_ids(encoded) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "said"),
+    [
+        ({"ids": [1]}, "no input_ids"),
+        ({"input_ids": [1, 0], "attention_mask": [1, 0]}, "is padded"),
+        ({"input_ids": [[1], [2]]}, "one list of token ids, not int64 of shape"),
+        ([[1], [2, 3]], "one list of token ids"),
+        ([object()], "one list of token ids"),
+    ],
+)
+def test_a_prompt_that_is_none_is_one_sentence(encoded: object, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        token_ids(encoded)
 
 
 def test_edits_say_what_they_are() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,9 +41,8 @@ class Notebook:
         with capture_output() as captured:
             result = self.shell.run_cell(source)
         self.outputs = captured.outputs
-        self.error = captured.stderr if not result.success else ""
-        if not result.success and not self.error:
-            self.error = captured.stdout
+        raised = result.error_before_exec or result.error_in_exec
+        self.error = "" if raised is None else f"{type(raised).__name__}: {raised}\n"
         return captured.stdout + "\n".join(output.data.get("text/plain", "") for output in captured.outputs)
 
 
@@ -62,6 +62,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     load_ipython_extension(shell, client)
     yield Notebook(shell, engine, client)
     shell.history_manager.end_session()
+    atexit.unregister(shell.atexit_operations)  # a thousand of them collect garbage for minutes when the run ends
     InteractiveShell.clear_instance()
 
 

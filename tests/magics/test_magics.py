@@ -43,12 +43,6 @@ def test_load_hands_on_where_the_engine_is_and_by_which_key(bare: Notebook) -> N
     assert bare.client.loaded == [{"at": "gpu-box:5557", "key": "anna"}]
 
 
-def test_without_a_notebook_the_session_must_be_named(bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JPY_SESSION_NAME")
-    assert bare.fails("%djinn_load demo") == "No notebook gives the session its name here: add --session NAME."
-    assert "session rome:" in bare.cell("%djinn_load demo --session rome")
-
-
 def test_unload_lets_go_and_the_session_stays(notebook: Notebook) -> None:
     assert "unloaded" in notebook.cell("%djinn_unload")
     assert notebook.engine.sessions["work/paris.ipynb"].holder is None

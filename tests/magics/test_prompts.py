@@ -52,3 +52,45 @@ def test_an_option_behind_the_prompt_is_part_of_it_and_pointed_out(notebook: Not
     assert "--max-tokens stands behind the prompt and is part of it: options go first." in said
     request = last(notebook, requests.Run)
     assert (request.text, request.max_new_tokens) == ("hi --max-tokens 3", 20)
+
+
+@pytest.mark.parametrize(
+    ("cell", "prompt"),
+    [
+        ("%djinn_run What is the capital of France?", "What is the capital of France?"),
+        ("%djinn_run Is it??", "Is it??"),
+        ("%djinn_run --max-tokens 3 Where is (Paris)?", "Where is (Paris)?"),
+        ("done = %djinn_run Who is Ada?", "Who is Ada?"),
+        ("if True:\n    %djinn_run Who, Ada?\n    seen = 1", "Who, Ada?"),
+        ("%djinn_run What \\\n  is it?", "What    is it?"),
+        ("%%djinn_run --max-tokens 3\nWhat is it?", "What is it?"),
+    ],
+)
+def test_a_prompt_may_end_in_a_question_mark(notebook: Notebook, cell: str, prompt: str) -> None:
+    notebook.cell(cell)
+    assert last(notebook, requests.Run).text == prompt
+
+
+def test_every_magic_reads_a_line_that_ends_in_a_question_mark(notebook: Notebook) -> None:
+    assert "no option --x" in notebook.fails("%djinn_break 4 --x?")
+
+
+@pytest.mark.parametrize("line", ["%djinn_run?", "%djinn_run??", "?%djinn_run", "len?", "%djinn_run ?"])
+def test_a_question_about_a_magic_stays_one(notebook: Notebook, line: str) -> None:
+    before = len(notebook.engine.channel.requests)
+    transformed = notebook.shell.transform_cell(f"{line}\nx = 1")
+    assert "run_line_magic('djinn_run'" not in transformed or line == "%djinn_run ?"
+    assert len(notebook.engine.channel.requests) == before
+
+
+def test_names_are_expanded_outside_of_texts(notebook: Notebook) -> None:
+    notebook.cell("layer, count = 4, 7")
+    notebook.cell('for layer in (3, 5):\n    %djinn_break {layer} --when "step == 0"')
+    assert last(notebook, requests.SetBreakpoint).site == "5"
+    notebook.cell("def at(place):\n    %djinn_break $place\nat(2)")
+    assert last(notebook, requests.SetBreakpoint).site == "2"
+    notebook.cell("%djinn_run --max-tokens {count} --stop {x} cost {count}, $count")
+    request = last(notebook, requests.Run)
+    assert (request.max_new_tokens, request.stop, request.text) == (7, ("{x}",), "cost {count}, $count")
+    notebook.cell("%djinn_run --max-tokens={count} again")
+    assert last(notebook, requests.Run).max_new_tokens == 7

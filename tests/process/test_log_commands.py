@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -156,3 +157,16 @@ def test_what_was_written_before_is_not_copied(tmp_path: Path, capfd: pytest.Cap
     followed.copy()  # between two files there is none
     followed.close()
     assert capfd.readouterr().err == "behind\n"
+
+
+def test_what_an_output_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(options: object) -> int:
+        sys.stdout.write("\u4f60 runs\n")
+        return 0
+
+    for encoding in ("ascii", "latin-1"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr("djinn_jupyter.cli.engines._list", said)
+        assert cli.main(["list"]) == 0
+        assert out.buffer.getvalue() == b"\\u4f60 runs\n"  # type: ignore[attr-defined]

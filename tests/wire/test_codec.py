@@ -5,6 +5,7 @@ import math
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -288,3 +289,13 @@ def test_a_request_that_no_message_can_carry_is_refused_by_whoever_makes_it() ->
     for number, text in ((10**30, "x"), (1, "\ud800")):
         with pytest.raises(UsageError, match="cannot be sent"):
             codec.encode_checked(1, Run(session="a", text=text, max_new_tokens=number))
+
+
+def test_a_text_of_a_class_of_its_own_is_a_text() -> None:
+    class Named(str):
+        pass
+
+    for text in (Named("ada"), np.str_("ada")):
+        request = Run(session=text, text=text, stop=(text,))
+        read = codec.decode_request(codec.encode_checked(1, request)).body
+        assert read == Run(session="ada", text="ada", stop=("ada",))

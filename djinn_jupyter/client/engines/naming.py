@@ -16,10 +16,14 @@ from djinn_jupyter.wire.names import told_apart as told_apart
 def holder_name() -> str:
     """Return the name of the kernel's connection file, which survives a restart; without a kernel, this process's pid
     and mark."""
+    return _kernel_name() or f"process-{os.getpid()}-{process_mark(os.getpid())}"
+
+
+def _kernel_name() -> str | None:
     kernels = sys.modules.get("ipykernel.kernelapp")
-    if kernels is not None and kernels.IPKernelApp.initialized():
-        return Path(kernels.IPKernelApp.instance().abs_connection_file).stem
-    return f"process-{os.getpid()}-{process_mark(os.getpid())}"
+    if kernels is None or not kernels.IPKernelApp.initialized():
+        return None
+    return Path(kernels.IPKernelApp.instance().abs_connection_file).stem
 
 
 def user_name() -> str:
@@ -36,8 +40,14 @@ def notebook_path() -> str | None:
 
 
 def default_session_name() -> str:
-    """Return the path of this notebook. UsageError outside a notebook."""
-    notebook = notebook_path()
-    if notebook is None:
+    """Return the path of this notebook; where none is known (nbconvert, papermill, a console) the kernel's name, and
+    in IPython without a kernel its process's. UsageError in plain Python."""
+    name = notebook_path() or _kernel_name() or _terminal_name()
+    if name is None:
         raise UsageError("No notebook gives this session its name: name it, as in engine.session('paris').")
-    return notebook
+    return name
+
+
+def _terminal_name() -> str | None:
+    shells = sys.modules.get("IPython.core.interactiveshell")
+    return f"ipython-{os.getpid()}" if shells and shells.InteractiveShell.initialized() else None
