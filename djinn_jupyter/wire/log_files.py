@@ -31,7 +31,8 @@ def with_older(path: Path) -> list[Path]:
 
 def reason_of_end(path: Path, pid: int | None = None) -> str | None:
     """Return how a process that served ended where it was not in order, by its log: the signal, if it told one, and the
-    line before. None where it ended in order, or its log cannot be read. `pid`: that process, else the last one."""
+    line before. None where it ended in order, or its log cannot be read. `pid`: that process, which
+    has served, else the last one."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -41,9 +42,10 @@ def reason_of_end(path: Path, pid: int | None = None) -> str | None:
     mark = ", process " if pid is None else f", process {pid}, model "
     begins = [number for number, line in enumerate(lines) if "djinn-jupyter " in line and mark in line]
     lines = lines[begins[-1] :] if begins else lines
-    if (begins and not any(READY in line for line in lines)) or any(ENDED in line for line in lines):
-        return None
     fatal = next((number for number, line in enumerate(lines) if line.startswith(_FATAL)), len(lines))
+    served = pid is not None or not begins or fatal < len(lines) or any(READY in line for line in lines)
+    if not served or any(ENDED in line for line in lines):
+        return None
     how = lines[fatal].removeprefix(_FATAL) if fatal < len(lines) else "killed, or out of memory"
     last = next((line for line in reversed(lines[:fatal]) if line.strip()), "none")
     return f"a signal ended its process ({how}); the last line of its log: {last[:_LINE]}"

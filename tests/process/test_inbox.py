@@ -30,25 +30,28 @@ def _message(key: bytes | None, text: bytes, peer: bytes = b"1") -> Message:
 
 def test_persons_take_turns_and_each_ones_messages_stay_in_order() -> None:
     inbox = Inbox()
-    for text in (b"1", b"2", b"3"):
-        assert inbox.put(_message(ADA, text))
-    assert inbox.put(_message(BERT, b"4"))
-    assert inbox.put(_message(None, b"5"))
+    for key, text in ((ADA, b"1"), (ADA, b"2"), (ADA, b"3"), (BERT, b"4"), (None, b"5")):
+        assert inbox.put(_message(key, text)) is None
     assert [inbox.take().frames[0] for _ in range(5)] == [b"1", b"4", b"5", b"2", b"3"]
     assert not inbox
 
 
 @pytest.mark.parametrize("bound", ["MOST_MESSAGES", "MOST_BYTES"])
-def test_one_person_has_so_much_here_and_the_engines_own_user_any(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_one_person_the_connection_with_most_is_let_go_and_no_other(
+    bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inbox_module, bound, 10)
     inbox = Inbox()
-    text = b"." if bound == "MOST_MESSAGES" else b"....."
-    taken = [inbox.put(_message(ADA, text, b"1")) for _ in range(12)]
-    assert taken == [True] * (10 if text == b"." else 2) + [False] * (2 if text == b"." else 10)
-    assert inbox.put(_message(BERT, text))
-    assert all(inbox.put(_message(None, text)) for _ in range(20))
-    inbox.drop(b"1", ADA)
-    assert inbox.put(_message(ADA, text, b"2"))
+    assert inbox.put(_message(ADA, b".", b"quiet")) is None
+    for _ in range(9):
+        assert inbox.put(_message(ADA, b".", b"loud")) is None
+        assert inbox.put(_message(BERT, b".")) is None
+        assert inbox.put(_message(None, b"." * 100)) is None
+    assert inbox.put(_message(ADA, b".", b"quiet")) == b"loud"
+    left = [inbox.take() for _ in range(2 + 9 + 9)]
+    assert [one.peer for one in left if one.key == ADA] == [b"quiet", b"quiet"]
+    assert not inbox
+    assert [inbox.put(_message(ADA, b"." * 11, b"alone")) is None, bool(inbox)] == [bound == "MOST_MESSAGES"] * 2
 
 
 @pytest.fixture

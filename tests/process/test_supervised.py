@@ -45,14 +45,16 @@ class Serving:
         ]
         self.process = subprocess.Popen([*words, "--threads", "1"], cwd=ROOT, stdout=self.said, stderr=self.said)
 
-    def engine(self, but: Entry | None = None) -> Entry:
-        """Return the engine once there is one, that is not this one."""
+    def engine(self, number: int) -> Entry:
+        """Return the engine once it is the one of that number that is served."""
 
-        def served() -> tuple[Entry, ...]:
-            assert self.process.poll() is None, Path(self.said.name).read_text()
-            return tuple(one for one in running_engines() if but is None or one.pid != but.pid)
+        def served() -> bool:
+            said = Path(self.said.name).read_text()
+            assert self.process.poll() is None, said
+            return said.count(" listens on ") == number
 
-        return until(served, "an engine is served")[0]
+        until(served, "an engine is served")
+        return running_engines()[0]
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 async def test_an_engine_that_a_signal_ends_is_served_anew_with_its_sessions_three_times_an_hour(
     serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = serving.engine()
+    first = serving.engine(1)
     assert first.listens is not None
     ada = await Connection.open(entry_at(read_address(first.listens), "ada"), holder="k", user="ada")
     assert isinstance(await ada.ask(ask.Open(session="kept")), Opened)
@@ -75,10 +77,10 @@ async def test_an_engine_that_a_signal_ends_is_served_anew_with_its_sessions_thr
     assert isinstance(await ada.ask(run), Finished)
     local = dj.load("demo")
     ended = first
-    for number, how in HOW.items():
+    for times, (number, how) in enumerate(HOW.items(), start=2):
         caplog.clear()
         os.kill(ended.pid, number)
-        again = await asyncio.to_thread(serving.engine, ended)
+        again = await asyncio.to_thread(serving.engine, times)
         with caplog.at_level(logging.WARNING):
             [kept] = [one for one in (await ada.ask(ask.ListSessions())).sessions if one.name == "kept"]  # type: ignore[union-attr]
         assert kept.tokens == 6
@@ -122,4 +124,5 @@ def test_an_orderly_end_has_no_reason(tmp_path: Path) -> None:
         log.write_text(text)
         found = reason_of_end(log)
         assert found is None if reason is None else reason in str(found)
-        assert reason_of_end(log, 7) == found
+        if "ModelNotFound" not in text:  # a process that served is asked for by its number
+            assert reason_of_end(log, 7) == found

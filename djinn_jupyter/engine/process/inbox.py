@@ -5,8 +5,8 @@ where it has to keep messages, a connection that breaks then ends the process by
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -14,11 +14,12 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process.unread import MESSAGE_BYTES
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 
 MOST_MESSAGES: Final = 10_000  # of one person
-MOST_BYTES: Final = 256 * 2**20  # of one person, beside one message of any size
+MOST_BYTES: Final = 256 * 2**20  # of one person, who loses the connection beyond it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +50,20 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, message: Message) -> bool:
-        """Add a message. Return False, and keep nothing of it, where its person has too many here."""
+    def put(self, message: Message) -> bytes | None:
+        """Add a message. Where its person has too many here, drop those of the connection that has most, and return its
+        routing id."""
         theirs = self._waiting.get(message.key) or self._waiting.setdefault(message.key, _Backlog())
-        if message.key is not None and (len(theirs.messages) >= MOST_MESSAGES or theirs.bytes >= MOST_BYTES):
-            return False
         theirs.messages.append(message)
         theirs.bytes += message.size
-        return True
-
-    def drop(self, peer: bytes, key: PublicKey | None) -> None:
-        """Drop what a connection sent."""
-        theirs = self._waiting.pop(key, None)
-        if theirs is not None:
-            others = deque(one for one in theirs.messages if one.peer != peer)
-            if others:
-                self._waiting[key] = _Backlog(others, sum(one.size for one in others))
+        if message.key is None or (len(theirs.messages) <= MOST_MESSAGES and theirs.bytes <= MOST_BYTES):
+            return None
+        most = _most_of(theirs.messages)
+        theirs.messages = deque(one for one in theirs.messages if one.peer != most)
+        theirs.bytes = sum(one.size for one in theirs.messages)
+        if not theirs.messages:
+            del self._waiting[message.key]
+        return most
 
     def take(self) -> Message:
         """Take the next message, of the person whose turn it is. There has to be one."""
@@ -74,6 +73,14 @@ class Inbox:
         if theirs.messages:
             self._waiting[key] = theirs
         return message
+
+
+def _most_of(messages: Iterable[Message]) -> bytes:
+    """Return the routing id of the connection whose messages take most memory."""
+    sizes: Counter[bytes] = Counter()
+    for one in messages:
+        sizes[one.peer] += one.size + MESSAGE_BYTES
+    return sizes.most_common(1)[0][0]
 
 
 def read_message(router: zmq.Socket[bytes], note: Callable[[zmq.Frame], None]) -> Message:

@@ -214,9 +214,10 @@ class Service:
         with suppress(zmq.Again):
             while time.monotonic() < until:
                 message = read_message(self._router, self._connections.note)
-                if not self._connections.is_cut(message.peer) and not self._inbox.put(message):
-                    self._inbox.drop(message.peer, message.key)
-                    self._sender.let_go(message.peer)
+                if self._connections.is_cut(message.peer):
+                    continue
+                if (too_many := self._inbox.put(message)) is not None:
+                    self._sender.let_go(too_many)
 
     def _receive(self) -> None:
         until = time.monotonic() + TURN_SECONDS
