@@ -91,9 +91,13 @@ def _decoded(raw: memoryview, hint: Any, name: str, reader: FrameReader, bounds:
 
 def _lists(raw: memoryview, item: Any, name: str, reader: FrameReader, bounds: Mapping[str, int]) -> Parts:
     done, values = 0, []
+    small = msgspec.msgpack.Decoder(item, dec_hook=reader)  # a type is looked through once
     for one in msgspec.msgpack.decode(raw, type=list[msgspec.Raw]):
         part = memoryview(one)
-        values.append((yield from _decoded(part, item, name, reader, bounds)))
+        if part.nbytes > PART_BYTES:
+            values.append((yield from _decoded(part, item, name, reader, bounds)))
+        else:
+            values.append(small.decode(part))
         done += part.nbytes
         if done > PART_BYTES:
             done = 0
