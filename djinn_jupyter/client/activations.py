@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 SAME: Final = ("format", "model", "adapter", "modules", "sites", "positions", "dtype", "mode", "seed")
+PLACES: Final = ("prompt", "position", "token")
 ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
 
 
-class Activations:
+class Activations(Tabular):
     """The collection in a folder. `complete` is False where the shards that follow are still to be collected. Where
     prompts shared passes, some of each shard were computed again alone, and `largest_difference` is what they differed
     by; `exact` is True where every prompt was computed alone."""
@@ -87,6 +88,15 @@ class Activations:
     def __iter__(self) -> Iterator[str]:
         return iter(self.sites)
 
+    def told(self) -> dict[str, list[Any]]:
+        """Return the shape and dtype of each site's values by column, which reads none of them."""
+        values = [self[site] for site in self.sites]
+        return {
+            "site": list(self.sites),
+            "shape": [list(v.shape) for v in values],
+            "dtype": [v.dtype.name for v in values],
+        }
+
     def positions_kept(self) -> Iterator[tuple[int, int]]:
         """Yield the prompt and the position of each row of a site's values, in order."""
         for prompt, tokens in enumerate(self.tokens):
@@ -102,6 +112,18 @@ class Activations:
             raise MissingDependency("dataset() needs Hugging Face's datasets: pip install datasets.") from None
         made.set_transform(self._rows)
         return made
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return all sites as lists by column, with a row for each position of each prompt: the prompt, the position,
+        the token there, and each site's value; of several features a column each, named by the site and its number."""
+        tables = {site: self[site].columns() for site in self.sites}
+        places = {name: column for name, column in tables[self.sites[0]].items() if name in PLACES}
+        return places | {
+            f"{site}{name.removeprefix('value')}": column
+            for site, table in tables.items()
+            for name, column in table.items()
+            if name not in PLACES
+        }
 
     def _rows(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         numbers = batch["prompt"]
@@ -176,9 +198,11 @@ class Values(Tabular):
         places = [(prompt, at, int(self._of.tokens[prompt][at])) for prompt, at in self._of.positions_kept()]
         wide = rows.reshape(len(places), -1).astype(np.float64)
         names = ["value"] if wide.shape[1] == 1 else [f"value {number}" for number in range(wide.shape[1])]
-        return in_columns(("prompt", "position", "token"), places) | {
-            name: column.tolist() for name, column in zip(names, wide.T, strict=True)
-        }
+        return in_columns(PLACES, places) | {name: column.tolist() for name, column in zip(names, wide.T, strict=True)}
+
+    def told(self) -> dict[str, list[Any]]:
+        """Return no table: a display reads no values."""
+        return {}
 
     def _of_prompt(self, number: int) -> Any:
         at = number + len(self) if number < 0 else number

@@ -31,6 +31,8 @@ class Attribution(Measurement):
     rules, rounding); of neurons `neurons` has the parts by layer, numpy float64. `values` are all of them, as
     `columns()` has them. They have a `recipe` where the tokens of the line alone come to the stop."""
 
+    _view = "attribution_view"
+
     _kind = PARTS
 
     def __init__(self, reply: Attributed) -> None:

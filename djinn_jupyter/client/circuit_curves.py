@@ -28,6 +28,8 @@ class CircuitCurve(Measurement):
     are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and that between it and 1, over the
     sizes from the smallest on. `values` [sizes, pairs] are the metric of each circuit on each pair of lines."""
 
+    _view = "curve_view"
+
     _kind = CURVE
 
     def __init__(self, circuits: Sequence[Circuit], sizes: Sequence[float]) -> None:

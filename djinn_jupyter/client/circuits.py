@@ -14,7 +14,7 @@ from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
 from djinn_jupyter.client.edge_measurement import EdgeMeasurement
-from djinn_jupyter.client.edges import Edges, name_of
+from djinn_jupyter.client.edges import STRONGEST, Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
@@ -42,6 +42,8 @@ class Circuit(EdgeMeasurement):
     as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
     `interval` bounds it, None of fewer than five pairs. `of` counts the edges that there are, and `scores` are those of
     its own; `how` says how they were chosen."""
+
+    _view = "circuit_view"
 
     _kind = CIRCUIT
 
@@ -117,7 +119,7 @@ class Circuit(EdgeMeasurement):
     def __len__(self) -> int:
         return len(self.edges)
 
-    def top(self, count: int) -> list[tuple[str, str, float]]:
+    def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
         """Return (writer, reader, score) of its edges with the largest scores by size."""
         each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]
         return sorted(each, key=lambda edge: -abs(edge[2]))[: max(count, 0)]

@@ -41,6 +41,8 @@ class Edges(EdgeMeasurement):
     engine's name in views, None where it is no process of its own. `exact` is NaN but at the edges that were `patched`
     exactly too, None where none was. `tokens` are the corrupted and the clean line of each pair."""
 
+    _view = "edges_view"
+
     _kind = EDGES
 
     def __init__(

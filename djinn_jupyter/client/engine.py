@@ -46,6 +46,7 @@ from djinn_jupyter.wire.registry import Entry
 
 END_SECONDS = 30.0
 SILENCE_SECONDS = 0.05
+SHOWN = ("name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook")  # of a session
 
 
 class RemoteEngine:
@@ -109,7 +110,7 @@ class RemoteEngine:
 
     def sessions(self) -> Listing[SessionDescription]:
         """Return the sessions of all notebooks and scripts, with their states and bytes."""
-        return Listing(ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions)
+        return Listing(ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions, SHOWN)
 
     def people(self) -> Listing[PersonDescription]:
         """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and
@@ -256,7 +257,7 @@ class RemoteEngine:
         UnknownSite where no layer has patterns.
 
         >>> scores = engine.head_scores()
-        >>> scores.previous.shape, scores.best("previous", 2)[0][:2]  # layer and head
+        >>> scores.previous.shape, scores.top(2, "previous")[0][:2]  # layer and head
         ((8, 4), (1, 3))
         """
         return heads.head_scores(

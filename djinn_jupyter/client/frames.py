@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.errors import MissingDependency
+
+CELL: Final = 40  # characters of a cell
 
 
 def frame_of(columns: Mapping[str, Sequence[Any]]) -> Any:
@@ -33,8 +37,13 @@ class ByColumn(Protocol):
         """Return it as lists by column."""
 
 
-class Tabular:
+class Tabular(Displayed):
     """A reading whose `columns` are also a table of pandas."""
+
+    def told(self) -> dict[str, list[Any]]:
+        """Return the columns."""
+        table: dict[str, list[Any]] = self.columns()  # type: ignore[attr-defined]
+        return table
 
     def to_pandas(self: ByColumn) -> Any:
         """Return `columns()` as a table of pandas. Raises MissingDependency."""
@@ -42,12 +51,43 @@ class Tabular:
 
 
 class Listing(tuple[Described, ...], Tabular):
-    """Descriptions of one kind, one a row: a tuple of them, and a table."""
+    """Descriptions of one kind, one a row: a tuple of them, and a table. Printed it has the `shown` fields alone."""
+
+    _shown: tuple[str, ...]
+
+    def __new__(cls, found: Iterable[Described] = (), shown: tuple[str, ...] = ()) -> Listing[Described]:
+        made = super().__new__(cls, found)
+        made._shown = shown
+        return made
+
+    def told(self) -> dict[str, list[str]]:
+        """Return the shown fields as texts by column; all but those of several parts where none are named."""
+        table = {name: [attrgetter(name)(one) for one in self] for name in self._shown} or self.columns()
+        parts = (tuple, dict, list, msgspec.Struct)
+        return {
+            name.rpartition(".")[2]: [_spelled(one) for one in column]
+            for name, column in table.items()
+            if self._shown or not any(isinstance(one, parts) for one in column)
+        }
+
+    def __repr__(self) -> str:
+        rows = [list(row) for row in zip(*([name, *column] for name, column in self.told().items()), strict=True)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines) or "()"
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the fields of the descriptions as lists by column; no column where there is no description."""
         names = self[0].__struct_fields__ if self else ()
         return in_columns(names, [[getattr(one, name) for name in names] for one in self])
+
+
+def _spelled(value: object) -> str:
+    """Spell a field in a cell: nothing for none, and of a long text its end."""
+    if value is None or isinstance(value, tuple | dict):
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= CELL else f"...{text[3 - CELL :]}"
 
 
 def numbered(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

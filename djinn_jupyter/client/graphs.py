@@ -72,6 +72,8 @@ class AttributionGraph(Measurement):
     no error, weighted by its influence. `difference` is by how much bias and effects of all sources do not sum to what
     a target has, at most; `active` counts the features that are active, of which those of most influence are nodes."""
 
+    _view = "attribution_graph_view"
+
     _kind = GRAPH
 
     def __init__(self, reply: GraphMade, *, engine: str | None = None) -> None:

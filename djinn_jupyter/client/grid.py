@@ -11,6 +11,7 @@ import msgspec
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.client.grid_files import GRID, KeptGrid
 from djinn_jupyter.client.pair_metrics import PerPair, spelled
@@ -28,12 +29,14 @@ UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its la
 RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
 
 
-class Grid:
+class Grid(Displayed):
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
     `several` metrics the next axis counts them; `per_pair` has the metrics of pairs that have one each. Cells that were
     not reached are NaN. `replies` holds the sweep of each pair, of which `missing` ones were not reached. `interrupted`
     is True where an interrupt ended the sweep. `steps` is the number of gradients of an attribution, whose values are
     changes of the metric, and with the correction "cancellation" their sizes; None of a sweep."""
+
+    _view = "grid_view"
 
     def __init__(
         self,

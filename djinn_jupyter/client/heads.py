@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -30,6 +31,8 @@ class HeadScores(Measurement):
     """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
     (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
     a place. `counted` are the positions that have."""
+
+    _view = "scores_view"
 
     _kind = SCORES
 
@@ -64,10 +67,15 @@ class HeadScores(Measurement):
         return int(self.previous.shape[1])
 
     def best(self, kind: Kind, count: int = 5) -> list[tuple[int, int, float]]:
-        """Return (layer, head, score) of the heads with the highest scores, the highest first.
+        """Return `top(count, kind)`: the old name, which warns."""
+        warnings.warn("scores.best(kind, count) is scores.top(count, kind) now.", FutureWarning, stacklevel=2)
+        return self.top(count, kind)
+
+    def top(self, count: int = 5, kind: Kind = "induction") -> list[tuple[int, int, float]]:
+        """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first.
 
         >>> scores = engine.head_scores()
-        >>> sorted((layer, head) for layer, head, score in scores.best("induction", 3) if score > 0.9)
+        >>> sorted((layer, head) for layer, head, score in scores.top(3, "induction") if score > 0.9)
         [(2, 0), (2, 2), (2, 3)]
         """
         import numpy as np
@@ -92,6 +100,8 @@ class HeadScores(Measurement):
 class HeadPatterns(Measurement):
     """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
     have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
+
+    _view = "patterns_view"
 
     _kind = PATTERNS
 

@@ -180,7 +180,7 @@ def _not_said(line: str) -> None: ...
 
 def engines() -> Listing[Entry]:
     """Return the engines that run on this machine; `attach` to one of them, or `load` its model."""
-    return Listing(running_engines())
+    return Listing(running_engines(), ("identity.model", "pid", "host", "listens", "version"))
 
 
 def attach(entry: Entry) -> RemoteEngine:

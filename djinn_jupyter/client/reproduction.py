@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.training.trained import TrainedModule
@@ -23,7 +24,7 @@ SHARED: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduction:
+class Reproduction(Displayed):
     """A result as it was `before`, and the same `again`; of a collection or a trained module, of which nothing is kept
     when it has been compared, that is None. `same` is True where they have the same bits: all `count` values, and what
     was measured `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that have

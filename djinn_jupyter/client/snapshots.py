@@ -72,6 +72,10 @@ class Snapshot(StopMeasurement):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return self.value if dtype is None else self.value.astype(dtype)
 
+    def told(self) -> dict[str, list[Any]]:
+        """Return no table: a value may have millions of numbers."""
+        return {}
+
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
         return f"Snapshot of {self.site}: {shape} ({self.axes}), {self.dtype}, {self.exactness}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.looks import Effect, Lens
@@ -54,11 +55,15 @@ class StoppedSession(Protocol):
     def metrics(self, *texts: str) -> tuple[float, ...]: ...
 
 
-class Generated:
+class Generated(Displayed):
     """The probabilities of the new tokens of a run, ended or stopped."""
 
     reply: replies.Paused | replies.Finished
     _moved_on: str  # what a late reading says
+
+    @property
+    def _viewed(self) -> replies.Paused | replies.Finished:
+        return self.reply
 
     @property
     def logprobs(self) -> tuple[float | None, ...]:
@@ -80,6 +85,8 @@ class Paused(Generated):
     """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value. `site` is as it was
     named, and `shape`, `norms` and `values` are of its selected heads or features: `norms` are L2 norms by position,
     `values` the numbers by position where each has one alone, as one feature does, else None."""
+
+    _view = "stop_view"
 
     reply: replies.Paused
 
@@ -149,6 +156,8 @@ class Paused(Generated):
 
 class Finished(Generated):
     """A run that reached its end. `tokens` are the new ids, `top` the most probable next tokens."""
+
+    _view = "result_view"
 
     reply: replies.Finished
 

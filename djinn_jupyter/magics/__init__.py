@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
-    """Register all magics, their completion, the displays of results and the hooks around cells. `client` stands in for
+    """Register all magics, their completion and the hooks around cells. `client` stands in for
     `djinn_jupyter` in tests."""
-    from djinn_jupyter.magics import cell_events, displays, questions
+    from djinn_jupyter.magics import cell_events, questions
     from djinn_jupyter.magics.completion import Matcher, register
     from djinn_jupyter.magics.groups import GROUPS
     from djinn_jupyter.magics.kernel_state import KernelState
@@ -20,18 +20,16 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     for group in GROUPS:
         shell.register_magics(group(state))
     register(shell, Matcher(state))
-    displays.register(shell)
     questions.register(shell)
     cell_events.register(shell, cell_events.CellEvents(state))
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take the magics, the completion, the displays and the hooks away again; engines and sessions stay."""
-    from djinn_jupyter.magics import cell_events, displays, questions
+    """Take the magics, the completion and the hooks away again; engines and sessions stay."""
+    from djinn_jupyter.magics import cell_events, questions
     from djinn_jupyter.magics.completion import unregister
 
     unregister(shell)
-    displays.unregister(shell)
     questions.unregister(shell)
     cell_events.unregister(shell)
     group = shell.magics_manager.registry.get("MemoryMagics")

@@ -83,7 +83,7 @@ def _looks(scores: HeadScores, kind: Kind) -> str:
 
 
 def _best(scores: HeadScores, kind: Kind) -> str:
-    found = scores.best(kind, BEST)
+    found = scores.top(BEST, kind)
     return ", ".join(f"{layer}.{head} ({figure(score, 2)})" for layer, head, score in found) or "no such position"
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Final
 
+from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.engines.naming import told_apart
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.widgets.markup import element, table
 from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
-from djinn_jupyter.widgets.spelling import amount, columns, plural, since
+from djinn_jupyter.widgets.spelling import amount, columns, figure, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_line
@@ -27,7 +31,23 @@ from djinn_jupyter.wire.watches import spell_watch
 TableRows = Sequence[Sequence[str]]
 
 SHOWN_CHARACTERS = 60
+MOST: Final = 48  # rows of a result
 AT_TIMES = ("stopped at", "breaks", "rules", "shared with")  # columns omitted from a narrow cell where they are empty
+
+
+def table_view(result: Displayed) -> View:
+    """Show any result as its text and, where it is a table, its first rows."""
+    told, plain = result.told(), repr(result)
+    rows = [[_figure(one) for one in row] for row in islice(zip(*told.values(), strict=True), MOST)]
+    count = max(map(len, told.values()), default=0)
+    more = [part(f"the first {MOST} of {count:,} rows")] if count > MOST else []
+    lines = [] if isinstance(result, Listing) else [part(line) for line in plain.splitlines()]
+    drawn = [part(table(list(told), rows))] if rows else []
+    return View(plain=plain, html=card(*lines, *drawn, *more, title=type(result).__name__))
+
+
+def _figure(value: object) -> str:
+    return figure(value) if isinstance(value, float) else "" if value is None else str(value)
 
 
 def breakpoints_view(points: Sequence[BreakpointDescription], *, session: str | None = None) -> View:

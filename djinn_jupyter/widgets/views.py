@@ -33,6 +33,7 @@ from djinn_jupyter.widgets.tables import (
     rows_view,
     rules_view,
     sessions_view,
+    table_view,
     watches_view,
 )
 from djinn_jupyter.widgets.tree import tree_view
@@ -52,6 +53,7 @@ __all__ = [
     "patterns_view", "scores_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "receiving_view", "result_view",
     "rows_view",
-    "rules_view", "running_view", "sessions_view", "site_of", "snapshot_view", "status_view", "stop_view", "tree_view",
+    "rules_view", "running_view", "sessions_view", "site_of", "snapshot_view", "status_view", "stop_view", "table_view",
+    "tree_view",
     "watch_view", "watches_view", "watching",
 ]  # fmt: skip

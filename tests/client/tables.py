@@ -114,6 +114,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     PrunedGraph: lambda engine, folder: graphed(engine, folder).pruned(),
     dj.Splice: spliced,
     Values: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1", to=folder)["z.1"],
+    dj.Activations: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1,resid_post.1[2]", to=folder),
     Lens: lambda engine, folder: stopped(engine).lens(3),
     Effect: lambda engine, folder: effect(engine),
     Snapshot: lambda engine, folder: stopped(engine).inspect(),

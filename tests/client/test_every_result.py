@@ -32,6 +32,7 @@ OF_OTHERS: Final = {
     PrunedGraph: "a part of an attribution graph, which has it",
     Values: "a site of a collection, which has it",
     DoseRows: "rows of a batch, which are sessions as they are now",
+    dj.Activations: "a folder, which has the recipe",
     MemoryTrace: "times and bytes of one moment",
     SteeringRules: "rules as they are now",
     StopHistory: "stops as they are now",

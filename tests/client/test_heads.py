@@ -21,7 +21,7 @@ def test_heads_are_scored_over_random_tokens_or_prompts(engine: RemoteEngine, mo
     assert np.array_equal(scores.induction, engine.head_scores(length=10, samples=2, seed=3).induction)
     own = engine.head_scores([LINE])
     assert own.counted == {"previous": 6, "duplicate": 3, "induction": 3}
-    layer, head, most = own.best("duplicate", 1)[0]
+    layer, head, most = own.top(1, "duplicate")[0]
     assert most == own.duplicate[layer, head] == own.duplicate.max()
     assert own.columns()["duplicate"][layer * 4 + head] == most
     assert [one.name for one in engine.sessions()] == []
@@ -51,4 +51,4 @@ def test_what_cannot_be_scored_is_one_sentence(engine: RemoteEngine) -> None:
     with pytest.raises(UsageError, match="no prompts"):
         engine.head_scores([])
     with pytest.raises(UsageError, match="'copying' is none of them"):
-        engine.head_scores([LINE]).best("copying")  # type: ignore[arg-type]
+        engine.head_scores([LINE]).top(5, "copying")  # type: ignore[arg-type]

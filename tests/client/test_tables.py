@@ -41,6 +41,9 @@ def test_everything_that_is_a_table_is_one_of_pandas(engine: RemoteEngine, tmp_p
     reading = tables.TABLES[kind](engine, tmp_path)
     assert type(reading) is kind
     assert tables.of_equal_length(table(reading))
+    shown = reading._repr_mimebundle_()
+    assert shown["text/plain"]
+    assert "<div" in shown["text/html"]
 
 
 def test_whatever_tells_itself_by_column_is_a_table_and_is_tried_here() -> None:
@@ -169,3 +172,25 @@ def test_without_pandas_a_sentence_says_so(engine: RemoteEngine, monkeypatch: py
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependency, match="pip install pandas"):
         losses.to_pandas()
+
+
+def test_sessions_are_printed_as_a_table(engine: RemoteEngine) -> None:
+    tables.stopped(engine)
+    head, *rows = repr(engine.sessions()).splitlines()
+    assert head.split() == ["name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook"]
+    assert [len(row) < 160 and "paused" in row for row in rows] == [True]
+
+
+def test_a_collection_is_one_table_of_all_its_sites(engine: RemoteEngine, tmp_path: Path) -> None:
+    acts = engine.collect([tables.LINE, tables.OTHER[:3]], "z.1,resid_post.1[2]", to=tmp_path)
+    found = acts.columns()
+    alone = acts["resid_post.1[2]"].columns()
+    assert (found["prompt"], found["token"]) == (alone["prompt"], alone["token"])
+    assert found["resid_post.1[2]"] == alone["value"]
+    assert found["z.1 3"] == acts["z.1"].columns()["value 3"]
+
+
+def test_the_old_name_of_top_warns(engine: RemoteEngine) -> None:
+    scores = engine.head_scores([tables.LINE])
+    with pytest.warns(FutureWarning, match=r"scores\.top\(count, kind\)"):
+        assert scores.best("previous", 2) == scores.top(2, "previous")

@@ -13,7 +13,7 @@ def test_heads_are_scored_on_random_tokens_or_on_prompts(notebook: Notebook) -> 
     asked = last(notebook, requests.ReadHeads)
     assert [len(line) for line in asked.lines] == [12, 12]
     assert all(line[:6] == line[6:] for line in asked.lines)
-    assert notebook.shell.user_ns["scores"].best("induction", 1) == [(1, 2, 1.0)]
+    assert notebook.shell.user_ns["scores"].top(1, "induction") == [(1, 2, 1.0)]
     notebook.shell.user_ns["prompts"] = [[1, 2, 1]]
     notebook.cell("%djinn_heads --prompts prompts")
     assert last(notebook, requests.ReadHeads).lines == ((1, 2, 1),)

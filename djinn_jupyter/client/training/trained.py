@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ VECTOR: Final = "vector.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedModule:
+class TrainedModule(Displayed):
     """A module in a `folder` that `engine.add_module` takes. `figures` say how well it does, by name; `provenance` is
     the recipe: the call, the collection with its model and prompts, and the versions."""
 
