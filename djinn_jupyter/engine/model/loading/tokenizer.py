@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from transformers import PreTrainedTokenizerBase
@@ -27,7 +28,11 @@ class TokenText:
         self._texts: dict[int, str] = {}
         self._anchor: tuple[list[int], str] = ([], "")
         self._longest: int | None = None
+        self._lacking: dict[int, bool] = {}
+        self._awaiting: dict[int, bool] = {}
         if tokenizer is not None:
+            self._known = frozenset(tokenizer.get_vocab().values())
+            self._last = max(self._known, default=-1)
             ids = self._ids("a")[-1:]
             self._anchor = ids, self.decode(ids)
             self._bytes = ByteTokens(tokenizer)
@@ -64,19 +69,42 @@ class TokenText:
     def decode(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
             return "".join(f"<{token}>" for token in tokens)
+        runs = groupby(tokens, self._lacks)
+        return "".join("".join(f"<{one}>" for one in run) if lacks else self._decoded(list(run)) for lacks, run in runs)
+
+    def _decoded(self, tokens: list[int]) -> str:
+        assert self.tokenizer is not None
         with _Panics("these tokens"):
-            return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+            return str(self.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+
+    def _lacks(self, token: int) -> bool:
+        """Return whether the tokenizer has no such token, which reads as its number: a model may have more."""
+        if token not in self._lacking:
+            known = token in self._known
+            self._lacking[token] = not known and (token > self._last or self._decoded([token]) == "")
+        return self._lacking[token]
+
+    def awaits(self, token: int) -> bool:
+        """Return whether the text of a token depends on the one after it, as `hel@@` does."""
+        if token not in self._awaiting:
+            text, (ids, _) = self.decode([token]), self._anchor
+            self._awaiting[token] = INCOMPLETE not in text and not self.decode([token, *ids]).startswith(text)
+        return self._awaiting[token]
 
     def parted(self, tokens: Sequence[int], begins: int) -> tuple[str, str]:
         """Return the text of `tokens`, decoded as a whole, in two parts: the text of the first `begins` tokens, and the
         text the others add, with its leading space and any character whose first bytes end the first part."""
         whole, end, before = self.decode(tokens), begins, self.decode(tokens[:begins])
-        while end and before.endswith(INCOMPLETE) and begins - end < _LONGEST_CHARACTER:
+        while end and self.is_open(before, tokens[end - 1]) and begins - end < _LONGEST_CHARACTER:
             end -= 1
             before = self.decode(tokens[:end])
         if whole.startswith(before):
             return before, whole[len(before) :]
         return before, self._streamed(tokens[:end], tokens[end:])
+
+    def is_open(self, text: str, last: int) -> bool:
+        """Return whether the text of tokens, of which `last` is the last, may read otherwise with the next one."""
+        return text.endswith(INCOMPLETE) or self.awaits(last)
 
     def _streamed(self, before: Sequence[int], tokens: Sequence[int]) -> str:
         """Decode `tokens` as a stream, for bytes that are no text: a sentencepiece decoder would also make the valid
@@ -181,7 +209,7 @@ class Stream:
         """Return the number of tokens that read as whole characters; all of them where the last bytes are no text."""
         count = len(self._tokens)
         for told in range(count, max(count - _LONGEST_CHARACTER, -1), -1):
-            if not self._texts.decode(self._tokens[:told]).endswith(INCOMPLETE):
+            if not told or not self._texts.is_open(self._texts.decode(self._tokens[:told]), self._tokens[told - 1]):
                 return told
         return count
 
@@ -190,7 +218,7 @@ class Stream:
         self._tokens.append(token)
         before = self._texts.decode(self._tokens[self._start : self._told])
         now = self._texts.decode(self._tokens[self._start :])
-        unfinished = now.endswith(INCOMPLETE) and len(self._tokens) - self._told < _LONGEST_CHARACTER
+        unfinished = self._texts.is_open(now, token) and len(self._tokens) - self._told < _LONGEST_CHARACTER
         if len(now) <= len(before) or unfinished:
             return ""
         self._start, self._told = self._told, len(self._tokens)
