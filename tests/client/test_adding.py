@@ -33,7 +33,7 @@ def test_a_feature_is_a_site(engine: RemoteEngine, sae: saes.Tensors) -> None:
     session = engine.session("main", fresh=True)
     session.breakpoint("sae.1[17]", when="value >= 0")
     stop = session.run(PROMPT)
-    assert (stop.site, stop.shape) == ("sae.1[17]", (5, saes.FEATURES))
+    assert (stop.site, stop.shape) == ("sae.1[17]", (5, 1))
     features, residual = np.asarray(session.inspect("sae.1")), np.asarray(session.inspect("resid_post.1"))
     plain = np.maximum((residual - sae["b_dec"].numpy()) @ sae["W_enc"].numpy() + sae["b_enc"].numpy(), 0)
     assert np.allclose(features, plain, rtol=1e-4, atol=1e-5)
