@@ -44,8 +44,7 @@ from djinn_jupyter.wire.nouns import (
 from djinn_jupyter.wire.people import PersonDescription
 from djinn_jupyter.wire.registry import Entry
 
-END_SECONDS = 30.0
-SILENCE_SECONDS = 0.05
+END_SECONDS, SILENCE_SECONDS = 30.0, 0.05
 SHOWN = ("name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook")  # of a session
 
 
