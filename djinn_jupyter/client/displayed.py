@@ -22,5 +22,5 @@ class Displayed:
 
     @property
     def _viewed(self) -> Any:
-        """What the view is given."""
+        """Return the object that the view draws."""
         return self
