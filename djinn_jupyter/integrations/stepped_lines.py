@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from djinn_jupyter.client.arrays import shared_numpy
@@ -91,14 +92,17 @@ class SteppedLines:
     def run(
         self, lines: Sequence[Sequence[int]], *, max_new_tokens: int = 0, sampling: Sampling = GREEDY
     ) -> Standing | None:
-        """Run these lines to their first stop, or to the end: None."""
+        """Run these lines to their first stop, or to the end: None. Line n draws with `sampling.seed` + n."""
         self._given, self._at, self._puts, self.ended = tuple(map(tuple, lines)), {}, {}, {}
         if self._next is not None:
             self.arm(len(self._given), self._next)
         return self._moved(
             {
                 number: ask.Run(
-                    session=self._names[number], tokens=line, max_new_tokens=max_new_tokens, sampling=sampling
+                    session=self._names[number],
+                    tokens=line,
+                    max_new_tokens=max_new_tokens,
+                    sampling=msgspec.structs.replace(sampling, seed=sampling.seed + number),
                 )
                 for number, line in enumerate(self._given)
             }

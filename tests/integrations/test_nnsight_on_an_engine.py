@@ -198,6 +198,24 @@ def test_drawn_tokens_are_those_of_a_run_of_the_engine(models: tuple[Any, Any], 
     assert ran.tokens != tuple(ours.generate(TEXT, max_new_tokens=9, do_sample=False)[0, 5:].tolist())
 
 
+def test_tokens_are_drawn_anew_for_each_call_and_line(models: tuple[Any, Any]) -> None:
+    """From torch's generator, as transformers draws: `torch.manual_seed` repeats a call, and so does `seed`."""
+    ours, _ = models
+
+    def drawn(texts: list[str] = [TEXT], **given: Any) -> list[list[int]]:
+        ids: Tensor = ours.generate(texts, max_new_tokens=9, do_sample=True, temperature=3.0, **given)
+        return ids.tolist()  # type: ignore[no-any-return]
+
+    assert len({str(drawn()) for _ in range(4)}) == 4
+    assert len({str(row) for row in drawn([TEXT] * 4)}) == 4
+    assert drawn([TEXT] * 2, seed=5) == drawn([TEXT] * 2, seed=5) == [*drawn(seed=5), *drawn(seed=6)]
+    repeated = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        repeated.append([drawn(), drawn()])
+    assert repeated[0] == repeated[1]
+
+
 def test_a_cache_of_everything_has_all_that_is_served(models: tuple[Any, Any]) -> None:
     caches = []
     for model in models:

@@ -16,6 +16,7 @@ from djinn_jupyter.wire.nouns import ModelDescription, Sampling
 GIVEN: Final = frozenset({"input_ids", "attention_mask", "position_ids", "token_type_ids"})
 WITHOUT_EFFECT: Final = frozenset({"use_cache", "return_dict", "pad_token_id", "streamer"})  # on the values of a pass
 OF_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+SEEDS: Final = 2**62
 Values = np.ndarray[Any, Any]
 
 
@@ -103,6 +104,7 @@ def generation_of(given: Mapping[str, Any], description: ModelDescription) -> Gi
     chosen = {name: given[name] for name in OF_SAMPLING if given.get(name) is not None}
     draws = given.get("do_sample")
     if draws if draws is not None else defaults.get("do_sample") == "True":
+        chosen.setdefault("seed", int(torch.randint(SEEDS, ())))  # as transformers draws: `torch.manual_seed` repeats it
         if draws:
             chosen.setdefault("temperature", float(defaults.get("temperature", 1.0)))
         return GivenGeneration(max_new_tokens=int(count), sampling=Sampling(**chosen, model_defaults=True))
