@@ -202,7 +202,7 @@ def test_tokens_are_drawn_anew_for_each_call_and_line(models: tuple[Any, Any]) -
     """From torch's generator, as transformers draws: `torch.manual_seed` repeats a call, and so does `seed`."""
     ours, _ = models
 
-    def drawn(texts: list[str] = [TEXT], **given: Any) -> list[list[int]]:
+    def drawn(texts: str | list[str] = TEXT, **given: Any) -> list[list[int]]:
         ids: Tensor = ours.generate(texts, max_new_tokens=9, do_sample=True, temperature=3.0, **given)
         return ids.tolist()  # type: ignore[no-any-return]
 

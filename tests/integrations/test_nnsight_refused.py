@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
@@ -22,6 +23,7 @@ from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.families import build
+from tests.integrations import coming_from
 from tests.integrations.sights import (
     NEEDS_NNSIGHT,
     TEXT,
@@ -171,6 +173,17 @@ REFUSED: tuple[tuple[Callable[[Any], None], type[Exception], str], ...] = (
     (beams, NotImplementedError, "does not take 'num_beams'"),
     (a_mask_within, NotImplementedError, "masked at one end"),
 )
+
+
+def test_the_settings_of_a_generation_that_the_page_lists_are_refused_by_name(models: tuple[Any, Any]) -> None:
+    said = coming_from.PAGE.read_text(encoding="utf-8").partition("Any other is refused by name:")[2]
+    names = re.findall(r"`(\w+)`", said.partition(".\n")[0])
+    assert len(names) == 11
+    for name in names:
+        with pytest.raises(NotImplementedError, match=f"does not take '{name}'"):
+            models[0].generate(TEXT, max_new_tokens=3, **{name: 2})
+    with pytest.raises(UsageError, match="max_new_tokens"):
+        models[0].generate(TEXT, max_new_tokens=2.5)
 
 
 @pytest.mark.parametrize(("trace", "error", "sentence"), REFUSED, ids=lambda one: getattr(one, "__name__", ""))

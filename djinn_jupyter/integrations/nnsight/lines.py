@@ -101,13 +101,14 @@ def generation_of(given: Mapping[str, Any], description: ModelDescription) -> Gi
     count = given.get("max_new_tokens", defaults.get("max_new_tokens"))
     if count is None:
         raise NotImplementedError("Say how many tokens to generate: `max_new_tokens`.")
+    count = int(count) if isinstance(count, str) else count
     chosen = {name: given[name] for name in OF_SAMPLING if given.get(name) is not None}
     draws = given.get("do_sample")
     if draws if draws is not None else defaults.get("do_sample") == "True":
-        chosen.setdefault("seed", int(torch.randint(SEEDS, ())))  # as transformers draws: `torch.manual_seed` repeats it
+        chosen.setdefault("seed", int(torch.randint(SEEDS, ())))  # `torch.manual_seed` repeats it, as in transformers
         if draws:
             chosen.setdefault("temperature", float(defaults.get("temperature", 1.0)))
-        return GivenGeneration(max_new_tokens=int(count), sampling=Sampling(**chosen, model_defaults=True))
+        return GivenGeneration(max_new_tokens=count, sampling=Sampling(**chosen, model_defaults=True))
     penalty = chosen.get("repetition_penalty", defaults.get("repetition_penalty"))
     greedy = Sampling() if penalty is None else Sampling(repetition_penalty=float(penalty))
-    return GivenGeneration(max_new_tokens=int(count), sampling=greedy)
+    return GivenGeneration(max_new_tokens=count, sampling=greedy)

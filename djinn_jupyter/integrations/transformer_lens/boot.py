@@ -3,13 +3,14 @@ points the engine serves: those at which both have the same values on a line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
@@ -24,6 +25,96 @@ MASKED: Final = -1e30  # what is below is the mask of a score
 CLOSE: Final = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}  # of the largest number of a value: rounding
 
 
+WEIGHTS: Final = (
+    "an engine computes with its own weights, and what is here is a copy for the analysis that multiplies by them: "
+)
+FLAG: Final = "an engine has no point before the split of queries, keys and values, nor results by head: "
+REFUSED: Final = {
+    "hf_generate": "it would run the copy of the model here, and not the engine: call `generate`.",
+    "diffusion_generate": "an engine writes one token after the other: call `generate`.",
+    "process_weights": WEIGHTS + "change the value at a hook point, or start an engine with the model that you mean.",
+    "init_weights": WEIGHTS + "start an engine with the model that you mean.",
+    "load_state_dict": WEIGHTS + "start an engine with the model that you mean.",
+    "_apply": WEIGHTS + "its device and dtype are set where the engine is started.",
+    "set_use_attn_result": FLAG + "multiply `hook_z` by `W_O`, or call `cache.stack_head_results()`.",
+    "set_use_split_qkv_input": FLAG + "change `hook_q`, `hook_k` or `hook_v`.",
+    "set_use_attn_in": FLAG + "change `ln1.hook_out`.",
+    "set_use_hook_mlp_in": "an engine has the input of an MLP behind its norm: change `ln2.hook_out`.",
+    "compile": "forwards run on the engine, which is not compiled: leave this out.",
+    "train": "an engine computes without dropout and gradients: `dj.attribute` has gradients.",
+}  # where they are given anything but False
+
+
+class EngineBridge(TransformerBridge):  # type: ignore[misc]
+    """TransformerLens's bridge where forwards run on an engine: what would run or change only the copy of the model in
+    this process is refused (`REFUSED`)."""
+
+    @property
+    def original_model(self) -> Any:
+        """The copy of the model in this process."""
+        return self.__dict__["original_model"]
+
+    def get_caching_hooks(self, names_filter: Any = None, *args: Any, **settings: Any) -> Any:
+        """Return a cache and its functions, as TransformerLens does; as in `run_with_cache` a point that is not served
+        is left out, unless it was named."""
+        cache, forward, backward = super().get_caching_hooks(names_filter, *args, **settings)
+        if isinstance(names_filter, str | list):
+            return cache, forward, backward
+        refused, named = self._driver.non_fireable_hook_points, self.hook_dict
+        served = [[one for one in hooks if named[one[0]].name not in refused] for hooks in (forward, backward)]
+        return cache, *served
+
+    def generate(self, *args: Any, use_past_kv_cache: bool = False, **settings: Any) -> Any:
+        """Generate as TransformerLens does, one pass of the engine over the whole line for each token."""
+        _require_no_cache(use_past_kv_cache)
+        return super().generate(*args, use_past_kv_cache=False, **settings)
+
+    def generate_stream(self, *args: Any, use_past_kv_cache: bool = False, **settings: Any) -> Any:
+        """Generate as TransformerLens does, and yield tokens as they come."""
+        _require_no_cache(use_past_kv_cache)
+        return super().generate_stream(*args, use_past_kv_cache=False, **settings)
+
+    def enable_compatibility_mode(self, *args: Any, no_processing: bool = False, **settings: Any) -> None:
+        """Have the names of HookedTransformer. NotImplementedError unless the weights stay as they are."""
+        if not no_processing:
+            raise NotImplementedError(
+                "enable_compatibility_mode: folding and centering would change the copy of the weights here, and not "
+                "the engine's: call enable_compatibility_mode(no_processing=True) for its names. They change no "
+                "probability."
+            )
+        if any(point.fwd_hooks or point.bwd_hooks for point in self.hook_points()):
+            raise UsageError("enable_compatibility_mode: hook points have functions: call `reset_hooks` first.")
+        super().enable_compatibility_mode(*args, no_processing=True, **settings)
+        _serve_what_is_equal(self, self._driver)
+
+    def to(self, *args: Any, print_details: bool = False, **settings: Any) -> EngineBridge:
+        """Return the bridge where it has this device and dtype. NotImplementedError for others."""
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **settings)
+        if device not in (None, torch.device("cpu")) or dtype not in (None, self.cfg.dtype):
+            raise NotImplementedError(f"to: {REFUSED['_apply']}")
+        return self
+
+
+def _refusal(name: str, why: str) -> Callable[..., Any]:
+    theirs = getattr(TransformerBridge, name)
+
+    def refused(self: Any, *args: Any, **given: Any) -> Any:
+        if [*args, *given.values()] == [False]:
+            return theirs(self, False)
+        raise NotImplementedError(f"{name.replace('_apply', 'to')}: {why}")
+
+    return refused
+
+
+for _name, _why in REFUSED.items():
+    setattr(EngineBridge, _name, _refusal(_name, _why))
+
+
+def _require_no_cache(asked: bool) -> None:
+    if asked:
+        raise NotImplementedError("An engine is given whole lines by TransformerLens: leave out `use_past_kv_cache`.")
+
+
 def boot_djinn(
     engine: RemoteEngine, model: str | Path | None = None, *, attention: AttentionName = "eager"
 ) -> TransformerBridge:
@@ -36,24 +127,34 @@ def boot_djinn(
     given = engine.entry.identity.model if model is None and engine.entry is not None else model
     if given is None:
         raise UsageError("This engine does not say where its model is: name the folder or the hub's name as `model`.")
-    dtype = engine.description.dtype
     bridge = TransformerBridge.boot_transformers(
-        str(MODEL_PATH if given == "demo" else given), device="cpu", dtype=getattr(torch, dtype)
+        str(MODEL_PATH if given == "demo" else given), device="cpu", dtype=getattr(torch, engine.description.dtype)
     ).eval()
-    there = _sites_of(engine)
-    with torch.inference_mode():
-        theirs = _cached(bridge)
-        names = {point.name for point in bridge.hook_points()}
-        known = {name: site for name, site in hook_sites(bridge.cfg.n_layers, names).items() if site.site in there}
-        driver = DjinnDriver(engine, bridge.adapter, bridge.tokenizer, known, attention=attention, bridge=bridge)
-        bridge._driver = driver
-        try:
-            equal = _served(driver, theirs, CLOSE[dtype])
-        except BaseException:
-            driver.close()
-            raise
-    driver.serve({name: site for name, site in known.items() if name in equal}, names - equal)
+    driver = DjinnDriver(engine, bridge.adapter, bridge.tokenizer, {}, attention=attention, bridge=bridge)
+    bridge.__class__ = EngineBridge
+    try:
+        _serve_what_is_equal(bridge, driver)
+    except BaseException:
+        driver.close()
+        raise
     return bridge
+
+
+def _serve_what_is_equal(bridge: TransformerBridge, driver: DjinnDriver) -> None:
+    """Have the engine serve the hook points at which the bridge's own model has the same values on a line."""
+    points, there = bridge.hook_dict, _sites_of(driver.engine)  # in compatibility mode a point's own name is another
+    names = {point.name for point in points.values()}
+    found = hook_sites(bridge.cfg.n_layers, points).items()
+    known = {points[name].name: site for name, site in found if site.site in there}
+    with torch.inference_mode():
+        bridge._driver = TransformersDriver(bridge.original_model, bridge.adapter, bridge.tokenizer)
+        try:
+            theirs = _cached(bridge)
+        finally:
+            bridge._driver = driver
+        driver.serve(known, ())
+        equal = _served(driver, theirs, CLOSE[driver.engine.description.dtype])
+    driver.serve({name: site for name, site in known.items() if name in equal}, names - equal)
 
 
 def _sites_of(engine: RemoteEngine) -> set[str]:

@@ -169,7 +169,7 @@ class DjinnDriver:
 
 def _instead(name: str) -> str:
     """Name the hook point to change in place of one that is only read."""
-    norm = name.rpartition(".")[0]
+    norm = name.rpartition(".")[0] + (".ln2" if name.endswith("hook_resid_mid") else "")
     if norm == "pos_embed":
         return "blocks.0.hook_in"
     return f"what the norm returns, {norm}.hook_out, or what was added to the residual before it"
