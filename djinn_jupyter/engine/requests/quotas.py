@@ -14,6 +14,7 @@ from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.session.given_arrays import arrays_within
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import OverQuota
@@ -40,7 +41,9 @@ class RequestQuotas:
 
     def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
         """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
-        The engine's own user may always."""
+        The engine's own user may always, but for arrays beyond those that all sessions may have."""
+        if session is not None and isinstance(request, ask.Steer | ask.ApplyEdit):
+            self._require_given(session, sum(array.nbytes for array in arrays_within(request.edit)))
         if holder.person is None:
             return
         self._memory.require_reader(holder.person)
@@ -54,6 +57,15 @@ class RequestQuotas:
                 self._require_less(person_of(session.name) or holder.person, anew)
             case ask.Fork() | ask.RestoreCheckpoint() | ask.TakeIn():
                 self._require_less(holder.person)
+
+    def _require_given(self, session: Session, need: int) -> None:
+        """Raise UsageError and OverQuota where rules and edits may not have so many more bytes of arrays, AwaitedRoom
+        where other sessions of the person leave for them."""
+        if not need:
+            return
+        self._residency.require_given(need)
+        if not self._residency.in_quota(session, need):
+            raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
     def require_room(self, request: ask.Request, session: Session | None, wanted: int) -> None:
         """Raise AwaitedRoom where other sessions of the person leave for the pages of a prompt, OverQuota where none

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.session.given_arrays import given_arrays
 from djinn_jupyter.engine.session.holdings import Holdings, by_person, holdings_of
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.errors import OverQuota, SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import Tier
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
@@ -80,8 +81,18 @@ class MemoryQuotas:
         if most is None or person is None or not need:
             return 0
         most -= self.added(person)
-        held = self._held(person, lambda held: held.device + need <= most, session if instead else None)
-        return max(0, held.device + need - most)
+        held = self._held(person, lambda held: held.device + held.given + need <= most, session if instead else None)
+        return max(0, held.device + held.given + need - most)
+
+    def require_given(self, need: int, most: int) -> None:
+        """Raise UsageError where rules and edits of all sessions would have more than `most` bytes of arrays with so
+        many more: they stay in main memory, and in the journal, until they are removed."""
+        given = {id(array): array.nbytes for session in self._sessions.values() for array in given_arrays(session)}
+        if (held := sum(given.values())) + need > most:
+            raise UsageError(
+                f"The arrays of rules and edits take {spell_bytes(held)} and {spell_bytes(need)} more are needed; all "
+                f"sessions may have {spell_bytes(most)} of them. Remove rules, or allow more device memory."
+            )
 
     def refusal(self, session: Session, need: int) -> OverQuota:
         """Return the error where the session's person may not have `need` bytes, and no session of theirs can leave."""
@@ -90,10 +101,12 @@ class MemoryQuotas:
         most, held = self.of(person).device, self._held(person, lambda held: False)
         added = self.added(person)
         remove = ", remove an added module or adapter" if added else ""
+        remove += ", remove a rule or an edit" if held.given else ""
+        used = spell_bytes(held.device + held.given + added)
         return OverQuota(
-            f"{person}'s quota of device memory is {spell_bytes(most or 0)}: {spell_bytes(held.device + added)} are "
-            f"held and {spell_bytes(need)} more are needed, with no other session that can leave. Close a session, run "
-            f"fewer tokens{remove}, or {ask_for_more(person)}."
+            f"{person}'s quota of device memory is {spell_bytes(most or 0)}: {used} are held and {spell_bytes(need)} "
+            f"more are needed, with no other session that can leave. Close a session, run fewer tokens{remove}, or "
+            f"{ask_for_more(person)}."
         )
 
     def takes(self, session: Session, tier: Tier) -> bool:

@@ -55,6 +55,7 @@ class Residency:
         prefetches: bool = True,
     ) -> None:
         self._storage_table, self._faults, self._told, self._new_cache = storage_table, faults, swapped, new_cache
+        self._most_given = budget.limit
         self.quotas = MemoryQuotas(sessions, storage_table, saved, added)
         self.swapping = Swapping(
             sessions,
@@ -184,6 +185,10 @@ class Residency:
         """Return True where the session's person may have `need` more bytes on the device, False where other sessions
         of that person leave for it. Raises OverQuota."""
         return self.eviction.in_quota(session, need, instead=instead)
+
+    def require_given(self, need: int) -> None:
+        """Raise UsageError where the arrays of rules and edits would take more than sessions may have on the device."""
+        self.quotas.require_given(need, self._most_given)
 
     @property
     def has_quotas(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.session.footprint import items_of
+from djinn_jupyter.engine.session.given_arrays import given_arrays, recorded_bytes
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.naming import person_of
@@ -20,11 +21,13 @@ from djinn_jupyter.wire.naming import person_of
 
 @dataclass(slots=True)
 class Holdings:
-    """Bytes of items: those that take room on the device, and their copies."""
+    """Bytes of items: those that take room on the device, and their copies; on the `host` also of what was recorded
+    there. `given` are those of arrays that passes take to the device."""
 
     device: int = 0
     host: int = 0
     disk: int = 0
+    given: int = 0
 
     def count(self, item: Item) -> None:
         size, copies = item.nbytes, item.copies
@@ -35,11 +38,18 @@ class Holdings:
 
 def holdings_of(sessions: Iterable[Session], storage_table: StorageTable) -> Holdings:
     """Return what these sessions hold, each item once."""
-    items = {id(item): item for session in sessions for item in items_of(session, storage_table)}
-    found = Holdings()
-    for item in items.values():
-        found.count(item)
-    return found
+    return sum_of(by_person(sessions, storage_table).values())
+
+
+def sum_of(held: Iterable[Holdings]) -> Holdings:
+    """Return all of these together."""
+    held = tuple(held)
+    return Holdings(
+        device=sum(one.device for one in held),
+        host=sum(one.host for one in held),
+        disk=sum(one.disk for one in held),
+        given=sum(one.given for one in held),
+    )
 
 
 def by_person(sessions: Iterable[Session], storage_table: StorageTable) -> dict[str | None, Holdings]:
@@ -52,6 +62,11 @@ def by_person(sessions: Iterable[Session], storage_table: StorageTable) -> dict[
             if id(item) not in counted:
                 counted.add(id(item))
                 held.count(item)
+        for array in given_arrays(session):
+            if id(array) not in counted:
+                counted.add(id(array))
+                held.given += array.nbytes
+        held.host += recorded_bytes(session)
     return found
 
 
@@ -68,4 +83,6 @@ def memory_of_persons(
 
 
 def memory(person: str | None, held: Holdings, added: int) -> PersonMemory:
-    return PersonMemory(person=person, device_bytes=held.device + added, host_bytes=held.host, disk_bytes=held.disk)
+    return PersonMemory(
+        person=person, device_bytes=held.device + held.given + added, host_bytes=held.host, disk_bytes=held.disk
+    )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.session.holdings import Holdings, by_person, holdings_of, memory_of_persons
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Add
+from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.naming import person_of
-from djinn_jupyter.wire.replies import Finished, Opened, Paused
-from tests.engine.desk import Desk, build_desk, tokens
+from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
+from djinn_jupyter.wire.replies import Failed, Finished, Opened, Paused
+from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.requests.house import House
 from tests.families import build
 
@@ -124,3 +130,80 @@ def test_where_all_sessions_are_the_engines_own_users_no_one_is_counted(house: H
     listed = memory_of_persons(desk.engine.sessions.values(), desk.engine.storage_table)
     assert [one.person for one in listed] == [None, "anna"]
     desk.close(*desk.engine.sessions)
+
+
+COUNTED: Final = {  # of the fields of a session: in which sum their bytes stand
+    "cache": "items: pages",
+    "saved_states": "items: storages",
+    "frame": "items: storages",
+    "logits_1V": "items: storages",
+    "history": "items: storages; stops on the disk",
+    "pass_log": "items: storages",
+    "generation": "items: storages; recorded: states of generators",
+    "rules": "given",
+    "edits": "given",
+    "watches": "recorded",
+    "adapter": "added, for the person who added it",
+}
+SMALL: Final = set(  # bounded by the context, by the length of a text in a message, or by a constant
+    "name owner holder state tokens texts exactness needs_recompute breakpoints numbers_given runs forked_from shares "
+    "answered used_by holder_notebook kept_for left_by moving temporary stop edition last_edition rule_numbers_given "
+    "plan_version work progress pause_requested residence storage_table last_used attention".split()
+)
+
+
+def test_every_field_of_a_session_is_counted_or_small() -> None:
+    fields = {field.name for field in dataclasses.fields(Session)}
+    assert fields == COUNTED.keys() | SMALL
+    assert not COUNTED.keys() & SMALL
+
+
+def test_arrays_of_rules_and_edits_and_records_of_watches_are_held_by_the_person(house: House) -> None:
+    house.greet("carl", "carl's")
+    assert isinstance(house.ask("carl", ask.Open(session="held")), Opened)
+    vector = array(torch.randn(house.desk.engine.description.hidden_size))
+    before = carl(house)
+    house.ask("carl", ask.Steer(session="held", site="resid_post.1", edit=Add(vector=vector)))
+    assert carl(house).device_bytes - before.device_bytes == vector.nbytes
+    assert isinstance(house.ask("carl", ask.Fork(session="held", name="twin")), Opened)
+    assert carl(house).device_bytes - before.device_bytes == vector.nbytes, "a fork has the same array"
+    house.ask("carl", ask.Watch(session="held", site="resid_post.2"))
+    house.ask("carl", ask.SetBreakpoint(session="held", site="resid_post.3"))
+    stopped = house.ask("carl", ask.Run(session="held", tokens=PROMPT, max_new_tokens=2))
+    assert isinstance(stopped, Paused)
+    watched = house.desk.session("carl@held").watches["resid_post.2"].bytes_held
+    assert carl(house).host_bytes - before.host_bytes == watched > 0
+    halted = carl(house).device_bytes
+    house.ask("carl", ask.ApplyEdit(session="held", edit=Add(vector=vector)))
+    assert carl(house).device_bytes - halted >= vector.nbytes
+    for name in ("held", "twin"):
+        house.ask("carl", ask.Close(session=name, force=True))
+    house.desk.settle()
+
+
+def carl(house: House) -> PersonMemory:
+    told = memory_of_persons(house.desk.engine.sessions.values(), house.desk.engine.storage_table)
+    return next(one for one in told if one.person == "carl")
+
+
+def test_arrays_beyond_a_quota_or_the_memory_of_all_sessions_are_refused() -> None:
+    desk = build_desk(build("llama"))
+    house = House(desk)
+    house.greet(None, "root's")
+    house.greet("carl", "carl's")
+    assert isinstance(house.ask("carl", ask.Open(session="held")), Opened)
+    size = desk.engine.description.hidden_size
+    desk.engine.heed_quotas(lambda person: Quota(device=10 * 4 * size))
+    refused = [
+        house.ask("carl", ask.Steer(session="held", site="resid_post.1", edit=Add(vector=array(torch.randn(size)))))
+        for _ in range(12)
+    ]
+    assert [isinstance(one, Failed) for one in refused] == [False] * 10 + [True] * 2
+    assert refused[-1].code == "OverQuota"
+    assert "remove a rule or an edit" in refused[-1].message
+    desk.engine.heed_quotas(lambda person: NO_QUOTA)
+    desk.engine.residency._most_given = 11 * 4 * size
+    for code in ("", "UsageError"):
+        given = ask.Steer(session="held", site="resid_post.1", edit=Add(vector=array(torch.randn(size))))
+        assert getattr(house.ask("carl", given), "code", "") == code
+    desk.close_all()
