@@ -11,15 +11,15 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.confirming import confirmed, require_confirmable, strongest
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.pair_metrics import GivenMetric
 from djinn_jupyter.client.sweep_arguments import cells_asked, lines_given
 from djinn_jupyter.client.sweeping import swept
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.sweeps import MOST_STEPS, Correction, Estimate
 
 
-@interruptible("The attribution")
+@waits("The attribution")
 @typed
 def attribute(
     engine: RemoteEngine,

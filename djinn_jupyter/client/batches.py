@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.stops import BatchInterrupted, Finished, Paused, Stop
+from djinn_jupyter.client.waiting import far, waiting
 from djinn_jupyter.errors import BatchEnded, DjinnError, UnknownSession, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -95,7 +96,7 @@ class Batch:
         rows = [(prompt, coef) for prompt in prompts for coef in coefs for _ in range(samples)]
         self._make_rows(rows, prompts[0].sampling.seed)
         groups = [self.rows[first : first + samples] for first in range(0, len(self.rows), samples)]
-        with self._heard():
+        with self._heard(), self._shown():
             self._fork(self.parent, [group[0] for group in groups])
             if samples > 1:
                 self._run_prompts(groups)
@@ -108,7 +109,7 @@ class Batch:
         _require_some(samples)
         stop = self.parent.stop.reply.stop if order.stop is None else order.stop
         self._make_rows([(replace(order, stop=None), None)] * samples, seed)
-        with self._heard():
+        with self._heard(), self._shown():
             self._fork(self.parent, self.rows, stop=stop)
             self._start(self.rows)
             self._wait()
@@ -205,9 +206,13 @@ class Batch:
                 heard.callback(self.channel.listen(row.session.name, self._feed.put))
         return heard
 
+    def _shown(self) -> AbstractContextManager[object]:
+        return waiting("The batch", "pauses it", quiet=self.on_row is not None or self.on_token is not None)
+
     def _wait(self, quiet: bool = False) -> None:
         """Wait until no row runs. An interrupt pauses those that run; a second one is raised at once."""
         while any(row.runs for row in self.rows):
+            far(f"{sum(not row.runs for row in self.rows):,} of {len(self.rows):,} rows")
             try:
                 self._take(quiet)
             except KeyboardInterrupt:

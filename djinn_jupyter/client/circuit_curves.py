@@ -13,8 +13,8 @@ from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class CircuitCurve(Measurement):
         return f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}; faithfulness of the first edges: {points}"
 
 
-@interruptible("The run of circuits")
+@waits("The run of circuits")
 @typed
 def circuit_curve(
     engine: RemoteEngine,

@@ -18,9 +18,9 @@ from djinn_jupyter.client.edges import STRONGEST, Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.pair_statistics import NO_INTERVAL
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
@@ -136,7 +136,7 @@ class Circuit(EdgeMeasurement):
         return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:z.1%}{low_high}{pairs}"
 
 
-@interruptible("The run of a circuit")
+@waits("The run of a circuit")
 @typed
 def circuit(
     engine: RemoteEngine,

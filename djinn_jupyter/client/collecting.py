@@ -25,6 +25,7 @@ from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import EngineError, IllegalMove, SlabFull, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype, shard_name
@@ -107,7 +108,8 @@ def collect(
         adapter=adapter,
     )
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
-    with interruptible("The collection", lambda: (kept, None)), _ended_with(kept):
+    quiet = on_progress is not None
+    with interruptible("The collection", lambda: (kept, None), quiet=quiet), _ended_with(kept):
         shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
         work = CollectionWork(asked, on_progress or (lambda done: None))
         requests = _requests(asked, shards)
@@ -231,6 +233,7 @@ class CollectionWork:
     def _note(self, shard: int, done: int, tell: Tell) -> None:
         self.done[shard] = done
         total = sum(self.done.values())
+        far(f"{total:,} prompts")
         tell(lambda: self.on_progress(total))
 
 

@@ -9,15 +9,15 @@ from typing import Final
 from djinn_jupyter.client.arguments import shown, typed
 from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 
 UNITS: Final = ("head", "neuron")
 
 
-@interruptible("The attribution")
+@waits("The attribution")
 @typed
 def direct(
     engine: RemoteEngine,

@@ -15,12 +15,12 @@ from djinn_jupyter.client.edge_measurement import EdgeMeasurement
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
 from djinn_jupyter.client.sweep_arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
 from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edges import EdgeMethod, EdgeRecipe
@@ -138,7 +138,7 @@ class Edges(EdgeMeasurement):
         return "\n".join([head, *(f"{writer} -> {reader}: {score:+.3f}" for writer, reader, score in self.top())])
 
 
-@interruptible("The attribution of edges")
+@waits("The attribution of edges")
 @typed
 def edges(
     engine: RemoteEngine,

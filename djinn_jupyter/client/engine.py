@@ -25,6 +25,7 @@ from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.tree import Branches
+from djinn_jupyter.client.waiting import waiting
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -388,13 +389,12 @@ def _await_silence(channel: Channel) -> None:
             time.sleep(SILENCE_SECONDS)
 
 
+@waiting("The end of the engine", "ends the waiting")
 def await_end(entry: Entry, seconds: float = END_SECONDS) -> None:
     """Wait until the engine's process has gone; EngineUnavailable if it still runs after `seconds`."""
     deadline = time.monotonic() + seconds
     while is_alive(entry):
         if time.monotonic() > deadline:
-            raise EngineUnavailable(
-                f"The engine of {entry.identity} (process {entry.pid}) was told to end and has not within "
-                f"{seconds:.0f} s; end it with `djinn stop --force`."
-            )
+            late = f"was told to end and has not within {seconds:.0f} s; end it with `djinn stop --force`."
+            raise EngineUnavailable(f"The engine of {entry.identity} (process {entry.pid}) {late}")
         time.sleep(0.01)

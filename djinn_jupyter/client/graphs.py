@@ -16,10 +16,10 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.graph_files import GRAPH, KeptGraph
 from djinn_jupyter.client.graph_influence import influence, pruned, shares
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.digits import power_above
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
@@ -227,7 +227,7 @@ class AttributionGraph(Measurement):
         return (of_embeddings / total if total > 0 else 0.0), complete
 
 
-@interruptible("The attribution graph")
+@waits("The attribution graph")
 @typed
 def attribution_graph(
     engine: RemoteEngine,

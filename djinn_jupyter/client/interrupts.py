@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from djinn_jupyter.client.waiting import waiting
+
 
 class WorkInterrupted(KeyboardInterrupt):
     """Raised after a KeyboardInterrupt during a sweep, a collection or a measurement. The engine was told to end it.
-    `kept` is what was finished: the Losses of the first prompts, or None."""
+    `kept` is what was finished: the Grid so far, the Losses of the first prompts, or None."""
 
     def __init__(self, said: str, kept: object = None) -> None:
         self.kept = kept
@@ -22,11 +24,13 @@ def interruptible(
     kept: Callable[[], tuple[str, object]] = lambda: ("", None),
     *,
     done: str = "the engine told to end it",
+    quiet: bool = False,
 ) -> Iterator[None]:
     """Have an interrupt within say what it ended and what was `done`, and have what is `kept` of it, in words and
-    itself. `work` begins a sentence."""
+    itself. `work` begins a sentence. What takes a second shows how far it is, unless the caller does (`quiet`)."""
     try:
-        yield
+        with waiting(work, quiet=quiet):
+            yield
     except WorkInterrupted:
         raise
     except KeyboardInterrupt:

@@ -19,8 +19,8 @@ from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_model, spell_option
 from djinn_jupyter.client.engines.ssh import SCHEME, entry_through_ssh, read_place
 from djinn_jupyter.client.engines.starting import StartCallbacks, Tell
-from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.frames import Listing
+from djinn_jupyter.client.waiting import waiting
 from djinn_jupyter.described import check_least, given_by_name, part_of, takes
 from djinn_jupyter.errors import EngineUnavailable, UsageError
 from djinn_jupyter.options import GivenOptions, Identity, Options, ProcessOptions
@@ -56,8 +56,8 @@ def load(
     """
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
-    with TerminalProgress() as shown:
-        second = each_second or (shown.second if progress is None else _not_said)
+    with waiting(f"The load of {model}", quiet=progress is not None or each_second is not None) as wait:
+        second = each_second or (wait.step if progress is None else _not_said)
         told = StartCallbacks(line=progress or _not_said, second=second)
         if at is not None and at.startswith(SCHEME):
             return _through_ssh(at, key, str(model), given, told)
@@ -80,11 +80,15 @@ def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     `cluster` is the only engine in the Ray cluster of this machine.
     EngineUnavailable where none answers; KeyRefused where it does not admit the key, or is not the engine that
     `djinn key trust` has noted, or where the hub refuses."""
-    silent = StartCallbacks(line=_not_said, second=_not_said)
+    with waiting(f"The way to {address}") as wait:
+        return _reached(address, key, StartCallbacks(line=_not_said, second=wait.step))
+
+
+def _reached(address: str, key: str | None, told: StartCallbacks) -> RemoteEngine:
     if address.startswith(SCHEME):
-        return _through_ssh(address, key, None, {}, silent)
+        return _through_ssh(address, key, None, {}, told)
     if address == CLUSTER:
-        return _attached(lambda: entry_in_cluster(None, key, {}, silent))
+        return _attached(lambda: entry_in_cluster(None, key, {}, told))
     return _connected(address, key, None)
 
 

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.pair_metrics import GivenMetric
 from djinn_jupyter.client.sweep_arguments import axes_of, edit_of, lines_given, metrics_of
 from djinn_jupyter.client.sweeping import OnProgress, swept
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.sites import HEAD_POINTS
@@ -22,7 +22,7 @@ _WORD: Final = re.compile(r"[^\s,\[]+(?:\[[^\]]*\])?")  # q.5[0,1] is one
 _SENDER: Final = re.compile(r"^(?P<point>[a-z_]+)(?:\.(?P<layer>\d+|\*))?(?:\[(?P<units>[^\]]*)\])?$")
 
 
-@interruptible("The sweep of paths")
+@waits("The sweep of paths")
 @typed
 def path(
     engine: RemoteEngine,

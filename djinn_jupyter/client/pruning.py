@@ -15,7 +15,8 @@ from djinn_jupyter.client.edge_measurement import layers_of
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval
-from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.waiting import far
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 
 Kept = frozenset[tuple[int, int]]
@@ -23,7 +24,7 @@ OnPruned = Callable[[int, int, int], None]
 FEW, AHEAD = 8, 64  # passes asked for together: at first, and at most
 
 
-@interruptible("The pruning of a circuit")
+@waits("The pruning of a circuit")
 @typed
 def acdc(
     engine: RemoteEngine,
@@ -80,6 +81,7 @@ class _Pruning:
         kept, at, ahead = frozenset(self.order), 0, FEW
         [metric] = self._metrics([kept])
         while at < len(self.order):
+            far(f"{at:,} of {len(self.order):,} edges decided")
             if on_progress is not None:
                 on_progress(at, len(self.order), len(kept))
             tried, end, rest = self._ahead(kept, at, min(ahead, max(1, MOST_ASKED // len(kept))))

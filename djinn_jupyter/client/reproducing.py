@@ -96,7 +96,7 @@ def reproduce(
     True
     """
     kept = _read(given_path(result, "file")) if isinstance(result, str | Path) else result
-    with interruptible("The reproduction"):
+    with interruptible("The reproduction", quiet=on_progress is not None):
         if isinstance(kept, Grid):
             return reproduced_grid(engine, kept, on_progress)
         if isinstance(kept, Measurement):

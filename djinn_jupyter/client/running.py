@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.connection.following import followed
+from djinn_jupyter.client.waiting import waited
 from djinn_jupyter.wire.replies import Reply, TokenSampled
 from djinn_jupyter.wire.requests import Pause, Request
 
@@ -21,7 +22,8 @@ def run_until_stop(channel: Channel, session: str, request: Request, on_token: O
     which is taken back, or while the line is down: the engine hears of the pause when it is back.
     """
     if on_token is None:
-        return _wait(channel, session, channel.ask(request))
+        with waited("The run", "pauses it"):
+            return _wait(channel, session, channel.ask(request))
     with followed(channel, session, request) as run:
         try:
             for event in run.events():

@@ -19,6 +19,7 @@ from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import LOSSES, KeptLosses
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Mode
@@ -147,6 +148,7 @@ def _score(
     with temporary_session(channel, "score", adapter) as session:
         while part is not None:
             first = sum(len(reply.tokens) for reply in found)
+            far(f"{first:,} prompts")
             found.append(ask_for(channel, request_of(session=session, prompts=part, first=first), Scored))
             part = next(parts, None)
 

@@ -12,7 +12,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, Protocol, TypeVar
 
-from djinn_jupyter.client.connection.io_thread import beside_debuggers
+from djinn_jupyter.client.connection.own_threads import beside_debuggers
+from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, EngineUnavailable
 
 Result = TypeVar("Result")
@@ -89,6 +90,7 @@ class _Spreading(Generic[Engine, Result]):
     def show(self, engines: int) -> None:
         """Show what pieces tell, until so many engines are done."""
         while engines:
+            far(f"{len(self.found):,} of {len(self.pieces):,} parts")
             with suppress(Empty):
                 show = self._shows.get(timeout=LOOK_SECONDS)  # now and then, for an interrupt
                 if show is None:

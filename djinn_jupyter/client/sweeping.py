@@ -18,7 +18,6 @@ from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
 from djinn_jupyter.client.grid import Grid, continued, unfinished
-from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.pair_metrics import GivenMetric
@@ -34,6 +33,8 @@ from djinn_jupyter.client.sweep_arguments import (
 )
 from djinn_jupyter.client.swept_replies import AT_ITS_END, grid_of, nameless, noted, require_shape, without_end
 from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waiting import far
+from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
@@ -44,7 +45,7 @@ Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
 
 
-@interruptible("The sweep")
+@waits("The sweep")
 @typed
 def sweep(
     engine: RemoteEngine,
@@ -98,9 +99,9 @@ def sweep(
     `pairs` are objects with `clean`, `corrupted` and `answers`: a token, or the right and the wrong one, whose logits
     are subtracted. `fast` computes many cells in one pass and some of them again
     alone, chosen by `seed`; `exact` computes each alone. `on_progress` is called with the grid so far, and with how
-    many of how many cells are done. An interrupt returns the grid so far; SweepEnded, where a sweep fails on the way,
-    has it as `grid`. The same call with `so_far=grid` goes on: finished cells are kept, and some of them are among
-    those computed again alone. UsageError; UnknownSite; InvalidCondition.
+    many of how many cells are done. WorkInterrupted, after an interrupt, has the grid so far as `kept`; SweepEnded,
+    where a sweep fails on the way, as `grid`. The same call with `so_far=grid` goes on: finished cells are kept, and
+    some of them are among those computed again alone. UsageError; UnknownSite; InvalidCondition.
 
     >>> grid = dj.sweep(
     ...     engine,
@@ -372,6 +373,7 @@ class _Sweep:
                 self.cells.clear()
             self.done = event.done
             self.cells.update(zip(event.cells, event.values, strict=True))
+            far(f"{event.done:,} of {event.total:,} cells" + (f" of pair {self.pair}" if self.pair else ""))
             if self.asked.on_progress is not None:
                 self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from djinn_jupyter.client.connection.io_thread import beside_debuggers
+from djinn_jupyter.client.connection.own_threads import beside_debuggers
 from djinn_jupyter.errors import DjinnError
 
 log = logging.getLogger(__name__)

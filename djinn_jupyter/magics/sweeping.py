@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.magics.collecting import engines_beside, prompts_of
 from djinn_jupyter.magics.editing import parse_edit
@@ -178,14 +179,19 @@ def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgres
     drawing = Redrawn(state.screen)
     try:
         grid = compute(lambda so_far, done, total: drawing.draw(lambda: views.grid_view(so_far)))
+    except WorkInterrupted as broken:
+        found: Any = broken.kept
+        if found is None:
+            raise
+        state.keep(args.keep, found)
+        drawing.end(views.grid_view(found, hover=False))
+        raise UsageError(f"Interrupted. {found.notes[-1]}") from None
     except SweepEnded as ended:
         state.keep(args.keep, ended.grid)
         drawing.end(views.grid_view(ended.grid, hover=False))
         raise
     state.keep(args.keep, grid)
     drawing.end(views.grid_view(grid, hover=args.hover))
-    if grid.interrupted:
-        raise UsageError(f"Interrupted. {grid.notes[-1]}")
 
 
 def swept_edit(state: KernelState, text: str | None) -> Edit | Patch | str | None:

@@ -59,7 +59,7 @@ def cut_short(engine: RemoteEngine, **asked: Any) -> dj.Grid:
         if done < total:
             raise KeyboardInterrupt
 
-    return swept(engine, **asked, on_progress=interrupt)
+    return kept_of(engine, **asked, on_progress=interrupt)
 
 
 def test_pairs_go_on_with_the_pair_that_was_cut_short_also_from_a_file(engine: RemoteEngine, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_pairs_go_on_with_the_pair_that_was_cut_short_also_from_a_file(engine: R
         if seen == 1 and done < total:
             raise KeyboardInterrupt
 
-    cut = swept(engine, **lines, on_progress=interrupt)
+    cut = kept_of(engine, **lines, on_progress=interrupt)
     assert cut.values.shape[0] == 2
     read = dj.Grid.read(cut.save(tmp_path / "cut.grid.djinn"))
     went_on = swept(engine, **lines, so_far=read)
@@ -129,7 +129,7 @@ def test_cells_that_the_engine_distrusts_are_not_gone_on_from(
 
     so_far = None if cells == "told" else with_values(whole, np.where(whole.values == whole.corrupted, whole.values, 7))
     monkeypatch.setattr(sweeps, "values_of", apart)
-    cut = swept(engine, on_progress=interrupt, so_far=so_far)
+    cut = kept_of(engine, on_progress=interrupt, so_far=so_far)
     kept = ~np.isnan(cut.values)
     assert np.count_nonzero(kept) == 3
     assert np.array_equal(cut.values[kept], exact.values[kept])
@@ -189,8 +189,8 @@ def test_an_interrupt_while_its_session_closes_keeps_the_whole_grid(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.channel, "ask", ask_and_interrupt)
-        grid = swept(engine, mode="exact")
-        pairs = swept(engine, mode="exact", clean=[CLEAN] * 2, corrupted=[CORRUPTED] * 2)
+        grid = kept_of(engine, mode="exact")
+        pairs = kept_of(engine, mode="exact", clean=[CLEAN] * 2, corrupted=[CORRUPTED] * 2)
     assert closing == 2
     assert np.array_equal(grid.values, whole.values)
     assert (grid.interrupted, grid.notes[-1]) == (True, "The sweep is whole; it was interrupted at its end.")
@@ -199,6 +199,12 @@ def test_an_interrupt_while_its_session_closes_keeps_the_whole_grid(
     assert not pairs.is_whole
     desk.settle()
     assert not desk.engine.sessions
+
+
+def kept_of(engine: RemoteEngine, **given: Any) -> Any:
+    with pytest.raises(dj.WorkInterrupted) as broken:
+        swept(engine, **given)
+    return broken.value.kept
 
 
 def test_a_grid_with_missing_pairs_is_not_whole_also_from_a_file(engine: RemoteEngine, tmp_path: Path) -> None:

@@ -187,9 +187,10 @@ def cut_short(engine: RemoteEngine, name: str, given: Given) -> dj.Grid:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    part = getattr(dj, name)(engine, **{**given, "so_far": None, "mode": "exact", "on_progress": interrupt})
-    assert isinstance(part, dj.Grid)
-    return part
+    with pytest.raises(dj.WorkInterrupted) as broken:
+        getattr(dj, name)(engine, **{**given, "so_far": None, "mode": "exact", "on_progress": interrupt})
+    assert isinstance(broken.value.kept, dj.Grid)
+    return broken.value.kept
 
 
 def of_session(session: RemoteSession, name: str, given: Given) -> object:

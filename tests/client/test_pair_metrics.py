@@ -112,7 +112,9 @@ def test_a_sweep_that_ended_goes_on_with_each_pairs_own(engine: RemoteEngine) ->
             raise KeyboardInterrupt
 
     whole = sweep(engine, clean=CLEAN, corrupted=CORRUPTED, metric=dj.per_pair(METRICS))
-    part = sweep(engine, clean=CLEAN, corrupted=CORRUPTED, metric=dj.per_pair(METRICS), on_progress=fail)
+    with pytest.raises(dj.WorkInterrupted) as broken:
+        sweep(engine, clean=CLEAN, corrupted=CORRUPTED, metric=dj.per_pair(METRICS), on_progress=fail)
+    part: Any = broken.value.kept
     assert not part.is_whole
     rest = sweep(engine, clean=CLEAN, corrupted=CORRUPTED, metric=dj.per_pair(METRICS), so_far=part)
     assert np.array_equal(rest.values, whole.values)

@@ -236,12 +236,14 @@ def test_memory_that_runs_out_in_mid_sweep_is_one_sentence_and_leaves_the_finish
     assert not desk.engine.sessions
 
 
-def test_an_interrupt_returns_the_finished_cells_and_ends_the_sweep(engine: RemoteEngine, desk: Desk) -> None:
+def test_an_interrupt_raises_with_the_finished_cells_and_ends_the_sweep(engine: RemoteEngine, desk: Desk) -> None:
     def interrupt(grid: dj.Grid, done: int, total: int) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
-    grid = swept(engine, mode="exact", on_progress=interrupt)
+    with pytest.raises(dj.WorkInterrupted, match=r"^The sweep was interrupted, .*sys\.last_value\.kept\.$") as broken:
+        swept(engine, mode="exact", on_progress=interrupt)
+    grid: Any = broken.value.kept
     assert (~np.isnan(grid.values)).sum() == 4
     assert grid.interrupted
     assert grid.notes == ("The sweep is not whole: it was interrupted.",)

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
+from djinn_jupyter.client import waiting
 from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.wire.replies import Reply
 
@@ -52,14 +53,16 @@ def _back(before: str, now: str) -> str:
 
 def awaited(future: Future[Result], look: Callable[[], None]) -> Result:
     """Return the result of a future. `look` is called every LOOK_SECONDS until it is there, and once more then."""
-    try:
-        while not future.done():
-            with suppress(TimeoutError):
-                return future.result(LOOK_SECONDS)
+    with waiting.waited("The engine", "ends the waiting"):
+        try:
+            while not future.done():
+                with suppress(TimeoutError):
+                    return future.result(LOOK_SECONDS)
+                look()
+                waiting.look()
+            return future.result(0)
+        finally:
             look()
-        return future.result(0)
-    finally:
-        look()
 
 
 class Receiving(Protocol):

@@ -14,6 +14,7 @@ from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
+from djinn_jupyter.client import waiting
 from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice, ReceivingNotice, Show
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.line_watch import LineHeard
@@ -221,6 +222,7 @@ class SocketChannel:
             with suppress(Empty):
                 return feed.get(timeout=LOOK_SECONDS)
             self._look()
+            waiting.look()
         return feed.get(timeout=timeout)
 
     def close(self) -> None:

@@ -14,17 +14,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from djinn_jupyter.client.connection.awaiting import awaited
+from djinn_jupyter.client.connection.own_threads import beside_debuggers
 from djinn_jupyter.errors import EngineUnavailable
 
 Result = TypeVar("Result")
-
-
-def beside_debuggers(thread: threading.Thread) -> threading.Thread:
-    """Mark a thread so that Python's debugger leaves it running when it stops the program (ipykernel sets the same
-    marks on its threads): at a long breakpoint the engine would otherwise receive no message from this client."""
-    for mark in ("pydev_do_not_trace", "is_pydev_daemon_thread"):
-        setattr(thread, mark, True)
-    return thread
 
 
 class IoThread:

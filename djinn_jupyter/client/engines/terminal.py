@@ -1,4 +1,4 @@
-"""Show an engine's start in a terminal: one line per step, the present step rewritten in place each second."""
+"""Show a wait or an engine's start: one line per step, the present step rewritten in place each second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TextIO
 
 
 class TerminalProgress:
-    """Writes to standard error. Where that is not a terminal, writes only the steps and rewrites nothing."""
+    """Writes to standard error. Where that is no terminal, writes only the steps and rewrites nothing; of a wait, in a
+    notebook the line in place, which stays, and elsewhere one line."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -20,13 +21,23 @@ class TerminalProgress:
         self._stream.write(f"{line}\n")
 
     def second(self, line: str) -> None:
-        if not self._stream.isatty():
-            return
+        if self._stream.isatty():
+            self._rewrite(line)
+
+    def wait(self, line: str, *, elsewhere: bool) -> bool:
+        """Show the line of a wait. False where it cannot be rewritten: then it was written once, if at all."""
+        if self._stream.isatty() or self._in_notebook:
+            self._rewrite(line)
+            return True
+        if elsewhere:
+            self.line(line)
+        return False
+
+    def end(self, line: str) -> None:
+        """End a wait: erase its line, or in a notebook leave this one, where it was shown."""
+        if self._shown and self._in_notebook:
+            self.line(line)
         self.clear()
-        cut = line[: shutil.get_terminal_size().columns - 1]
-        self._stream.write(cut)
-        self._stream.flush()
-        self._shown = len(cut)
 
     def clear(self) -> None:
         """Erase the line of the present step."""
@@ -34,6 +45,17 @@ class TerminalProgress:
             self._stream.write(f"\r{' ' * self._shown}\r")
             self._stream.flush()
             self._shown = 0
+
+    @property
+    def _in_notebook(self) -> bool:
+        return type(self._stream).__module__.startswith("ipykernel")
+
+    def _rewrite(self, line: str) -> None:
+        self.clear()
+        cut = line[: shutil.get_terminal_size().columns - 1]
+        self._stream.write(cut)
+        self._stream.flush()
+        self._shown = len(cut)
 
     def __enter__(self) -> TerminalProgress:
         return self

@@ -257,7 +257,7 @@ def _sparse(features: int, active: int, steps: int, batch: int, rate: float) -> 
 
 def _trained(job: AnyJob, kind: str, on_progress: OnTrained | None) -> TrainedModule:
     require_free(Path(job.to))
-    train(job, on_progress or (lambda done, of, loss: None))
+    train(job, on_progress)
     return module_in(Path(job.to), job.site, kind)
 
 

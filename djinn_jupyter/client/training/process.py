@@ -13,6 +13,7 @@ import msgspec
 from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.training.jobs import AnyJob, Line, TrainingEnded, TrainingProgressed, TrainingRefused
+from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import TrainingFailed, from_code
 
 RUN: Final = "from djinn_jupyter.training.__main__ import main; main()"
@@ -20,9 +21,10 @@ OnTrained = Callable[[int, int, float], None]
 """It is called with the steps done, of how many, and the loss of the last."""
 
 
-def train(job: AnyJob, on_progress: OnTrained) -> None:
+def train(job: AnyJob, on_progress: OnTrained | None) -> None:
     """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise."""
-    interrupts = interruptible("The training", lambda: (_left_in(job.to), None), done="its process was ended")
+    done, quiet = "its process was ended", on_progress is not None
+    interrupts = interruptible("The training", lambda: (_left_in(job.to), None), done=done, quiet=quiet)
     with interrupts, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             interpreter.command(RUN),
@@ -38,7 +40,7 @@ def train(job: AnyJob, on_progress: OnTrained) -> None:
             process.communicate()
 
 
-def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTrained, errors: IO[bytes]) -> None:
+def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTrained | None, errors: IO[bytes]) -> None:
     assert process.stdin is not None and process.stdout is not None  # noqa: PT018  narrows both
     try:
         process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -48,7 +50,9 @@ def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTraine
     for text in process.stdout:
         line = msgspec.json.decode(text, type=Line)
         if isinstance(line, TrainingProgressed):
-            on_progress(line.done, line.of, line.loss)
+            far(f"step {line.done:,} of {line.of:,}, loss {line.loss:.4g}")
+            if on_progress is not None:
+                on_progress(line.done, line.of, line.loss)
         elif isinstance(line, TrainingRefused):
             raise from_code(line.code, line.sentence)
         elif isinstance(line, TrainingEnded):

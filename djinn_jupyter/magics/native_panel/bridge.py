@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.client.connection.io_thread import beside_debuggers
+from djinn_jupyter.client.connection.own_threads import beside_debuggers
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.arguments import Attach

@@ -1,0 +1,148 @@
+"""Every public call that may take a second says how far it is and how to stop it; where it stands, and to whom."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import waiting
+from djinn_jupyter.client.connection import awaiting
+from djinn_jupyter.client.connection.awaiting import AwaitedReply
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engines.terminal import TerminalProgress
+from djinn_jupyter.client.running import run_until_stop
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Pong
+from tests.client.test_interrupts import LINE, OTHER, SWEEP, WORKS
+
+Stream = TypeVar("Stream", bound=io.StringIO)
+PAIR: dict[str, Any] = {"clean": LINE, "corrupted": OTHER, "metric": "logit(17)"}
+MORE: dict[str, Callable[[RemoteEngine, Path], Any]] = {
+    "path": lambda engine, folder: dj.path(engine, "z -> logits", **PAIR),
+    "attribute": lambda engine, folder: dj.attribute(engine, site="resid_post", over="layer", **PAIR),
+    "edges": lambda engine, folder: dj.edges(engine, **PAIR),
+    "circuit": lambda engine, folder: dj.circuit(engine, dj.edges(engine, **PAIR), edges=3),
+    "circuit_curve": lambda engine, folder: dj.circuit_curve(engine, dj.edges(engine, **PAIR), sizes=(0.5, 1.0)),
+    "acdc": lambda engine, folder: dj.acdc(engine, dj.edges(engine, **PAIR), 1.0),
+    "heads": lambda engine, folder: engine.head_scores(length=4, samples=1),
+    "batch": lambda engine, folder: engine.session("main", fresh=True).run([LINE, OTHER], max_new_tokens=1),
+    "reproduce": lambda engine, folder: dj.reproduce(engine, engine.loss([LINE])),
+    "train_probe": lambda engine, folder: dj.train_probe(
+        engine.collect([LINE, OTHER], "resid_post.1", to=folder / "acts"), ["a", "b"], to=folder / "probe", held_out=0
+    ),
+}
+AT_ONCE = {
+    "attach": "waits for Hello alone, as a request does",
+    "auroc": "reads arrays of this process",
+    "beside": "is load or connect",
+    "direct": "is decorated too",
+    "engines": "reads the registry",
+    "noise": "makes a value",
+    "per_pair": "makes a value",
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """What waits is shown here, and at once."""
+    return shown_at(Terminal(), monkeypatch)
+
+
+def shown_at(shown: Stream, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    monkeypatch.setattr(waiting, "TerminalProgress", lambda: TerminalProgress(shown))
+    monkeypatch.delenv("DJINN_STATIC", raising=False)
+    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "TICK_SECONDS", 1e-4)
+    return shown
+
+
+@pytest.mark.parametrize("work", [*WORKS, *MORE])
+def test_work_that_takes_a_while_shows_how_to_stop_it(
+    engine: RemoteEngine, tmp_path: Path, terminal: Terminal, work: str
+) -> None:
+    {**WORKS, **MORE}[work](engine, tmp_path)
+    assert "; an interrupt " in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r")
+
+
+class Answered:
+    """A channel whose reply comes after a few looks."""
+
+    down_since = None
+
+    def ask(self, request: ask.Request) -> AwaitedReply:
+        reply = AwaitedReply(lambda: None, lambda: None)
+        threading.Timer(0.05, lambda: reply.set_result(Pong())).start()
+        return reply
+
+
+def test_a_request_and_a_run_show_it_too(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.001)
+    channel: Any = Answered()
+    channel.ask(ask.Ping()).result()
+    assert re.match(r"The engine: \d s; an interrupt ends the waiting", terminal.getvalue())
+    terminal.truncate(0)
+    run_until_stop(channel, "main", ask.Run(session="main", tokens=(1,)), None)
+    assert re.search(r"The run: \d s; an interrupt pauses it", terminal.getvalue())
+    assert "The engine" not in terminal.getvalue()
+
+
+def swept(engine: RemoteEngine, **given: Any) -> None:
+    dj.sweep(engine, clean=LINE, corrupted=OTHER, **SWEEP, **given)
+
+
+def test_a_notebook_keeps_one_line_and_a_file_gets_one(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    shown_at(notebook, monkeypatch)
+    swept(engine)
+    lines = [line.rpartition("\r")[2] for line in notebook.getvalue().splitlines(keepends=False)]
+    assert lines[-1].startswith("The sweep: ")
+    assert "interrupt" not in lines[-1]
+    file = io.StringIO()
+    shown_at(file, monkeypatch)
+    swept(engine)
+    assert re.fullmatch(r"The sweep: .*\d s; an interrupt ends it\n", file.getvalue())
+
+
+def test_a_caller_that_shows_its_progress_is_left_to_it(
+    engine: RemoteEngine, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept(engine, on_progress=lambda grid, done, total: None)
+    monkeypatch.setenv("DJINN_STATIC", "1")
+    swept(engine)
+    monkeypatch.delenv("DJINN_STATIC")
+    beside = threading.Thread(target=lambda: swept(engine))
+    beside.start()
+    beside.join()
+    assert terminal.getvalue() == ""
+
+
+def test_the_line_says_how_far_it_is(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(waiting.Wait, "step", lambda wait, far: said.append(far))
+    swept(engine)
+    engine.loss([LINE, OTHER])
+    assert any(one.endswith(" cells") for one in said)
+    assert "0 prompts" in said
+
+
+def test_every_public_function_waits_so_or_says_why_not() -> None:
+    """A new function of `dj` is tried above or named in AT_ONCE."""
+    tried = {*WORKS, *MORE, *AT_ONCE, "load", "connect", "collect", "attribution_graph", "splice"}
+    trained = {"train_sae", "train_transcoder", "train_tuned_lens", "steering_vector"}  # as train_probe
+    edits = {kind.make.__name__ for kind in __import__("djinn_jupyter.client.edits", fromlist=["KINDS"]).KINDS.values()}
+    functions = {name for name in dj.__all__ if inspect.isfunction(getattr(dj, name))}
+    assert functions - edits <= tried | trained
