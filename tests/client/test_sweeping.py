@@ -70,8 +70,8 @@ def test_pairs_have_a_first_axis(engine: RemoteEngine) -> None:
 
 
 def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
-    lines = [CORRUPTED, (9, 8, 7, 41, 22), (9, 8, 7, 51, 22)]
-    grid = swept(engine, clean=[CLEAN] * 3, corrupted=lines)
+    lines = [CORRUPTED, *((9, 8, 7, other, 22) for other in (41, 51, 61, 71))]
+    grid = swept(engine, clean=[CLEAN] * 5, corrupted=lines)
     found = grid.statistics(seed=3)
     changes = grid.values - grid.corrupted[:, None, None]
     assert np.allclose(found.change, changes.mean(0))
@@ -80,7 +80,7 @@ def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
     table = grid.columns(by="cell")
     assert list(table) == [*OVER, "mean", "change", "standard_error", "low", "high", "p", "pairs"]
     assert {name: column[7] for name, column in table.items()}["change"] == found.change[1, 2]
-    assert set(table["pairs"]) == {3}
+    assert set(table["pairs"]) == {5}
     with pytest.raises(UsageError, match="by is 'pair' or 'cell', not 'position'"):
         grid.to_pandas(by="position")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="two or more pairs"):
@@ -275,7 +275,9 @@ def test_an_interrupt_ends_a_sweep_of_pairs_with_the_pair_that_it_meets(engine: 
             raise KeyboardInterrupt
 
     lines = [np.array(CORRUPTED)] * 3
-    grid = swept(engine, clean=[np.array(CLEAN)] * 3, corrupted=lines, mode="exact", on_progress=interrupt)
+    with pytest.raises(dj.WorkInterrupted) as broken:
+        swept(engine, clean=[np.array(CLEAN)] * 3, corrupted=lines, mode="exact", on_progress=interrupt)
+    grid: Any = broken.value.kept
     assert (~np.isnan(grid.values)).sum(axis=(1, 2)).tolist() == [15, 4]
     assert set(seen) == set(grid.corrupted.tolist())
     assert "token" not in grid.columns()
