@@ -60,8 +60,9 @@ def option(*names: str, **settings: Any) -> Option:
 
 
 def read(parser: MagicArgumentParser, line: str) -> Namespace:
-    """Return the arguments of a line. `--positions -1` is a value, not an option."""
-    words = words_of(line, posix=False)
+    """Return the arguments of a line. `--positions -1` is a value, not an option; what follows a word that begins with
+    # is a comment."""
+    words = words_of(line[: _comment_at(line)], posix=False)
     _refuse_unknown(parser, words)
     return parser.parse_args(_with_negatives(parser, _in_full(parser, words)))
 
@@ -72,6 +73,11 @@ def words_of(line: str, *, posix: bool) -> list[str]:
         return shlex.split(line, posix=posix)
     except ValueError:
         raise UsageError(f"A quote in this line is not closed: {line.strip()}") from None
+
+
+def _comment_at(line: str) -> int:
+    """Return where the comment of a line begins, its end where there is none."""
+    return next((word.start() for word in _WORD.finditer(line) if word[0].startswith("#")), len(line))
 
 
 def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:

@@ -94,3 +94,16 @@ def test_names_are_expanded_outside_of_texts(notebook: Notebook) -> None:
     assert (request.max_new_tokens, request.stop, request.text) == (7, ("{x}",), "cost {count}, $count")
     notebook.cell("%djinn_run --max-tokens={count} again")
     assert last(notebook, requests.Run).max_new_tokens == 7
+
+
+@pytest.mark.parametrize("line", ["%djinn_loss   # of the present line, isn't it", "%djinn_break 4  #5"])
+def test_a_comment_behind_options_is_none_of_them(stopped: Notebook, line: str) -> None:
+    stopped.cell(line)
+    assert "#" not in str([getattr(one, "site", "") for one in stopped.engine.channel.requests])
+
+
+def test_a_hash_within_quotes_is_no_comment(stopped: Notebook) -> None:
+    stopped.cell("""%djinn_break 5 --when "prob(' #') > 0.5" # a comment""")
+    assert "prob(' #') > 0.5" in str(last(stopped, requests.SetBreakpoint))
+    stopped.cell("%djinn_run Count to # 5")
+    assert last(stopped, requests.Run).text == "Count to # 5"
