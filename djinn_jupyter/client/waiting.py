@@ -62,7 +62,7 @@ def look() -> None:
 
 @contextmanager
 def waited(work: str, ends: str = "ends it", *, quiet: bool = False) -> Iterator[Wait]:
-    """Have the waiting within be shown by whoever looks, unless it is part of another."""
+    """Have the waiting within be shown by `look`, unless it is part of another wait."""
     present = _present.get()
     if present is not None:
         yield present
