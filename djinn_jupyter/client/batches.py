@@ -322,5 +322,5 @@ def _end_of(row: Row, done: Future[replies.Reply]) -> Stop | DjinnError:
 def are_prompts(given: object) -> bool:
     """Return whether this is a list or an array of prompts and not one prompt."""
     if not isinstance(given, list | tuple):
-        return getattr(getattr(given, "dtype", None), "kind", None) in ("U", "O")
+        return getattr(given, "ndim", 0) > 0 and getattr(getattr(given, "dtype", None), "kind", None) in ("U", "O")
     return any(isinstance(one, str) or hasattr(one, "__len__") for one in given)

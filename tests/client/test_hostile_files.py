@@ -17,6 +17,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.prompts import given_pairs, given_prompts
 from djinn_jupyter.client.result_files import _digest
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
+from djinn_jupyter.shard_digests import WRITTEN
 
 PROMPTS: Final = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5)]
 SITE: Final = "resid_post.1"
@@ -105,11 +106,12 @@ def _put(path: Path, head: Told, body: bytes) -> None:
 
 
 def _noted(**fields: Any) -> Callable[[Path], None]:
-    """Return a damage: a shard whose note has these fields instead."""
+    """Return a damage: a shard whose note has these fields instead, and no digest of itself, as one made by hand."""
 
     def damage(path: Path) -> None:
         head, body = _parts(path)
         note = json.loads(head["__metadata__"]["djinn"]) | fields
+        note.pop(WRITTEN)
         head["__metadata__"]["djinn"] = json.dumps(note)
         _put(path, head, body)
 
