@@ -25,6 +25,7 @@ KINDS: Final = {kind.__name__: kind for kind in typing.get_args(Request)}
 Parts = Generator[None, None, Any]
 _SIZES: Final = (*[1] * 0x80, *[0] * 0x4A, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, *[0] * 12, *[1] * 32)
 """The bytes of a number by its first one, as msgpack has it; 0 for what is none."""
+_HEADS: Final = {0xDC: 3, 0xDD: 5}  # the bytes before the entries of a list, by its first one; else 1
 
 
 class _Peeked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +87,7 @@ def _decoded(raw: memoryview, hint: Any, name: str, reader: FrameReader, bounds:
     _require_length(count, marks, name, bounds)
     if _list_in(item) is not None:
         return (yield from _lists(raw, item, name, reader, bounds))
-    return (yield from _numbers(raw, count, item))
+    return (yield from _entries_of(raw, count, item, reader))
 
 
 def _lists(raw: memoryview, item: Any, name: str, reader: FrameReader, bounds: Mapping[str, int]) -> Parts:
@@ -105,7 +106,7 @@ def _lists(raw: memoryview, item: Any, name: str, reader: FrameReader, bounds: M
     return tuple(values)
 
 
-def _numbers(raw: memoryview, count: int, item: Any) -> Parts:
+def _entries_of(raw: memoryview, count: int, item: Any, reader: FrameReader) -> Parts:
     """Decode a list in runs of whole entries, as far as first bytes tell their ends; then the rest at once."""
     steps = 1 + len(typing.get_args(item)) if typing.get_origin(item) is tuple else 1
     at, values = _HEADS.get(raw[0], 1), []
@@ -115,7 +116,7 @@ def _numbers(raw: memoryview, count: int, item: Any) -> Parts:
         if end is None:
             many, end = count, raw.nbytes
         head = b"\xdd" + many.to_bytes(4, "big")
-        values += msgspec.msgpack.decode(head + bytes(raw[at:end]), type=list[item])
+        values += msgspec.msgpack.decode(head + bytes(raw[at:end]), type=list[item], dec_hook=reader)
         at, count = end, count - many
         yield
     return tuple(values)
@@ -132,9 +133,6 @@ def _end_of(raw: memoryview, at: int, steps: int) -> int | None:
             return None
         at += size
     return at
-
-
-_HEADS: Final = {0xDC: 3, 0xDD: 5}
 
 
 def _entries(raw: memoryview) -> int | None:

@@ -11,6 +11,8 @@ import pytest
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.adapters import MOST_ADAPTED, AdaptedModule
+from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.bounds import MOST_TOKENS
 from djinn_jupyter.wire.gradual import PART_BYTES, decode_in_parts, is_large
 from tests.engine.cases import KINDS
@@ -55,6 +57,18 @@ def test_a_request_with_any_values_is_the_same_in_parts_or_none_in_both(kind: ty
                     in_parts(frames)
             else:
                 assert repr(in_parts(frames)[0]) == repr(whole)  # a NaN is not equal to itself
+
+
+def test_a_large_request_with_arrays_in_a_list_is_the_same_in_parts() -> None:
+    half = Array(dtype="float32", shape=(1, 2), data=bytes(8))
+    modules = tuple(
+        AdaptedModule(path=f"model.layers.{number}.self_attn.q_proj", factor=1.0, down=half, up=half)
+        for number in range(MOST_ADAPTED)
+    )
+    request = ask.AddAdapter(session="a", name="b", modules=modules, folder="c", digest="0" * 32)
+    frames = codec.encode(7, request)
+    assert is_large(frames)
+    assert in_parts(frames)[0] == codec.decode_request(frames)
 
 
 def test_a_list_of_pairs_is_read_in_many_parts() -> None:
