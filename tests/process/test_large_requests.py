@@ -56,6 +56,36 @@ def test_a_person_has_a_bounded_number_of_bytes_waiting_on_all_connections() -> 
     assert heard.read[-1] == 2
 
 
+def test_connections_take_turns_however_many_there_are() -> None:
+    alone, many = Heard(), Heard()
+    alone.come(b"one", LARGE)
+    for number in range(3):
+        many.come(b"%d" % number, LARGE)
+    assert turns_of(many.requests) == 3 * turns_of(alone.requests)
+    assert many.read == [1, 1, 1]
+
+
+def turns_of(requests: LargeRequests) -> int:
+    """Read all requests; return the number of turns that it took."""
+    turns = 0
+    while requests.busy:
+        requests.go_on()
+        turns += 1
+    return turns
+
+
+def test_what_fails_to_take_a_request_leaves_none_of_it_behind() -> None:
+    requests = LargeRequests({})
+
+    def failing(read: Read) -> None:
+        raise OSError("no file descriptor")
+
+    requests.read(b"one", None, LARGE, failing)
+    with pytest.raises(OSError, match="no file descriptor"):
+        turns_of(requests)
+    assert not requests.busy
+
+
 @pytest.mark.parametrize("frames", [[], [b""], [b"no message"]])
 def test_what_is_no_message_is_refused_at_once(frames: list[Any]) -> None:
     heard = Heard()

@@ -62,27 +62,30 @@ class LargeRequests:
         waiting.size += size
 
     def go_on(self) -> None:
-        """Read one part of the first request of each connection that has some."""
-        for peer, waiting in tuple(self._waiting.items()):
-            self._read_part(waiting)
-            if not waiting.requests:
-                del self._waiting[peer]
+        """Read one part of the first request of a connection; those that have some take turns."""
+        if self._waiting:
+            peer = next(iter(self._waiting))
+            self._waiting[peer] = self._waiting.pop(peer)
+            self._read_part(peer)
 
-    def _read_part(self, waiting: _PeerRequests) -> None:
-        frames, then = waiting.requests[0]
+    def _read_part(self, peer: bytes) -> None:
+        waiting = self._waiting[peer]
+        frames, _ = waiting.requests[0]
         waiting.parts = waiting.parts or decode_in_parts(frames, self._bounds)
         try:
             next(waiting.parts)
         except StopIteration as end:
             envelope = end.value
-            self._done(waiting, then, lambda: envelope)
+            self._done(peer, waiting, lambda: envelope)
         except Exception as error:  # noqa: BLE001  raised again where the request is answered
-            self._done(waiting, then, _raising(error))
+            self._done(peer, waiting, _raising(error))
 
-    def _done(self, waiting: _PeerRequests, then: Then, result: Read) -> None:
-        frames, _ = waiting.requests.popleft()
+    def _done(self, peer: bytes, waiting: _PeerRequests, result: Read) -> None:
+        frames, then = waiting.requests.popleft()
         waiting.size -= sum(memoryview(frame).nbytes for frame in frames)
         waiting.parts = None
+        if not waiting.requests:
+            del self._waiting[peer]
         then(result)
 
 
