@@ -102,6 +102,7 @@ class Unread:
         stuck: list[bytes] = []
         for person, theirs in tuple(self._persons.items()):
             self._look(theirs)
+            self.has_room(person)
             for peer, connection in tuple(theirs.connections.items()):
                 if not (connection.lumps or connection.waiting or known(peer)):
                     del theirs.connections[peer]
