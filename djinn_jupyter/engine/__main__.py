@@ -104,7 +104,6 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     if options.parent_pipe is not None:
         end_with_parent(options.parent_pipe)
     restarts = Restarts(options.restarted_at)
-    faulthandler.enable(all_threads=False)  # a signal that ends the process, as SIGBUS, is named in the log
     allow_all()
     keep_freed()
     broken = _daemon(options, launcher, restarts, end_before).run()
