@@ -123,8 +123,7 @@ class Journal:
         return take_stock(self._own, self._model, self._device)
 
     def set_aside(self, path: Path, name: str, why: Exception) -> None:
-        self._own.left_out[name] = str(why)
-        self._own.put_aside(path, why)
+        self._own.put_aside(path, why, name)
 
     def left_out(self, session: str) -> str | None:
         """Return why a session of that name was set aside; None where none was."""

@@ -20,9 +20,8 @@ _KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "
 
 
 class JournalFolder(ABC):
-    """Invariant: while it is open no other process uses it. `left_out` says of sessions whose files were set aside why,
-    by their names. Where `forces_first`, what a reply reports is on the disk
-    before the reply goes out."""
+    """Invariant: while it is open no other process uses it. Where `forces_first`, what a reply reports is on the disk
+    before the reply goes out. `left_out` has the reasons why files of sessions were set aside, by session."""
 
     forces_first = False
 
@@ -51,22 +50,24 @@ class JournalFolder(ABC):
         """Return when created and deleted files are so on the disk too. Raises OSError."""
         force_names(self.folder)
 
-    def put_aside(self, path: Path, why: Exception) -> None:
-        """Set a file aside and log it; a file that cannot be moved stays where it is."""
+    def put_aside(self, path: Path, why: Exception, session: str | None = None) -> None:
+        """Set a file aside, of this `session` where one is known, and log it; one that cannot be moved stays there."""
+        if session is not None:
+            self.left_out[session] = str(why)
         try:
             log.warning("A session of the journal is set aside as %s: %s", self.set_aside(path), why)
         except OSError as error:
             said = error.strerror or error
             log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path, why, said)
 
-    def set_aside(self, path: Path) -> Path:
-        """Move a file where no process uses or deletes it; return its new path. Raises OSError."""
+    def set_aside(self, path: Path) -> str:
+        """Move a file where no process uses or deletes it; return its new address. Raises OSError."""
         folder = self.folder.parent / ASIDE
         make_folder(folder)
         target = unused(folder / path.name)
         path.rename(target)
         force_names(folder)
-        return target
+        return str(target)
 
     def clear(self, suffix: str) -> None:
         for path in self.files(suffix):

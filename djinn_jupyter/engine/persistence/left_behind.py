@@ -58,9 +58,7 @@ def _newest(
             _do_away_with(folder, newer, why)
         return LeftBehind(image=read.image, files=tuple(reversed(files[number:])), newest=files[0])
     for path, why in failed:
-        if (name := session_in(path)) is not None:
-            folder.left_out[name] = str(why)
-        folder.put_aside(path, why)
+        folder.put_aside(path, why, session_in(path))
     return None
 
 

@@ -50,11 +50,8 @@ class StoredFolder(JournalFolder):
         """Delete what the store has of closed sessions, which its head does not name any more."""
         self._stored.delete_unnamed()
 
-    def put_aside(self, path: Path, why: Exception) -> None:
-        try:
-            log.warning("A session of the journal is set aside as %s: %s", self._stored.set_aside(path), why)
-        except OSError as error:
-            log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path.name, why, error)
+    def set_aside(self, path: Path) -> str:
+        return self._stored.set_aside(path)
 
 
 def take_stored_folder(store: JournalStore, here: Path, scraps: str, wake: Callable[[], None]) -> StoredFolder:
