@@ -50,6 +50,7 @@ CENTERED: Final = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"
 BEHIND_A_NORM: Final = ("attn_in", "mlp_in")
 HEADS: Final = ("q", "k", "v", "q_rot", "k_rot", "z")
 OF_MLP: Final = ("mlp_pre", "mlp_post")
+KNOWN: Final = (*CENTERED, *BEHIND_A_NORM, *HEADS, *OF_MLP)
 CHANGED: Final = {
     "fold_ln": BEHIND_A_NORM,
     "fold_value_biases": ("v", "z"),
@@ -182,8 +183,8 @@ def _centered(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, 
 def _leaves(loaded: str, point: str | None, kind: ModuleKind) -> bool:
     """Return whether a way to load a model leaves the values at a point as they are, or less their mean."""
     if loaded == "center_writing_weights":
-        return kind == "sae" and point in (*CENTERED, *BEHIND_A_NORM, *HEADS, *OF_MLP)
-    return point in (*CENTERED, *BEHIND_A_NORM, *HEADS, *OF_MLP) and point not in CHANGED[loaded]
+        return kind == "sae" and point in KNOWN
+    return point in KNOWN and point not in CHANGED[loaded]
 
 
 def _point(trained_at: str | None) -> str | None:

@@ -115,7 +115,7 @@ class Tokenizing:
         """Begin to tokenize a chat or a long prompt; `then` is called when it is done. Return None for a prompt short
         enough for the engine's thread. Raises the errors that are known beforehand."""
         text = prompt_text(request)
-        if text is None or not (text or not request.extend):
+        if text is None or (request.extend and not text):
             return None
         if not request.chat and len(text) <= AT_ONCE_CHARACTERS:
             return None

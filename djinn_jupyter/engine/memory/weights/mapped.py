@@ -23,11 +23,11 @@ class MappedFiles:
 
     def __init__(self, stamps: Stamps) -> None:
         self.stamps = stamps
-        self._mapped = dict.fromkeys(path for path in stamps if stamps[path] is not None and path.endswith(_WEIGHTS))
+        mapped = [path for path, stamp in stamps.items() if stamp is not None and path.endswith(_WEIGHTS)]
         if (maps := _lines()) is not None:
-            paths = {line.split(maxsplit=5)[5] for line in maps if line.count("/")}
-            self._mapped = {path: None for path in self._mapped if os.path.realpath(path) in paths}
-        self.renew({path: stamps[path] for path in self._mapped})
+            paths = {line.split(maxsplit=5)[5] for line in maps if "/" in line}
+            mapped = [path for path in mapped if os.path.realpath(path) in paths]
+        self.renew({path: stamps[path] for path in mapped})
 
     def now(self) -> Stamps:
         """Return the stamps as they are."""
