@@ -70,7 +70,9 @@ class Connections:
         if peer not in self._descriptors:
             descriptor = int(sender.get(zmq.SRCFD))
             if descriptor in self._peers:
-                self._peers[descriptor], self._descriptors[peer] = peer, descriptor
+                before, self._peers[descriptor], self._descriptors[peer] = self._peers[descriptor], peer, descriptor
+                if before is not None:  # one that had this descriptor earlier, whose last message was read late
+                    self._descriptors.pop(before, None)
 
     def require_room(self) -> None:
         """Raise EngineError where the descriptors do not suffice for another client."""
@@ -129,8 +131,11 @@ def _watched(router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
 
 
 def _free(limit: int) -> int:
-    """Return the number of files that may still be opened."""
-    return limit - len(os.listdir(_OPEN))
+    """Return the number of files that may still be opened, 0 where not even the list of the open ones can be."""
+    try:
+        return limit - len(os.listdir(_OPEN))
+    except OSError:
+        return 0
 
 
 def _local(endpoint: str) -> str | int:
