@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from djinn_jupyter.machine import MainMemory, main_memory
@@ -38,6 +39,8 @@ class Growth:
         """Return the bytes that may still be taken."""
         taken, now = sum(part() for part in self._parts), self._clock()
         if now - self._read_at >= STALE_SECONDS:
-            self._available, self._taken_then, self._read_at = self._read().available, taken, now
+            self._read_at = now
+            with suppress(OSError):  # where no file can be opened the last reading holds
+                self._available, self._taken_then = self._read().available, taken
         left = min(self._begun - taken, self._available - (taken - self._taken_then))
         return max(0, left - self._kept_free)

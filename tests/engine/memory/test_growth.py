@@ -31,9 +31,12 @@ class Machine:
     others: int = 0
     filled: int = 0
     now: float = 0.0
+    files_left: bool = True
     mapped: list[int] = field(default_factory=list)
 
     def read(self) -> MainMemory:
+        if not self.files_left:
+            raise OSError("Too many open files")
         available = 100 * MIB - self.others - self.filled
         return MainMemory(total=100 * MIB, available=available, machine_total=100 * MIB)
 
@@ -43,6 +46,20 @@ class Machine:
     def map(self, nbytes: int) -> Tensor:
         self.mapped.append(nbytes)
         return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def test_where_no_file_can_be_opened_the_last_reading_holds() -> None:
+    there = Machine(others=10 * MIB)
+    growth, taken = there.growth(), [0]
+    growth.add(lambda: taken[0])
+    left = growth.left()
+    there.files_left = False
+    there.now += STALE_SECONDS
+    taken[0] = 30 * MIB
+    assert growth.left() == left - 30 * MIB
+    there.files_left, there.others = True, 50 * MIB
+    there.now += STALE_SECONDS
+    assert growth.left() < left - 30 * MIB
 
 
 def test_what_is_mapped_counts_before_it_is_filled_and_once_afterwards() -> None:
