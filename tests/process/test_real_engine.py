@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 import statistics
 import threading
@@ -238,6 +240,18 @@ def test_an_interrupt_leaves_the_session_intact_at_a_boundary(engine: RemoteEngi
     assert kernel.heard().startswith("Session 'interrupted' is intact. Paused at ")
     assert kernel.heard() == "True"
     kernel.end()
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_an_engine_and_its_sessions_stay_in_their_process(
+    engine: RemoteEngine, copied: Callable[[object], object]
+) -> None:
+    """As multiprocessing hands its arguments to a process that it spawns."""
+    session = engine.session("not carried", fresh=True)
+    for handle in (engine, session):
+        with pytest.raises(UsageError, match=r"belong to one process, .* load the engine again there"):
+            copied(handle)
+    session.close()
 
 
 def test_bfloat16_crosses_bit_for_bit(engine: RemoteEngine, model: Path) -> None:

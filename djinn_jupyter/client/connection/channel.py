@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from djinn_jupyter.client import waiting
 from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice, ReceivingNotice, Show
@@ -22,7 +22,7 @@ from djinn_jupyter.client.connection.subscriptions import Heard
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.attachments import note_attached
-from djinn_jupyter.errors import KeyRefused, WireError
+from djinn_jupyter.errors import KeyRefused, UsageError, WireError
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
 from djinn_jupyter.wire.requests import Request, Resume, Run, Step
@@ -122,6 +122,12 @@ class SocketChannel:
         self._notice = LineNotice(lambda: self.entry.place, lambda: self.down_since)
         ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
         self._on_its_way = tuple(ReceivingNotice(way) for way in ways)
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "An engine, a session and what reads from it belong to one process, and are not copied or pickled: load "
+            "the engine again there, or hand over the values."
+        )
 
     @property
     def entry(self) -> Entry:
