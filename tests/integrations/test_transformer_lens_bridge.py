@@ -79,7 +79,7 @@ SERVED: dict[str, list[Callable[[Any], Any]]] = {
         alike("forward", TEXT, return_type="loss"),
         alike("forward", [TEXT, "Paris"]),  # padded on the right, as TransformerLens does
     ],
-    "add_hook": [lambda bridge: changed(bridge, bridge.add_hook)],
+    "add_hook": [lambda bridge: changed(bridge, bridge.add_hook), lambda bridge: seen_everywhere(bridge)],
     "add_perma_hook": [lambda bridge: changed(bridge, bridge.add_perma_hook)],
     "list_hooks": [lambda bridge: sorted(bridge.list_hooks(NAME))],
     "check_hooks_to_add": [lambda bridge: bridge.check_hooks_to_add(bridge.get_hook_point(NAME), NAME, halve)],
@@ -170,6 +170,21 @@ def changed(bridge: Any, add: Callable[..., Any]) -> Any:
         return bridge(TEXT)
     finally:
         bridge.reset_hooks(including_permanent=True)
+
+
+def seen_everywhere(bridge: Any) -> Any:
+    """Return what a function of the user's sees that is added at every point at once."""
+    seen: dict[str, Any] = {}
+
+    def look(value: Any, hook: Any) -> None:
+        seen[hook.name] = value
+
+    bridge.add_hook(lambda name: name not in getattr(bridge._driver, "non_fireable_hook_points", ()), look)
+    try:
+        bridge(TEXT)
+    finally:
+        bridge.reset_hooks()
+    return {name: seen[name] for name in ("blocks.2.ln1.hook_in", "blocks.2.hook_out", "blocks.3.attn.hook_pattern")}
 
 
 def kept_by_hooks(bridge: Any) -> Any:

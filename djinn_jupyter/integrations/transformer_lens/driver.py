@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformer_lens.model_bridge.driver_protocol import ForwardResult
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
@@ -94,7 +95,7 @@ class DjinnDriver:
         }
         for name, point in looking.items():
             if name in values:
-                fired(point, values[name])
+                self._look(name, point, values[name])
         if until:
             raise StopAtLayerException(to_tensor(passed.values[until]))
         logits = to_tensor(passed.logits) if passed.logits is not None and return_logits else None
@@ -116,12 +117,19 @@ class DjinnDriver:
         if any(point.bwd_hooks for point in points.values()):
             raise NotImplementedError("An engine runs no function of yours backward; use dj.attribute for gradients.")
         hooked = [name for name in self.sites if name in points and points[name].fwd_hooks and not stops(points[name])]
-        changing = {name for name in hooked if not only_looks(points[name])}
+        changing = {name for name in hooked if self.sites[name].changes and not only_looks(points[name])}
         places = {place_of(self.sites[name].site) for name in changing}
         # A look at a place that changes sees the value as it is between the changes before it and those behind.
         changing |= {n for n in hooked if self.sites[n].changes and place_of(self.sites[n].site) in places}
         looking = {name: points[name] for name in hooked if name not in changing}
         return looking, {name: [partial(fired, points[name])] for name in hooked if name in changing}
+
+    def _look(self, name: str, point: Any, value: Tensor) -> None:
+        """Call the functions of a hook point that changes nothing. NotImplementedError where they change the value."""
+        before = None if self.sites[name].changes else value.clone()
+        left = fired(point, value)
+        if before is not None and not torch.equal(left, before):
+            raise NotImplementedError(f"{name} is only read on an engine: change {_instead(name)}.")
 
     def _until(self) -> str | None:
         """Return the site where the pass ends: `stop_at_layer`, which the bridge says to its blocks, or by a hook."""
