@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
@@ -11,7 +13,7 @@ from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.magics.changing import EDIT, EDIT_OPTIONS
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import naming, views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, unquoted, verb
 from djinn_jupyter.magics.showing import compared, residuals_of_both, side_of
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -127,16 +129,35 @@ class BranchingMagics(Group):
         return f"{naming.label(present)} is in use" if present is not None else "no session is in use"
 
     @verb(
-        option("name", nargs="?", help="a session; by default the one in use"),
-        option("--force", action="store_true", help="also the session of another notebook"),
+        option("names", nargs="*", help="sessions, or patterns of their names, such as italy*; default the one in use"),
+        option("--force", action="store_true", help="also sessions of other notebooks"),
     )
     def djinn_close(self, args: Namespace) -> None:
-        """End a session and free what it holds. One of another notebook only with --force."""
-        session = self.state.reach(args.name)
-        pages = session.close(force=args.force)
-        self.state.drop(session)
-        freed = f"{pages} page{'' if pages == 1 else 's'} freed"
-        self.state.screen.say(f"{session.label} closed, {freed}; {self._in_use()}")
+        """End sessions and free what they hold. Those of other notebooks only with --force."""
+        closed, pages = list[str](), 0
+        try:
+            for name in self._matching(args.names) or [None]:
+                session = self.state.reach(name)
+                pages += session.close(force=args.force)
+                self.state.drop(session)
+                closed.append(session.label)
+        finally:
+            if closed:
+                freed = f"{pages} page{'' if pages == 1 else 's'} freed"
+                self.state.screen.say(f"{', '.join(closed)} closed, {freed}; {self._in_use()}")
+
+    def _matching(self, names: Sequence[str]) -> list[str]:
+        """Return the names, and in place of each pattern the sessions that it matches. Raises UnknownSession."""
+        found: dict[str, None] = {}
+        for name in map(unquoted, names):
+            matched = [name]
+            if set(name) & set("*?["):
+                shown = naming.told_apart(one.name for one in self.state.engine.sessions())
+                matched = [full for full, short in shown.items() if fnmatchcase(short, name)]
+            if not matched:
+                raise UnknownSession(f"No session matches {in_quotes(name)}.")
+            found.update(dict.fromkeys(matched))
+        return [*found]
 
     @verb(
         option("name", nargs="?", help="a session; by default the one in use"),

@@ -42,6 +42,7 @@ class LoadingMagics(Group):
         """Start the engine of a model, or attach to it where it runs already; open this notebook's session."""
         name = args.session or naming.default_session_name()
         live = self.state.screen.live()
+        live.at_once(f"loading {args.model}")
         engine = self.state.client.load(
             args.model,
             progress=live.progress,
@@ -49,20 +50,20 @@ class LoadingMagics(Group):
             **{name: given for name in ("at", "key") if (given := getattr(args, name)) is not None},
             **chosen(GivenOptions, args),
         )
+        there = engine.sessions()
         session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         self.state.load(engine, session)
         self.state.keep(args.keep, engine)
         described = session.describe()
         weights, named = engine.statistics().weights, not self.state.screen.is_static
         live.end(views.loaded_view(engine.description, described, weights, names_device=named))
-        self._tell_of_a_rename(described)
+        if not args.fresh and all(one.name != described.name for one in there):
+            self._tell_of_a_rename(described, there)
 
-    def _tell_of_a_rename(self, described: SessionDescription) -> None:
-        """Name the former session: a renamed notebook begins with an empty one, and its work is under its former
-        name."""
-        if described.tokens or described.breakpoints or described.rules:
-            return
-        for former in _without_notebook(self.state.engine.sessions(), beside=described.name):
+    def _tell_of_a_rename(self, described: SessionDescription, there: Iterable[SessionDescription]) -> None:
+        """Name the former session where this one has just been made: a renamed notebook begins with an empty one, and
+        its work is under its former name."""
+        for former in _without_notebook(there, beside=described.name):
             held = views.armed(former)
             self.state.screen.say(
                 f"session {naming.label(former.name)} ({held}) is of a notebook of this folder that is not there any "

@@ -74,6 +74,11 @@ class Live:
         self._text: list[str] = []
         self._shown_at = 0.0
 
+    def at_once(self, line: str) -> None:
+        """Show a line before the modules that draw cards are imported, which takes long under a debugger."""
+        if not self._static:
+            self._handle = _display({"text/plain": line}, raw=True, display_id=True)
+
     def progress(self, line: str) -> None:
         """Show the present activity, at once, because such lines are few."""
         if not self._static:

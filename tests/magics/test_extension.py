@@ -85,7 +85,7 @@ class Displays:
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    def __call__(self, view: object, display_id: bool = False) -> Displays:
+    def __call__(self, view: object, *, raw: bool = False, display_id: bool = False) -> Displays:
         self.shown.append(f"show {view!r}".splitlines()[0])
         return self
 
@@ -118,6 +118,20 @@ def test_in_a_kernel_tokens_stream_into_one_display(
         "update running at 10:20:30, 3 tokens so far (session paris)",
         "update finished: 3 new tokens, ended by the asked number of tokens (session paris)",
     ]
+
+
+def test_a_load_shows_a_line_before_the_client_is_imported(
+    bare: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_kernel(bare, monkeypatch)
+    seen: list[list[str]] = []
+    load = bare.client.load
+    monkeypatch.setattr(
+        bare.client, "load", lambda *args, **given: (seen.append([*displays.shown]), load(*args, **given))[1]
+    )
+    bare.cell("%djinn_load demo")
+    assert seen == [["show {'text/plain': 'loading demo'}"]]
+    assert [one.partition(" ")[0] for one in displays.shown] == ["show", "update", "update"]
 
 
 def test_updates_are_bounded_in_time(notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch) -> None:

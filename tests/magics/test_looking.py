@@ -62,6 +62,7 @@ def test_after_a_rename_the_former_session_is_pointed_out(
     assert "session old (8 tokens) is of a notebook of this folder that is not there any more" in said
     assert "%djinn_use old" in said
     assert "other" not in said
+    assert "renamed" not in bare.cell("%djinn_load demo")  # once
     assert bare.cell("%djinn_use old") == "old is in use\n"
 
 
