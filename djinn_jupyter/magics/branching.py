@@ -136,7 +136,7 @@ class BranchingMagics(Group):
         """End sessions and free what they hold. Those of other notebooks only with --force."""
         closed, pages = list[str](), 0
         try:
-            for name in self._matching(args.names) or [None]:
+            for name in self._matching(args.names):
                 session = self.state.reach(name)
                 pages += session.close(force=args.force)
                 self.state.drop(session)
@@ -146,9 +146,10 @@ class BranchingMagics(Group):
                 freed = f"{pages} page{'' if pages == 1 else 's'} freed"
                 self.state.screen.say(f"{', '.join(closed)} closed, {freed}; {self._in_use()}")
 
-    def _matching(self, names: Sequence[str]) -> list[str]:
-        """Return the names, and in place of each pattern the sessions that it matches. Raises UnknownSession."""
-        found: dict[str, None] = {}
+    def _matching(self, names: Sequence[str]) -> list[str | None]:
+        """Return the names, None where there is none, and in place of each pattern the sessions that it matches. Raises
+        UnknownSession."""
+        found: dict[str | None, None] = {}
         for name in map(unquoted, names):
             matched = [name]
             if set(name) & set("*?["):
@@ -157,7 +158,7 @@ class BranchingMagics(Group):
             if not matched:
                 raise UnknownSession(f"No session matches {in_quotes(name)}.")
             found.update(dict.fromkeys(matched))
-        return [*found]
+        return [*found] or [None]
 
     @verb(
         option("name", nargs="?", help="a session; by default the one in use"),
