@@ -331,17 +331,6 @@ def test_steering_rules_are_set_listed_and_ended(notebook: Notebook) -> None:
 # ------------------------------------------------------------------------------------------------------ branches
 
 
-def test_several_sessions_are_closed_by_names_and_patterns(stopped: Notebook) -> None:
-    for name in ("rome", "rome 2", "oslo", "bern", "riga"):
-        stopped.cell(f"%djinn_fork '{name}'")
-    assert stopped.cell("%djinn_close oslo bern") == "oslo, bern closed, 2 pages freed; paris is in use\n"
-    assert stopped.cell("%djinn_close rome* riga") == "rome, rome 2, riga closed, 3 pages freed; paris is in use\n"
-    assert stopped.fails("%djinn_close rome*") == "No session matches 'rome*'."
-    stopped.cell("%djinn_fork riga")
-    stopped.fails("%djinn_close riga nowhere")
-    assert [one.name for one in stopped.state.engine.sessions() if "riga" in one.name] == []
-
-
 def test_fork_use_close(stopped: Notebook) -> None:
     said = stopped.cell("%djinn_fork rome")
     assert said == "rome forked from paris at resid_post.4, step 0; paris is in use\n"

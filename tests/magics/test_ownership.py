@@ -95,3 +95,14 @@ def test_a_fresh_fork_ends_nothing_where_its_name_is_another_ones_label(beside: 
     said = "'rome' is also what work/rome.ipynb is shown by; choose another name for the fork."
     assert beside.fails("%djinn_fork rome --fresh") == said
     assert not any(isinstance(one, requests.Close) for one in beside.engine.channel.requests)
+
+
+def test_several_sessions_are_closed_by_names_and_patterns(stopped: Notebook) -> None:
+    for name in ("rome", "rome 2", "oslo", "bern", "riga"):
+        stopped.cell(f"%djinn_fork '{name}'")
+    assert stopped.cell("%djinn_close oslo bern") == "oslo, bern closed, 2 pages freed; paris is in use\n"
+    assert stopped.cell("%djinn_close rome* riga") == "rome, rome 2, riga closed, 3 pages freed; paris is in use\n"
+    assert stopped.fails("%djinn_close rome*") == "No session matches 'rome*'."
+    stopped.cell("%djinn_fork riga")
+    stopped.fails("%djinn_close riga nowhere")
+    assert [one.name for one in stopped.state.engine.sessions() if "riga" in one.name] == []
