@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from torch import Tensor
@@ -17,12 +17,12 @@ from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
 from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
-from djinn_jupyter.engine.residency.pass_room import Result, StopRoom
+from djinn_jupyter.engine.residency.pass_room import StopRoom
 from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_added, none_saved
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Pieces
+from djinn_jupyter.engine.session.steps import Pieces
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.options import SettledOptions
@@ -82,6 +82,7 @@ class Residency:
         self.external_pressure = ExternalPressure(sessions, self.eviction, self.swapping, begun)
         self.older_stops = self.swapping.older_stops
         self.stop_room = StopRoom(budget, self.swapping, self.eviction)
+        self.with_room = self.stop_room.with_room
 
     def _swapped(self, session: Session, transfer: Transfer | None) -> None:
         self.activity.swapped(session, transfer)
@@ -220,16 +221,6 @@ class Residency:
     def accounted(self, session: Session) -> None:
         """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
         self.stop_room.accounted(session)
-
-    def with_room(
-        self,
-        session: Session,
-        need: Callable[[], int],
-        attempt: Callable[[], Result],
-        *,
-        of_quota: Callable[[], int] = lambda: 0,
-    ) -> Generator[Blocked | None, None, Result]:
-        return self.stop_room.with_room(session, need, attempt, of_quota=of_quota)
 
     def set_aside(self, session: Session, size: int) -> Pieces:
         return self.stop_room.set_aside(session, size)
