@@ -1,7 +1,8 @@
-"""Add a module's folder to the engine of a desk."""
+"""Add a module's folder to the engine of a desk, and take all modules away again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ def add(desk: Desk, folder: Path, at: str = "resid_post.4", name: str = "sae", *
         return desk.ask(request(folder, at, name, **fields))
     finally:
         desk.close("module 1")
+
+
+def opened(desk: Desk) -> Iterator[Desk]:
+    """Yield the desk with a session, and leave it without sessions and modules."""
+    desk.open()
+    yield desk
+    desk.close_all()
+    for module in desk.ask(ask.ListAddedModules()).modules:
+        desk.ask(ask.RemoveModule(name=module.name))
 
 
 def remove(desk: Desk, name: str = "sae") -> int:

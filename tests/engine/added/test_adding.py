@@ -17,7 +17,7 @@ from djinn_jupyter.errors import IllegalMove, InvalidEdit, SlabFull, UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import ModuleForm
 from tests import saes
-from tests.engine.added.adding import add, remove
+from tests.engine.added.adding import add, opened, remove
 from tests.engine.desk import ME, Desk, build_desk, tokens
 from tests.families import build
 
@@ -26,11 +26,7 @@ PROMPT = tokens(12)
 
 @pytest.fixture
 def desk(llama: Desk) -> Iterator[Desk]:
-    llama.open()
-    yield llama
-    llama.close_all()
-    for module in llama.ask(ask.ListAddedModules()).modules:
-        llama.ask(ask.RemoveModule(name=module.name))
+    yield from opened(llama)
     assert held(llama) == 0
 
 

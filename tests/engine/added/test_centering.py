@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests import saes
-from tests.engine.added.adding import add
+from tests.engine.added.adding import add, opened
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.families import build
 
@@ -25,12 +24,7 @@ NORMED = ("none", "layer_norm", "constant_norm_rescale")
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
-    desk = desk_of("gpt2")
-    desk.open()
-    yield desk
-    desk.close_all()
-    for module in desk.ask(ask.ListAddedModules()).modules:
-        desk.ask(ask.RemoveModule(name=module.name))
+    yield from opened(desk_of("gpt2"))
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Edit, Scale, Set, Zero
 from tests import saes
-from tests.engine.added.adding import add, remove
+from tests.engine.added.adding import add, opened, remove
 from tests.engine.desk import Desk, array, tokens
 from tests.families import build
 
@@ -30,11 +30,7 @@ EDITS: list[tuple[Edit, Any]] = [
 
 @pytest.fixture
 def desk(llama: Desk) -> Iterator[Desk]:
-    llama.open()
-    yield llama
-    llama.close_all()
-    for module in llama.ask(ask.ListAddedModules()).modules:
-        llama.ask(ask.RemoveModule(name=module.name))
+    yield from opened(llama)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from djinn_jupyter.errors import InvalidCondition, UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.sites import parse_site
 from tests import saes
-from tests.engine.added.adding import add, remove
+from tests.engine.added.adding import add, opened, remove
 from tests.engine.desk import Desk, tokens
 
 PROMPT = tokens(12)
@@ -32,11 +32,7 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 def desk(llama: Desk) -> Iterator[Desk]:
-    llama.open()
-    yield llama
-    llama.close_all()
-    for module in llama.ask(ask.ListAddedModules()).modules:
-        llama.ask(ask.RemoveModule(name=module.name))
+    yield from opened(llama)
 
 
 def width(desk: Desk) -> int:

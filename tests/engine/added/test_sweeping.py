@@ -16,7 +16,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
 from djinn_jupyter.wire.sweeps import Estimate
 from tests import saes
-from tests.engine.added.adding import add
+from tests.engine.added.adding import add, opened
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.families import build
 
@@ -29,12 +29,7 @@ METRIC = f"logit({A}) - logit({B})"
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
-    desk = desk_of("llama", layers=LAYERS)
-    desk.open()
-    yield desk
-    desk.close_all()
-    for module in desk.ask(ask.ListAddedModules()).modules:
-        desk.ask(ask.RemoveModule(name=module.name))
+    yield from opened(desk_of("llama", layers=LAYERS))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.sites import parse_site
 from tests import saes
 from tests.device import DEVICE
-from tests.engine.added.adding import add
+from tests.engine.added.adding import add, opened
 from tests.engine.desk import Desk, tokens
 from tests.engine.plain import plain_of
 
@@ -47,11 +47,7 @@ SELECTORS: tuple[tuple[int, ...] | None, ...] = (None, (1,), (1, 0))
 
 @pytest.fixture
 def desk(llama: Desk) -> Iterator[Desk]:
-    llama.open()
-    yield llama
-    llama.close_all()
-    for module in llama.ask(ask.ListAddedModules()).modules:
-        llama.ask(ask.RemoveModule(name=module.name))
+    yield from opened(llama)
 
 
 def hooked(site: str) -> Tensor:
