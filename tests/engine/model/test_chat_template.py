@@ -118,7 +118,7 @@ def test_a_template_is_broken_off_by_the_end(made: list[ChatTemplate]) -> None:
     one.render("The")
 
     def render() -> None:
-        with pytest.raises(EngineError, match="ended"):
+        with pytest.raises(EngineError, match=r"ended|stopped"):  # where the end comes first
             one.render("all")
         ends.append(True)
 
