@@ -7,22 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.client.training import site_rows
 from djinn_jupyter.training.rows import CollectedRows
 
 
 def labels_of(rows: CollectedRows, labels: Sequence[float]) -> Tensor:
     """Return the label of each row, of labels for each prompt or for each row. Raises UsageError for another number."""
-    prompts = int(rows.prompts_N[-1]) + 1
-    given = torch.tensor(labels, dtype=torch.float64)
-    if len(labels) == prompts:
-        return given[rows.prompts_N]
-    if len(labels) == len(rows.prompts_N):
-        return given
-    raise UsageError(
-        f"There are {len(labels):,} labels for {prompts:,} prompts with {len(rows.prompts_N):,} positions together: "
-        "give one for each prompt, or one for each position."
-    )
+    return torch.from_numpy(site_rows.labels_of(rows.prompts_N.numpy(), labels))
 
 
 def left_out(rows: CollectedRows, share: float, seed: int) -> Tensor:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SaeJob, SteeringJob, TranscoderJob, TunedLensJob
-from djinn_jupyter.client.training.trained import VECTOR
+from djinn_jupyter.client.training.provenance import provenance
+from djinn_jupyter.client.training.trained import PROVENANCE, VECTOR
 from djinn_jupyter.module_files import folder, saelens
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
 from djinn_jupyter.training.labelling import labels_of, left_out
 from djinn_jupyter.training.probing import train_probe
-from djinn_jupyter.training.provenance import FILE, provenance
 from djinn_jupyter.training.reporting import Report
 from djinn_jupyter.training.rows import CollectedRows, rows_of
 from djinn_jupyter.training.sae import train_sae, train_transcoder
@@ -46,7 +46,8 @@ def run(job: AnyJob, report: Report) -> None:
         files = _as_saelens(tensors, job.site, collection.model, job.written)
     else:
         files, figures = _contents(job, rows, collection.model, report)
-    write_folder(Path(job.to), files | {FILE: provenance(job, collection, figures)})
+    by = {"torch": torch.__version__}, torch.backends.cpu.get_cpu_capability()
+    write_folder(Path(job.to), files | {PROVENANCE: provenance(job, collection, figures, *by)})
 
 
 def _contents(job: SaeJob | ProbeJob | SteeringJob, rows: CollectedRows, model: str, report: Report) -> Contents:

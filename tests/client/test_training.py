@@ -12,6 +12,8 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.training import process
+from djinn_jupyter.client.training.jobs import SteeringJob
+from djinn_jupyter.client.training.trained import module_in
 from djinn_jupyter.errors import StorageFailed, TrainingFailed, UsageError
 from tests.waiting import until
 
@@ -82,6 +84,30 @@ def test_a_probe_and_a_steering_vector_are_sites(engine: RemoteEngine, acts: dj.
     finally:
         engine.remove_module("told")
         engine.remove_module("along")
+
+
+def test_a_difference_of_means_starts_no_process_and_is_as_a_training_finds_it(
+    engine: RemoteEngine, acts: dj.Activations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from djinn_jupyter.training import running
+
+    positive, there = [True, False, True, False], {"site": "resid_post.1"}
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.Popen", None)
+        found = dj.steering_vector(acts, positive, to=tmp_path / "found", **there)
+        assert dj.reproduce(engine, found, collection=acts).same
+        with pytest.raises(UsageError, match=r"2 labels for 4 prompts"):
+            dj.steering_vector(acts, positive[:2], to=tmp_path / "no", **there)
+    job = SteeringJob(
+        collection=str(acts.folder), to=str(tmp_path / "torch"), seed=0, threads=1, positive=tuple(positive),
+        method="mean_difference", penalty=0.001, **there,
+    )  # fmt: skip
+    running.run(job, lambda done, of, loss: None)
+    trained = module_in(tmp_path / "torch", "resid_post.1", "steering vector")
+    assert np.allclose(found.vector, trained.vector, rtol=1e-6, atol=0)
+    assert found.figures == pytest.approx(trained.figures)
+    assert set(contents(found.folder)) == set(contents(trained.folder))
+    assert dj.reproduce(engine, trained, collection=acts).same
 
 
 @pytest.mark.parametrize(

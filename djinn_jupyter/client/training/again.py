@@ -16,8 +16,9 @@ from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.reproduction import Reproduction, most_different
+from djinn_jupyter.client.training import means
 from djinn_jupyter.client.training.given import collection_of
-from djinn_jupyter.client.training.jobs import AnyJob
+from djinn_jupyter.client.training.jobs import AnyJob, SteeringJob
 from djinn_jupyter.client.training.process import OnTrained, train
 from djinn_jupyter.client.training.trained import PROVENANCE, VECTOR, TrainedModule, module_in
 from djinn_jupyter.client.training.unembedding import unembedding_of
@@ -70,7 +71,10 @@ def _trained(
         raise UsageError(f"{before.folder} was trained by another version, whose call is another: {error}.") from None
     if "last" in asked:
         unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
-    train(job, on_progress)
+    if isinstance(job, SteeringJob) and "numpy" in before.provenance["versions"]:
+        means.write_difference(job)
+    else:
+        train(job, on_progress)
     return module_in(Path(job.to), before.site, before.kind)
 
 

@@ -11,6 +11,7 @@ from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.client.training import means
 from djinn_jupyter.client.training.given import collection_of, labels_given
 from djinn_jupyter.client.training.jobs import (
     AnyJob,
@@ -173,7 +174,11 @@ def steering_vector(
         method=method,
         penalty=_at_least_0("penalty", penalty),
     )
-    return _trained(job, "steering vector", None)
+    if method != "mean_difference":
+        return _trained(job, "steering vector", None)
+    require_free(Path(job.to))
+    means.write_difference(job)
+    return module_in(Path(job.to), job.site, "steering vector")
 
 
 @typed

@@ -10,27 +10,28 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import torch
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training.jobs import AnyJob
 
-FILE: Final = "provenance.json"
 PLACES: Final = ("collection", "to", "head")  # paths of this machine say nothing on another
 NAMED: Final = ("model", "positions", "dtype", "mode", "seed")
 MOST_TOKENS: Final = 4096  # the prompts of larger collections are known by their digest alone
 
 
-def provenance(job: AnyJob, collection: Activations, figures: Mapping[str, float]) -> bytes:
+def provenance(
+    job: AnyJob, collection: Activations, figures: Mapping[str, float], library: Mapping[str, str], processor: str
+) -> bytes:
+    """Return the recipe of what the `library` (its name and version) has computed on the `processor`."""
     asked = {name: value for name, value in msgspec.to_builtins(job).items() if name not in PLACES}
     note = collection.shards[0].note
     said = {
         "training": asked,
         "collection": {name: note[name] for name in NAMED}
         | {"plain": _is_plain(collection), "prompts": _prompts(collection)},
-        "versions": {"djinn": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "processor": torch.backends.cpu.get_cpu_capability(),
+        "versions": {"djinn": __version__, **library, "python": platform.python_version()},
+        "processor": processor,
         "figures": dict(figures),
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in said.items())
