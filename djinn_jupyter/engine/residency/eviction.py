@@ -81,13 +81,13 @@ class Eviction:
 
     def find(self, wanting: Session, need: int) -> bool:
         """Evict other sessions until the bytes missing for `need` (at least one session's) are on their way out. Return
-        True when there is room now or waiting for the next change helps; False when no session can leave and none is
-        at work."""
+        True when there is room now or waiting for the next change helps; False when no session can leave, none is at
+        work and no copy is under way, whose end frees what a closed session had."""
         if self.swapping.sweep() or self._gathered(need):
             self.swapping.note_change()
             return True
         short = max(need - free_bytes(self.swapping.slabs, self._budget), 1)
-        return self._have_leave(short, wanting) > 0 or self._others_progress(wanting)
+        return self._have_leave(short, wanting) > 0 or self._others_progress(wanting) or self.swapping.tiers.moving
 
     def in_quota(self, wanting: Session, need: int, *, instead: bool = False) -> bool:
         """Return True where the session's person may have `need` more bytes on the device, or so many `instead` of what

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Paused
 from tests.engine.desk import Desk, tokens
-from tests.engine.residency.evicting import nothing_left
+from tests.engine.residency.evicting import held, nothing_left
 from tests.engine.residency.test_pressure import PAGE, small, start, until
 
 WHICH = st.integers(0, 9)
@@ -44,6 +44,23 @@ def test_no_row_of_a_batch_fails_for_want_of_room_at_its_stop(rows: int, pages: 
         assert desk.outcome(ends[number][0], name) == roomy.outcome(roomy.run(tokens(12, seed=number), 5, name), name)
     desk.close_all()
     assert nothing_left(desk)
+
+
+def test_what_a_closed_session_had_is_waited_for_while_its_copies_are_under_way() -> None:
+    desk = small(8)
+    desk.open("a")
+    desk.run(tokens(90), 2, "a")
+    mover = held(desk)
+    desk.engine.residency.swapping.swap_out(desk.session("a"), "host", "pressure")
+    desk.close("a")
+    desk.open("b")
+    replies = start(desk, "b", tokens(90), 2)
+    desk.engine.tick()
+    assert not replies
+    mover.finish()
+    until(desk, replies)
+    assert isinstance(replies[0], Finished)
+    desk.close_all()
 
 
 @functools.lru_cache(maxsize=1)
