@@ -5,6 +5,7 @@
 #   make test     everything that must hold: check, tests, notebooks, browser
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
+#   make processors  the tests of bits with the kernels of smaller processors
 #   make bench    measure; writes benchmarks/results/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
@@ -18,7 +19,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore bench hub-test one-hub store-test cluster-test one-cluster peers gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore processors bench hub-test one-hub store-test cluster-test one-cluster peers gpu \
   wheels pictures clean
 
 PYTHON ?= python3
@@ -33,7 +34,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,15s/^# *//p' Makefile
+	@sed -n '3,18s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -127,6 +128,15 @@ sshd:
 explore: setup
 	for i in $$(seq $${TIMES:-10}); do DJINN_EXAMPLES=exploring $(BIN)/pytest $$(grep -rl hypothesis tests --include='test_*.py') \
 	  -m 'not processes and not alone and not slow' -q -x --numprocesses 2 --dist loadfile || exit 1; done
+
+# Kernels of PyTorch, MKL and oneDNN set down, one setting a word: what other processors compute with.
+LOWER := ATEN_CPU_CAPABILITY=default+MKL_ENABLE_INSTRUCTIONS=SSE4_2+ONEDNN_MAX_CPU_ISA=SSE41 \
+  ATEN_CPU_CAPABILITY=avx2+MKL_ENABLE_INSTRUCTIONS=AVX2+ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx512
+OF_BITS := $(addprefix tests/engine/,test_exact.py startup sweeps session/test_sampling.py gradients collecting)
+processors: setup
+	@status=0; for lower in $(LOWER); do echo "$${lower//+/ }"; \
+	  env $${lower//+/ } $(BIN)/pytest $(OF_BITS) -m 'not processes and not alone and not slow' -q --numprocesses 2 --dist loadfile || status=1; \
+	done; exit $$status
 
 bench: setup
 	$(BIN)/python -m benchmarks
