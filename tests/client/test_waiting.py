@@ -105,16 +105,19 @@ def swept(engine: RemoteEngine, **given: Any) -> None:
 
 
 def test_a_notebook_keeps_one_line_and_a_file_gets_one(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    in_kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    notebook, executed = in_kernel(), in_kernel()
+    monkeypatch.setenv("JPY_SESSION_NAME", "work/paris.ipynb")
     shown_at(notebook, monkeypatch)
     swept(engine)
     lines = [line.rpartition("\r")[2] for line in notebook.getvalue().splitlines(keepends=False)]
     assert lines[-1].startswith("The sweep: ")
     assert "interrupt" not in lines[-1]
-    file = io.StringIO()
-    shown_at(file, monkeypatch)
-    swept(engine)
-    assert re.fullmatch(r"The sweep: .*\d s; an interrupt ends it\n", file.getvalue())
+    monkeypatch.delenv("JPY_SESSION_NAME")  # as in nbconvert, which saves every rewriting
+    for file in (io.StringIO(), executed):
+        shown_at(file, monkeypatch)
+        swept(engine)
+        assert re.fullmatch(r"The sweep: .*\d s; an interrupt ends it\n", file.getvalue())
 
 
 def test_a_caller_that_shows_its_progress_is_left_to_it(

@@ -7,6 +7,8 @@ import sys
 from types import TracebackType
 from typing import TextIO
 
+from djinn_jupyter.client.engines.naming import notebook_path
+
 
 class TerminalProgress:
     """Writes to standard error. Where that is no terminal, writes only the steps and rewrites nothing; of a wait, in a
@@ -48,7 +50,7 @@ class TerminalProgress:
 
     @property
     def _in_notebook(self) -> bool:
-        return type(self._stream).__module__.startswith("ipykernel")
+        return type(self._stream).__module__.startswith("ipykernel") and notebook_path() is not None
 
     def _rewrite(self, line: str) -> None:
         self.clear()

@@ -3,6 +3,7 @@ much longer than to read the request. In CPU seconds of the thread, which the wo
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -39,9 +40,13 @@ LARGE = [(kind, path) for kind in KINDS for path in largest.lists_of(kind)]
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
+    """An engine, while nothing that was there before is looked through for garbage: in a long run that takes longer."""
+    gc.collect()
+    gc.freeze()
     desk = desk_of("llama")
     yield desk
     desk.close_all()
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(("kind", "path"), LARGE, ids=lambda one: one if isinstance(one, str) else one.__name__)
