@@ -57,8 +57,7 @@ def load(
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
     with waiting(f"The load of {model}", quiet=progress is not None or each_second is not None) as wait:
-        second = each_second or (wait.step if progress is None else _not_said)
-        told = StartCallbacks(line=progress or _not_said, second=second)
+        told = StartCallbacks(line=progress or wait.step, second=each_second or _not_said)
         if at is not None and at.startswith(SCHEME):
             return _through_ssh(at, key, str(model), given, told)
         if at == CLUSTER:
@@ -81,7 +80,7 @@ def connect(address: str, *, key: str | None = None) -> RemoteEngine:
     EngineUnavailable where none answers; KeyRefused where it does not admit the key, or is not the engine that
     `djinn key trust` has noted, or where the hub refuses."""
     with waiting(f"The way to {address}") as wait:
-        return _reached(address, key, StartCallbacks(line=_not_said, second=wait.step))
+        return _reached(address, key, StartCallbacks(line=wait.step, second=_not_said))
 
 
 def _reached(address: str, key: str | None, told: StartCallbacks) -> RemoteEngine:

@@ -18,7 +18,7 @@ from djinn_jupyter import machine
 from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.cli.main import parser as cli_parser
-from djinn_jupyter.client import loading
+from djinn_jupyter.client import loading, waiting
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engines.launcher import require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
@@ -39,6 +39,7 @@ from djinn_jupyter.options import GivenOptions, Identity, ModelOptions, Options,
 from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.nouns import Sampling
 from tests.process.served import entry_for
+from tests.waiting import until
 
 
 def test_every_option_can_be_given_everywhere_and_is_a_field_of_a_value() -> None:
@@ -202,18 +203,26 @@ def test_a_terminal_shows_the_present_step_where_nobody_else_does(monkeypatch: p
             return True
 
     def start(*asked: Any, told: StartCallbacks, **more: Any) -> None:
-        told.line("loading demo")
-        told.second("loading demo (1 s)")
+        told.line("reading 3 files")
+        told.second("reading 3 files (1 s)")
+        until(lambda: "reading" in terminal.getvalue() or heard)
 
+    monkeypatch.delenv("DJINN_STATIC", raising=False)
+    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "TICK_SECONDS", 1e-4)
     monkeypatch.setattr(loading, "adopt_or_start", start)
     monkeypatch.setattr(loading, "attach", lambda entry: entry)
     heard: list[str] = []
-    for options, shown in (({}, f"loading demo (1 s)\r{' ' * 18}\r"), ({"progress": heard.append}, "")):
+    for options, shown in (
+        ({}, "The load of demo: reading 3 files, 0 s; an interrupt "),
+        ({"progress": heard.append}, ""),
+    ):
         terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
         loading.load("demo", **options)
-        assert terminal.getvalue() == shown
-    assert heard == ["loading demo"]
+        assert terminal.getvalue().startswith(shown)
+        assert bool(terminal.getvalue()) == bool(shown)
+    assert heard == ["reading 3 files"]
 
 
 def test_the_channel_of_an_engine_that_has_ended_is_closed_at_the_next_load(monkeypatch: pytest.MonkeyPatch) -> None:
