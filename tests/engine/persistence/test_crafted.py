@@ -152,8 +152,8 @@ UNCARRIED: Final[dict[str, tuple[str, Callable[[dict[str, Any]], Any]]]] = {
     "a holder": ("Its holder has 513 characters", lambda tree: tree.update(holder="x" * 513)),
     "a person's holder": ("Its holder has 520", lambda tree: tree.update(holder="person@" + "x" * 513)),
     "a parent": (
-        "Its parent has 3000 characters",
-        lambda tree: tree.update(forked_from={"session": "x" * 3000, "stop": None, "tokens": 0}),
+        "Its parent has 600 characters",
+        lambda tree: tree.update(forked_from={"session": "x" * 600, "stop": None, "tokens": 0}),
     ),
     "a rule's site": (r"length <= 1024 - at `\$\.rules", lambda tree: tree["rules"][0].update(named="x" * 1025)),
     "a rule's condition": (r"length <= 2000 - at `\$\.rules", lambda tree: tree["rules"][0].update(when="x" * 2001)),
