@@ -71,10 +71,12 @@ class Listing(tuple[Described, ...], Tabular):
         }
 
     def __repr__(self) -> str:
+        if not self:
+            return "()"
         rows = [list(row) for row in zip(*([name, *column] for name, column in self.told().items()), strict=True)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(line.rstrip() for line in lines) or "()"
+        return "\n".join(line.rstrip() for line in lines)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the fields of the descriptions as lists by column; no column where there is no description."""

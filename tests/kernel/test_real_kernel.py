@@ -85,7 +85,7 @@ def test_the_interrupt_button_leaves_the_session_at_a_layer_boundary(kernels: St
     kernel.outputs(parent)
     standing = "".join(kernel.do("session.stop"))
     assert "interrupt" in standing
-    assert "Finished" in "".join(kernel.do("session.resume()"))
+    assert "finished: 400 new tokens" in "".join(kernel.do("session.resume()"))
 
 
 def test_an_engine_killed_with_9_is_said_in_one_line_and_the_next_load_starts_anew(kernels: Start, model: Path) -> None:
