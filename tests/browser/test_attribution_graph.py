@@ -66,7 +66,7 @@ def test_a_click_on_a_feature_or_an_edge_stops_at_its_position(lab: LabServer, p
         expect(node).to_have_attribute("aria-pressed", "true")
         opened.run_cell(AGAIN)
         sidebar.fold("Sessions")
-        sidebar.stands("graphs", "at tc.2")
+        sidebar.stands("graphs", f"at {FEATURE}")
     opened.run_cell(END)
     assert opened.errors() == []
 

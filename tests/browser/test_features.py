@@ -49,7 +49,7 @@ def test_features_of_a_stop_are_broken_at_and_edited_by_a_click(lab: LabServer, 
         opened.run_cell(ON)
         opened.run_cell(AGAIN)
         expect(sidebar.whole.locator(".djinn-Breakpoints")).to_contain_text("1 hit")
-        sidebar.stands("features", "at sae.4")
+        sidebar.stands("features", f"at sae.4{strongest}")
         expect(sidebar.row(strongest).locator(".djinn-Row-detail")).to_have_text(value)
     opened.run_cell(END)
     assert opened.errors() == []
