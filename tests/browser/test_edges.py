@@ -61,7 +61,7 @@ def test_a_click_on_an_edge_stops_there(lab: LabServer, page: Page, artifacts: P
         expect(graph.get_by_role("status")).to_contain_text("It has moved on since.")
         opened.run_cell(AGAIN)
         sidebar.fold("Sessions")
-        sidebar.stands("edges", "at v.0")
+        sidebar.stands("edges", "at v.0[3]")
         opened.run_cell(CIRCUIT)
         circuit = opened.drawn(".djinn-Output").filter(has_text="12 of 1,997 kept").locator(".djinn-Graph")
         expect(circuit.locator(".djinn-Way")).to_have_count(12)
