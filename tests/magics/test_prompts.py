@@ -75,12 +75,9 @@ def test_every_magic_reads_a_line_that_ends_in_a_question_mark(notebook: Noteboo
     assert "no option --x" in notebook.fails("%djinn_break 4 --x?")
 
 
-@pytest.mark.parametrize("line", ["%djinn_run?", "%djinn_run??", "?%djinn_run", "len?", "%djinn_run ?"])
+@pytest.mark.parametrize("line", ["%djinn_run?", "%djinn_run??", "?%djinn_run", "len?"])
 def test_a_question_about_a_magic_stays_one(notebook: Notebook, line: str) -> None:
-    before = len(notebook.engine.channel.requests)
-    transformed = notebook.shell.transform_cell(f"{line}\nx = 1")
-    assert "run_line_magic('djinn_run'" not in transformed or line == "%djinn_run ?"
-    assert len(notebook.engine.channel.requests) == before
+    assert "run_line_magic('pinfo" in notebook.shell.transform_cell(f"{line}\nx = 1")
 
 
 def test_names_are_expanded_outside_of_texts(notebook: Notebook) -> None:
