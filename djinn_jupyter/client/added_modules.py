@@ -18,7 +18,7 @@ from djinn_jupyter.module_files.folder import ModuleFolder, read_folder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import MOST_TENSORS, AddedModuleDescription, NamedTensor
 from djinn_jupyter.wire.replies import Cleared, ModuleAdded
-from djinn_jupyter.wire.sites import parse_site
+from djinn_jupyter.wire.sites import parse_site, parse_trained
 
 NAMELESS: Final = "name the point that it reads, as in at='resid_post.4' (--at resid_post.4)"
 
@@ -90,9 +90,10 @@ def _trained_at(found: ModuleFolder) -> str:
     if found.form.trained_at is None:
         raise UsageError(f"{found.path} does not say where its module was trained: {NAMELESS}.")
     try:
-        return str(parse_site(found.form.trained_at))
+        parse_trained(found.form.trained_at)
     except UnknownSite:
         raise UsageError(
             f"{found.path} says that its module was trained at {found.form.trained_at!r}, which is no point here: "
             f"{NAMELESS}."
         ) from None
+    return found.form.trained_at

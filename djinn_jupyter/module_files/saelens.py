@@ -15,7 +15,7 @@ from djinn_jupyter.module_files.numbers import all_ones
 from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA, MODEL
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.module_form import Activation, ModuleDtype, ModuleForm, ModuleKind, Normalization
-from djinn_jupyter.wire.sites import parse_site
+from djinn_jupyter.wire.sites import HEAD_POINTS, parse_trained
 
 Tensors = dict[str, Array]
 
@@ -51,13 +51,10 @@ BEHIND_A_NORM: Final = ("attn_in", "mlp_in")
 HEADS: Final = ("q", "k", "v", "q_rot", "k_rot", "z")
 OF_MLP: Final = ("mlp_pre", "mlp_post")
 KNOWN: Final = (*CENTERED, *BEHIND_A_NORM, *HEADS, *OF_MLP)
-CHANGED: Final = {
-    "fold_ln": BEHIND_A_NORM,
-    "fold_value_biases": ("v", "z"),
-    "refactor_factored_attn_matrices": HEADS,
-}
-"""The points whose values each way of TransformerLens to load a model changes; `center_writing_weights` changes those
-CENTERED by a subtraction of the mean."""
+OF_VALUES: Final = ("v", "z")
+LOADED: Final = ("center_writing_weights", "fold_ln", "fold_value_biases", "refactor_factored_attn_matrices")
+"""The ways of TransformerLens to load a model that change values: those CENTERED by a subtraction of the mean, those
+BEHIND_A_NORM by its weight, those OF_VALUES by a constant, those of all HEADS in a way not computed here."""
 FOLDED: Final = (
     "its factor is not in the folder: fold it in SAELens (sae.fold_activation_norm_scaling_factor, then sae.save_model)"
 )
@@ -69,7 +66,7 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
     architecture, k = _architecture(cfg, where)
     kind, activation = ARCHITECTURES[architecture]
     _require_computed(cfg, kind, where)
-    trained_at = _place(cfg, where, "hook_name", "hook_point")
+    trained_at = _trained_at(cfg, where)
     return ModuleForm(
         kind=kind,
         activation=activation,
@@ -79,7 +76,7 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
         normalization=_normalization(cfg, where),
         skip="skip" in architecture,
         by_decoder_norm=_truth(cfg, "rescale_acts_by_decoder_norm", where) and activation == "topk",
-        centered=_centered(cfg, kind, trained_at, where),
+        **_loaded(cfg, kind, trained_at, where),
         trained_at=trained_at,
         written_at=_place(cfg, where, "hook_name_out") if kind == "transcoder" else None,
     )
@@ -162,34 +159,50 @@ def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> N
         raise UsageError(f"{where} has reshape_activations 'hook_z', and was trained at {trained_at}.")
 
 
-def _centered(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, where: str) -> bool:
-    """Return whether it reads values without their mean, as TransformerLens makes them by center_writing_weights.
-    Raises UsageError where the model was loaded in another way that changes what the module reads."""
+def _loaded(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, where: str) -> dict[str, bool]:
+    """Return how the values that it reads differ from the model's, by the way that TransformerLens loaded it. Raises
+    UsageError where they differ in a way not computed here."""
     name = "model_from_pretrained_kwargs"
     given = _said((cfg, _metadata(cfg)), (name,), where)
     if not isinstance(given or {}, dict):
         raise UsageError(f"{where} has {name} {short(given)}; it has to be an object.")
     inside, where = given or {}, f"{where}: {name}"
     MODEL.require_heard(inside, where)
-    set_so = [one for one in (*CHANGED, "center_writing_weights") if _truth(inside, one, where)]
-    point = _point(trained_at)
-    wrong = [one for one in set_so if not _leaves(one, point, kind)]
+    set_so, point = {one for one in LOADED if _truth(inside, one, where)}, _point(trained_at)
+    wrong = [one for one in LOADED if one in set_so and not _computed(one, point, kind)]
     if wrong:
         at = trained_at or "a point that the file does not name"
         raise UsageError(f"{where} has {wrong[0]}, which changes the values at {at} in a way not computed here.")
-    return "center_writing_weights" in set_so and point in CENTERED
+    without_biases = "fold_value_biases" in set_so and point in OF_VALUES
+    return {
+        "centered": "center_writing_weights" in set_so and point in CENTERED,
+        "norm_folded": "fold_ln" in set_so and (without_biases or point in BEHIND_A_NORM),
+        "value_biases_folded": without_biases,
+    }
 
 
-def _leaves(loaded: str, point: str | None, kind: ModuleKind) -> bool:
-    """Return whether a way to load a model leaves the values at a point as they are, or less their mean."""
-    if loaded == "center_writing_weights":
-        return kind == "sae" and point in KNOWN
-    return point in KNOWN and point not in CHANGED[loaded]
+def _computed(loaded: str, point: str | None, kind: ModuleKind) -> bool:
+    """Return whether the values at a point of a model that was loaded in a way follow from the model's."""
+    wrong = HEADS if loaded == "refactor_factored_attn_matrices" else ()
+    return point in KNOWN and point not in wrong and (loaded != "center_writing_weights" or kind == "sae")
+
+
+def _trained_at(cfg: Mapping[str, Any], where: str) -> str | None:
+    """Return the place that the file names, with its head where it reads one alone."""
+    named = _place(cfg, where, "hook_name", "hook_point")
+    head = _said((cfg, _metadata(cfg)), ("hook_head_index", "hook_point_head_index"), where)
+    if head is None:
+        return named
+    if type(head) is not int or not 0 <= head < MOST_K or _point(named) not in HEAD_POINTS:
+        raise UsageError(f"{where} has hook_head_index {short(head)}, and {named} has no such head.")
+    if cfg.get("reshape_activations", "none") != "none":
+        raise UsageError(f"{where} has hook_head_index {head} and reshape_activations, which is for all heads.")
+    return f"{named}[{head}]"
 
 
 def _point(trained_at: str | None) -> str | None:
     try:
-        site = None if trained_at is None else parse_site(trained_at)
+        site = None if trained_at is None else parse_trained(trained_at)
     except UnknownSite:
         return None
     return None if site is None or site.path is not None else site.point

@@ -7,7 +7,7 @@ from typing import Final
 
 from djinn_jupyter.module_files.field_table import FieldTable
 
-ONE_HEAD: Final = "it reads one head alone, and a module here reads all heads of a layer as one vector"
+ONE_HEAD: Final = "it writes to one head alone, and a transcoder here writes to an MLP"
 OF_METADATA: Final = frozenset({
     "context_size", "dataset_path", "dataset_trust_remote_code", "disable_concat_sequences",
     "exclude_special_tokens", "hf_hook_name", "hf_hook_name_out", "hook_layer", "hook_layer_out",
@@ -41,8 +41,11 @@ OF_TRAINING: Final = frozenset({
     "use_ghost_grads", "use_matryoshka_aux_loss", "use_sparse_activations", "verbose", "wandb_entity",
     "wandb_id", "wandb_log_frequency", "wandb_project"
 })  # fmt: skip
-PLACES: Final = frozenset({"hook_name", "hook_name_out", "hook_point", "model_from_pretrained_kwargs", "model_name"})
-HEADS: Final = dict.fromkeys(("hook_head_index", "hook_head_index_out", "hook_point_head_index"), (None, ONE_HEAD))
+PLACES: Final = frozenset({
+    "hook_head_index", "hook_name", "hook_name_out", "hook_point", "hook_point_head_index",
+    "model_from_pretrained_kwargs", "model_name",
+})  # fmt: skip
+HEADS: Final = {"hook_head_index_out": (None, ONE_HEAD)}
 METADATA: Final = FieldTable(computed=PLACES, harmless=OF_METADATA, refused=HEADS)
 CONFIG: Final = FieldTable(
     computed=PLACES | {

@@ -24,11 +24,13 @@ FolderPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 class ModuleForm(Frozen, frozen=True):
     """The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
     with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features
-    by the length of their decoder rows. One that is `centered` reads x without its mean over the features. A
-    transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer of it: W_dec [F, layers, D]
-    writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not transposed, to that of its own.
-    With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of
-    `topk`. `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them."""
+    by the length of their decoder rows. One that is `centered` reads x without its mean over the features, with
+    `norm_folded` what a norm made before its weight and bias, with `value_biases_folded` values of attention, or means
+    of them, without their biases. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer
+    of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not
+    transposed, to that of its own. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a
+    `tuned_lens` adds that to x. `k` is of `topk`. `trained_at` is the place that its files name, `written_at` that to
+    which a transcoder writes by them."""
 
     kind: ModuleKind
     dtype: ModuleDtype
@@ -39,6 +41,8 @@ class ModuleForm(Frozen, frozen=True):
     by_decoder_norm: bool = False
     skip: bool = False
     centered: bool = False
+    norm_folded: bool = False
+    value_biases_folded: bool = False
     encoder_rows: bool = False
     trained_at: Annotated[str, Meta(max_length=1024)] | None = None
     written_at: Annotated[str, Meta(max_length=1024)] | None = None

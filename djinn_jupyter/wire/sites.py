@@ -37,9 +37,7 @@ _TRANSFORMER_LENS: Final = {
     "hook_resid_pre": "resid_pre",
     "hook_resid_mid": "resid_mid",
     "hook_resid_post": "resid_post",
-    "hook_attn_in": "attn_in",
     "hook_attn_out": "attn_out",
-    "hook_mlp_in": "mlp_in",
     "hook_mlp_out": "mlp_out",
     "attn.hook_q": "q",
     "attn.hook_k": "k",
@@ -61,10 +59,21 @@ _TRANSFORMER_LENS: Final = {
 _TRANSFORMER_LENS_MODEL: Final = {
     "hook_embed": "embed",
     "embed.hook_out": "embed",
-    "ln_final.hook_normalized": "ln_final",
     "ln_final.hook_out": "ln_final",
     "unembed.hook_out": "logits",
 }
+# Hooks of TransformerLens with values that no point has, or of which a change reaches less than one of the point. What
+# a module was trained to read is found all the same.
+_BEFORE: Final = "is what {0} is given before its norm, {1}: write {2}, or {3} for the value behind the norm"
+_NORMALIZED: Final = "is the value before the norm's weight, by version and family also behind it: write {0}"
+_NO_POINT: Final = {
+    "hook_attn_in": _BEFORE.format("attention", "once for each head", "resid_pre.N", "attn_in.N"),
+    "hook_mlp_in": _BEFORE.format("the MLP", "in a copy that it alone reads", "resid_mid.N", "mlp_in.N"),
+    "ln1.hook_normalized": _NORMALIZED.format("attn_in.N"),
+    "ln2.hook_normalized": _NORMALIZED.format("mlp_in.N"),
+    "ln_final.hook_normalized": _NORMALIZED.format("ln_final"),
+}
+_READ: Final = {"hook_mlp_in": "resid_mid", "ln1.hook_normalized": "attn_in", "ln2.hook_normalized": "mlp_in"}
 _NNTERP: Final = {
     "layers": "resid_post",
     "layers_input": "resid_pre",
@@ -155,6 +164,13 @@ def parse_site(text: str) -> Site:
     return site if selector is None else msgspec.structs.replace(site, selector=selector)
 
 
+def parse_trained(text: str) -> Site:
+    """Return the site from whose value that is made which a module was trained to read."""
+    block = _BLOCK.match(text.strip())
+    point = _READ.get(block["hook"]) if block else None
+    return parse_site(text) if point is None or block is None else Site(point=point, layer=int(block["layer"]))
+
+
 def parse_every_layer(text: str) -> Site | None:
     """Return the site of layer 0 where the text spells a point of every layer, such as `resid_post.*` or `z.*[6]`."""
     matched = _EVERY_LAYER.match(text.strip())
@@ -190,8 +206,12 @@ def _from_place(place: str) -> Site:
 
 def _from_other_tool(text: str) -> Site | None:
     block = _BLOCK.match(text)
-    if block and block["hook"] in _TRANSFORMER_LENS:
-        return Site(point=_TRANSFORMER_LENS[block["hook"]], layer=int(block["layer"]))
+    hook = block["hook"] if block else text
+    if hook in _NO_POINT:
+        layer = block["layer"] if block else "N"
+        raise UnknownSite(f"{text} of TransformerLens {_NO_POINT[hook].replace('.N', f'.{layer}')}.")
+    if block and hook in _TRANSFORMER_LENS:
+        return Site(point=_TRANSFORMER_LENS[hook], layer=int(block["layer"]))
     if text in _TRANSFORMER_LENS_MODEL:
         return Site(point=_TRANSFORMER_LENS_MODEL[text])
     numbered = _NNTERP_LAYER.match(text)

@@ -31,7 +31,7 @@ def patched(engine: RemoteEngine, path: str, **fields: Any) -> dj.Grid:
         ("z.*[1] -> logits", ("layer",), (3,)),
         ("mlp_out -> mlp_in.2 q.2", ("layer",), (3,)),
         ("z.1[2]->q.2[0]", (), ()),
-        ("blocks.1.attn.hook_z -> blocks.2.hook_mlp_in", (), ()),
+        ("blocks.1.attn.hook_z -> blocks.2.mlp.hook_in", (), ()),
     ],
 )
 def test_what_a_sender_leaves_open_is_swept(

@@ -119,8 +119,7 @@ def test_each_refused_field_is_refused_and_its_default_is_not(tmp_path: Path, na
 @pytest.mark.parametrize(
     ("hook", "loaded", "said"),
     [
-        ("blocks.4.hook_mlp_in", {"fold_ln": True}, "has fold_ln, which changes the values at blocks.4.hook_mlp_in"),
-        ("blocks.4.attn.hook_z", {"fold_value_biases": True}, "has fold_value_biases, which changes the values at"),
+        ("blocks.4.hook_attn_in", {"fold_ln": True}, "has fold_ln, which changes the values at blocks.4.hook_attn_in"),
         ("blocks.4.attn.hook_q", {"refactor_factored_attn_matrices": True}, "has refactor_factored_attn_matrices"),
         (None, {"center_writing_weights": True}, "has center_writing_weights, which .* that the file does not name"),
         ("model.layers.3", {"fold_ln": True}, "has fold_ln, which changes the values at model.layers.3"),
@@ -154,6 +153,42 @@ def test_a_model_that_was_loaded_in_another_way_is_refused(
 def test_centered_weights_are_a_mean_that_is_subtracted(tmp_path: Path, hook: str, loaded: Any, centered: bool) -> None:
     folder = saes.saved(tmp_path, TENSORS, metadata={"model_from_pretrained_kwargs": loaded, "hook_name": hook})
     assert read_folder(folder).form.centered is centered
+
+
+@pytest.mark.parametrize(
+    ("hook", "loaded", "folded"),
+    [
+        ("mlp.hook_in", ("fold_ln", "fold_value_biases"), (True, False)),
+        ("ln1.hook_normalized", ("fold_ln",), (True, False)),
+        ("hook_mlp_in", ("fold_ln", "fold_value_biases"), (False, False)),
+        ("attn.hook_z", ("fold_ln", "fold_value_biases"), (True, True)),
+        ("attn.hook_v", ("fold_value_biases",), (False, True)),
+        ("attn.hook_z", ("fold_ln",), (False, False)),
+        ("attn.hook_q", ("fold_ln", "fold_value_biases"), (False, False)),
+    ],
+)
+def test_folded_weights_are_heard_where_they_change_values(
+    tmp_path: Path, hook: str, loaded: tuple[str, ...], folded: tuple[bool, bool]
+) -> None:
+    said = {"model_from_pretrained_kwargs": dict.fromkeys(loaded, True), "hook_name": f"blocks.4.{hook}"}
+    form = read_folder(saes.saved(tmp_path, TENSORS, metadata=said)).form
+    assert (form.norm_folded, form.value_biases_folded) == folded
+
+
+@pytest.mark.parametrize("name", ["hook_head_index", "hook_point_head_index"])
+def test_one_head_is_named_with_its_place(tmp_path: Path, name: str) -> None:
+    def form(**said: Any) -> Any:
+        return read_folder(saes.saved(tmp_path, TENSORS, **said)).form
+
+    assert form(hook_name="blocks.4.attn.hook_z", **{name: 0}).trained_at == "blocks.4.attn.hook_z[0]"
+    for hook in ("blocks.4.hook_resid_pre", "model.layers.3", None):
+        with pytest.raises(UsageError, match=f"has hook_head_index 2, and {hook} has no such head"):
+            form(hook_name=hook, metadata={name: 2})
+    for head in (-1, 1.5, True, "2", [0]):
+        with pytest.raises(UsageError, match="has no such head"):
+            form(hook_name="blocks.4.attn.hook_z", **{name: head})
+    with pytest.raises(UsageError, match="has hook_head_index 1 and reshape_activations, which is for all heads"):
+        form(hook_name="blocks.4.attn.hook_z", reshape_activations="hook_z", **{name: 1})
 
 
 def test_a_transcoder_of_centered_weights_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,33 @@ class WeightReader:
         place = self._place("W_out", layer)
         return self._matrix(place.module, place.width, WeightName(name="W_out", layer=layer))
 
+    @torch.inference_mode()
+    def norm_before(self, names: Sequence[str], layer: int) -> tuple[Tensor, Tensor, bool]:
+        """Return what the norm before the first of these maps that has one multiplies each feature by, and adds to it,
+        float32 [D], and whether it subtracts the mean. Raises UnknownSite where there is none."""
+        places = (self._forward.anatomy.matrices[layer][name] for name in names)
+        norm = next((one.norm for one in places if isinstance(one, Matrix) and one.norm is not None), None)
+        if norm is None:
+            raise UnknownSite(f"No norm is known before {names[0]}.{layer} here.")
+        normed, weights = self._normed(norm), self._forward.weights.values_of(norm)
+        like = torch.zeros((self._forward.anatomy.hidden_size, 1), device=next(iter(weights.values())).device)
+        gain_D, mean = _gain(normed, like, WeightName(name=names[0], layer=layer))
+        return gain_D.float(), normed(like.mT)[0].float(), mean
+
+    @torch.inference_mode()
+    def value_biases(self, layer: int, *, norm_folded: bool) -> Tensor:
+        """Return what the map of values adds, [heads of values, d]; with `norm_folded` with what it makes of the bias
+        of the norm before it. Raises UnknownSite where no one map makes the values."""
+        place = self._place("W_V", layer)
+        values = self._forward.weights.values_of(place.module)
+        given_D = torch.zeros(place.width, device=next(iter(values.values())).device)
+        if norm_folded and place.norm is not None:
+            given_D = self._normed(place.norm)(given_D[None])[0]
+        weight = next(one for one in values.values() if one.ndim == 2)
+        made: Tensor = functional_call(place.module, values, (given_D.to(weight)[None, None],))[0, 0]
+        assert place.heads is not None
+        return made[place.heads.columns_HD().to(made.device)]
+
     # --- the whole model's ---------------------------------------------------------------------------------------
 
     def _unembedding(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:
@@ -182,11 +209,7 @@ class WeightReader:
         the norm subtracts one."""
         if norm is None:
             raise UsageError(f"No norm stands before {name}, so none is folded into it.")
-        values = {key: value.float() for key, value in self._forward.weights.values_of(norm).items()}
-
-        def normed(x_ND: Tensor) -> Tensor:
-            made: Tensor = functional_call(norm, values, (x_ND[None],))[0]
-            return made.double()
+        normed = self._normed(norm)
 
         def folded(columns: Tensor) -> Tensor:
             gain_D, mean = _gain(normed, columns, name)
@@ -194,6 +217,16 @@ class WeightReader:
             return made - made.mean(-2, keepdim=True) if mean else made
 
         return folded
+
+    def _normed(self, norm: nn.Module) -> Fold:
+        """Return what a norm makes of rows [n, D], fp64."""
+        values = {key: value.float() for key, value in self._forward.weights.values_of(norm).items()}
+
+        def normed(x_ND: Tensor) -> Tensor:
+            made: Tensor = functional_call(norm, values, (x_ND[None],))[0]
+            return made.double()
+
+        return normed
 
 
 def _gain(normed: Callable[[Tensor], Tensor], matrix: Tensor, name: WeightName) -> tuple[Tensor, bool]:

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.forward.processed_values import arithmetic_of, processed_at
 from djinn_jupyter.engine.model.added import checks
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.added_modules import AddedModule, ModuleTable, point_of
@@ -33,7 +33,7 @@ def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
     there = table.find(person, identity.name, kept.layer)
     if there is None:
         table.put(person, kept)
-        _read_again(table, kept, person, runtime.forward.home_of(point))
+        _read_again(table, kept, person, runtime.forward, point)
         there = kept
     if not there.is_that(identity):
         raise UsageError(
@@ -43,7 +43,7 @@ def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
     return there.tap_in(runtime.forward.anatomy)
 
 
-def _read_again(table: ModuleTable, module: AddedModule, person: str | None, home: torch.device) -> None:
+def _read_again(table: ModuleTable, module: AddedModule, person: str | None, forward: Forward, point: Tap) -> None:
     """Have the module's tensors read from its folder; say that it is missing where they cannot be."""
     try:
         if person is not None:
@@ -51,21 +51,24 @@ def _read_again(table: ModuleTable, module: AddedModule, person: str | None, hom
         found = read_folder(Path(module.identity.folder), module.layer)
         if found.digest != module.identity.digest:
             raise UsageError(f"The files in {module.identity.folder} are others than they were.")
-        _take_in(table, module, found.tensors, home)
+        _take_in(table, module, found.tensors, forward, point)
     except DjinnError as error:
         module.held.let_go(f"{_gone(module)}: {error} {_advice(module)}")
         log.warning("%s", module.held.missing)
 
 
-def _take_in(table: ModuleTable, module: AddedModule, arrays: Mapping[str, Array], home: torch.device) -> None:
+def _take_in(
+    table: ModuleTable, module: AddedModule, arrays: Mapping[str, Array], forward: Forward, point: Tap
+) -> None:
     form, size = module.identity.form, checks.bytes_of(module.identity.form, arrays)
     checks.widths_of(form, arrays)
     if size != module.identity.bytes_held:
         raise UsageError("It was kept with another size.")
     table.draw(size)
     try:
+        home, processed = forward.home_of(point), processed_at(forward, form, point.site)
         tensors = {name: checks.on_device(name, array, form, home) for name, array in arrays.items()}
-        module.held.arrive(checks.arithmetic_of(form, tensors))
+        module.held.arrive(arithmetic_of(form, tensors, processed))
     except BaseException:
         table.give_back(size)
         raise

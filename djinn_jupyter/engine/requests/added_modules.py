@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.processed_values import Processed, arithmetic_of, processed_at
 from djinn_jupyter.engine.model.added import checks
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.drawing import draw_for
@@ -58,11 +59,12 @@ class AddedModuleRequests:
         )
         checks.require_layers(request.form, arrays, point.site.layer or 0, len(self._anatomy.layers))
         checks.require_written(request.form, arrays, written_width(identity, self._anatomy))
+        processed = processed_at(self._runtime.forward, request.form, point.site)
         module = self._added.new(holder.person, identity)
         there = self._there(holder, module)
         if there is not None and there.held.missing is None:
             return ModuleAdded(module=there.describe(self._anatomy), existed=True)
-        return self._adding(session, there or module, arrays, holder)
+        return self._adding(session, there or module, arrays, processed, holder)
 
     def _there(self, holder: Holder, module: AddedModule) -> AddedModule | None:
         """Return the module of that site where it is of the same files. UsageError where it is another."""
@@ -78,7 +80,14 @@ class AddedModuleRequests:
             )
         return there
 
-    def _adding(self, session: Session, module: AddedModule, arrays: dict[str, Array], holder: Holder) -> Steps:
+    def _adding(
+        self,
+        session: Session,
+        module: AddedModule,
+        arrays: dict[str, Array],
+        processed: Processed | None,
+        holder: Holder,
+    ) -> Steps:
         """Put the tensors on the device of the point, one a step, and then the module among the others."""
         own = module.identity
         yield from draw_for(self._added, own.bytes_held, self._runtime, session)
@@ -88,7 +97,7 @@ class AddedModuleRequests:
             for name, array in arrays.items():
                 tensors[name] = checks.on_device(name, array, own.form, home)
                 yield None
-            arithmetic = checks.arithmetic_of(own.form, tensors)
+            arithmetic = arithmetic_of(own.form, tensors, processed)
             if self._there(holder, module) not in (None, module):  # another was added while this one was read
                 raise UsageError(f"Another module {module.site} was added meanwhile.")
             self._added.put(holder.person, module)

@@ -13,15 +13,16 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.model.discovery.matrices import Matrix
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, check_selector
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout, HeldModule, ThroughLayout
-from djinn_jupyter.engine.model.hooks.layout import PositionLayout
+from djinn_jupyter.engine.model.hooks.layout import Heads, PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.adapters import AdapterTable
 from djinn_jupyter.engine.session.added_tensors import AddedTensors
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.module_form import TRANSCODERS, AddedModuleDescription, ModuleIdentity
-from djinn_jupyter.wire.sites import LAYER_POINTS, POINTS, Site, parse_site
+from djinn_jupyter.wire.sites import HEAD_POINTS, LAYER_POINTS, POINTS, Site, parse_site, parse_trained
 
 MOST: Final = 256  # of one person
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
@@ -59,6 +60,8 @@ class AddedModule:
         match self.identity.form.kind:
             case "sae":
                 point = anatomy.resolve(self.at)
+                if (self.identity.form.trained_at or "").endswith(".hook_mlp_in"):
+                    return "the MLP alone reads hook_mlp_in, and a change of the residual is one for all behind it"
                 return point if point.editable else point.reason or "its point cannot be edited"
             case "transcoder" | "cross_layer_transcoder":
                 return written_by_transcoder(self.identity, anatomy)
@@ -69,7 +72,10 @@ class AddedModule:
         point, written = anatomy.resolve(self.at), self.written(anatomy)
         assert isinstance(point.layout, PositionLayout)  # refused otherwise when it was added
         through = self.identity.form.kind in TRANSCODERS and isinstance(written, Tap)
-        tap, layout = point, FeatureLayout(point=point.layout, module=self.held)
+        heads = point.layout.heads
+        if heads is not None and self.at.selector is not None:
+            heads = Heads.of_index(heads.columns_HD()[list(self.at.selector)])
+        tap, layout = point, FeatureLayout(point=replace(point.layout, heads=heads), module=self.held)
         if through and isinstance(written, Tap):
             own = {"inputs": self.identity.inputs, "outputs": written.width or 0}
             layout = ThroughLayout(point=point.layout, module=self.held, **own)
@@ -116,13 +122,13 @@ class AddedModule:
             writes=str(written.site) if isinstance(written, Tap) else None,
             why_not_edited=written if isinstance(written, str) else None,
             missing=self.held.missing,
-            note=self._note(),
+            note=self._note(anatomy),
         )
 
-    def _note(self) -> str | None:
+    def _note(self, anatomy: Anatomy) -> str | None:
         """Return what its files say of the place where it was trained, where that is another than it reads."""
         trained = self.identity.form.trained_at
-        if trained is None or _place(trained) in (None, self.at):
+        if trained is None or _place(trained, anatomy) == self.at:
             return None
         return f"its files say that it was trained at {trained}"
 
@@ -197,9 +203,12 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
     """Return the tap of the point that a module reads. Raises UsageError where it cannot, and UnknownSite."""
     if not NAME.fullmatch(name):
         raise UsageError(f"A module's name is of small letters, digits and _, such as sae; {name!r} is not.")
-    site = parse_site(at)
-    if site.path is not None or site.point not in LAYER_POINTS or site.selector is not None:
-        raise UsageError(f"A module reads a point of one layer, such as resid_post.4; {at!r} is none.")
+    site = place_of(at, anatomy)
+    one_head = site.point in HEAD_POINTS and len(site.selector or ()) == 1
+    if site.path is not None or site.point not in LAYER_POINTS or not (site.selector is None or one_head):
+        raise UsageError(
+            f"A module reads a point of one layer, such as resid_post.4, or a head of one, z.4[2]; {at!r} is neither."
+        )
     point = anatomy.resolve(site)
     if name in POINTS or parse_site(f"{name}.{site.layer}") != Site(point=name, layer=site.layer):
         raise UsageError(f"{name!r} is the name of a point: choose another for the module, such as sae.")
@@ -207,7 +216,7 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
         raise UsageError(f"{name}.{site.layer} is a module of this model: choose another name, such as sae.")
     if not isinstance(point.layout, PositionLayout) or point.width is None or point.axes not in ("T D", "T H D"):
         raise UsageError(f"{site} is {point.axes}, which no module reads: it has to be one vector at each position.")
-    width = point.width * (point.heads or 1)
+    width = point.width * (1 if one_head else point.heads or 1)
     if inputs != width:
         raise UsageError(
             f"The module reads {inputs} numbers at each position, and {site} has {width}: it is of another model, or "
@@ -235,7 +244,7 @@ def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
         )
     first = at.layer or 0
     site, named = write_site(own, anatomy, first), own.form.written_at
-    if named is not None and _place(named) not in (None, site, Site(point="mlp_out", layer=first)):
+    if named is not None and _place(named, anatomy) not in (None, site, Site(point="mlp_out", layer=first)):
         return f"its files say that it writes to {named}, and {own.at} is read for {site}"
     last = len(anatomy.layers) if own.form.kind == "cross_layer_transcoder" else first + 1
     try:
@@ -249,9 +258,8 @@ def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
 def write_site(own: ModuleIdentity, anatomy: Anatomy, layer: int) -> Site:
     """Return where a transcoder writes in a layer: what its MLP makes. Where a norm stands between that and the
     residual, `hook_mlp_out` of TransformerLens is what the norm makes."""
-    post = anatomy.taps.get(("mlp_out_post", layer))
-    behind = (own.form.written_at or "").endswith(".hook_mlp_out") and isinstance(post, Tap)
-    return Site(point="mlp_out_post" if behind else "mlp_out", layer=layer)
+    behind = (own.form.written_at or "").endswith(".hook_mlp_out")
+    return place_of(f"blocks.{layer}.hook_mlp_out" if behind else f"mlp_out.{layer}", anatomy)
 
 
 def through_layer(anatomy: Anatomy, at: Site, to: Site) -> Tap:
@@ -289,9 +297,24 @@ def _alike(one: Tap, other: Tap) -> bool:
     return len(shapes) == 2 and shapes[0] == shapes[1] is not None
 
 
-def _place(spelling: str) -> Site | None:
+def place_of(spelling: str, anatomy: Anatomy) -> Site:
+    """Return the site that another tool's name spells in this model. Where a norm stands behind attention or an MLP,
+    TransformerLens's `hook_attn_out` and `hook_mlp_out` are what that makes. Raises UnknownSite, also for its queries
+    and keys that a norm follows here."""
+    site, hook = parse_trained(spelling), spelling.partition("[")[0].rpartition(".")[2]
+    if hook in ("hook_attn_out", "hook_mlp_out"):
+        post = f"{site.point}_post"
+        return Site(point=post, layer=site.layer) if isinstance(anatomy.taps.get((post, site.layer)), Tap) else site
+    if hook in ("hook_q", "hook_k") and (site.layer or 0) < len(anatomy.matrices):
+        matrix = anatomy.matrices[site.layer or 0][f"W_{site.point.upper()}"]
+        if isinstance(matrix, Matrix) and matrix.normed:
+            raise UnknownSite(f"{spelling} of TransformerLens is before a norm of this model, and {site} is behind it.")
+    return site
+
+
+def _place(spelling: str, anatomy: Anatomy) -> Site | None:
     """Return the site that another tool's name spells; None where it is none that is known here."""
     try:
-        return parse_site(spelling)
+        return place_of(spelling, anatomy)
     except UnknownSite:
         return None

@@ -65,6 +65,20 @@ def test_an_engine_that_died_comes_back_with_the_module(pair: Pair, tmp_path: Pa
     assert same(future(one), future(other))
 
 
+def test_a_module_of_folded_weights_comes_back_as_it_was(pair: Pair, tmp_path: Path) -> None:
+    one, other = pair
+    said = {"hook_name": "blocks.4.mlp.hook_in", "model_from_pretrained_kwargs": {"fold_ln": True}}
+    tensors = saes.drawn(one.engine.anatomy.hidden_size)
+    add(one, saes.saved(tmp_path / "sae", tensors, metadata=said), "mlp_in.4")
+    one.open()
+    begin(one)
+    died(one, other, tmp_path)
+    assert same(reading(one), reading(other))
+    found = other.value("sae.4")
+    assert torch.equal(one.value("sae.4"), found)
+    assert not torch.allclose(saes.encode(other.value("mlp_in.4"), tensors), found, atol=0.01)
+
+
 LOSSES: dict[str, Any] = {
     "is gone": lambda folder: shutil.rmtree(folder),
     "is another": lambda folder: saes.saved(folder, saes.drawn(32, seed=9)),

@@ -139,7 +139,7 @@ def test_one_of_another_model_or_place_is_said(desk: Desk, tmp_path: Path) -> No
     wide = {**tensors, "W_dec": torch.cat([tensors["W_dec"]] * 2, -1), "b_dec": torch.cat([tensors["b_dec"]] * 2)}
     with pytest.raises(UsageError, match=r"The transcoder writes 64 numbers at each position, and the MLP makes 32"):
         add(desk, saes.saved(tmp_path / "wide", wide, "transcoder"), "mlp_in.2", "trans")
-    elsewhere = {"hook_name": "blocks.2.hook_mlp_in", "hook_name_out": "blocks.3.hook_mlp_out"}
+    elsewhere = {"hook_name": "blocks.2.mlp.hook_in", "hook_name_out": "blocks.3.hook_mlp_out"}
     add(desk, saes.saved(tmp_path / "e", tensors, "transcoder", metadata=elsewhere), "mlp_in.2", "trans")
     with pytest.raises(InvalidEdit, match=r"its files say that it writes to blocks\.3\.hook_mlp_out"):
         desk.steer("trans.2[1]")

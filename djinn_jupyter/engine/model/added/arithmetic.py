@@ -138,6 +138,32 @@ class Dictionary:
         return features @ (self.decoder_FO if units is None else self.decoder_FO[units])
 
 
+def of_processed(module: Dictionary, gain_D: Tensor, offset_D: Tensor) -> Dictionary:
+    """Return the module that has of x the features which this one has of (x - offset) / gain, both float32. Its
+    reconstruction is one of x; what a transcoder writes stays."""
+    dtype, encoder_FD = module.encoder_FD.dtype, module.encoder_FD.float() / gain_D
+    bias_F, gate, decoder_FO, skip_OD = module.bias_F, module.gate, module.decoder_FO, module.skip_OD
+    decoder_bias_O = module.decoder_bias_O
+    if not module.form.subtracts_decoder_bias:  # else b_dec has the offset
+        shift_F = encoder_FD @ offset_D
+        bias_F = bias_F - shift_F
+        gate = None if gate is None else (gate[0], (gate[1] - shift_F * gate[0].exp()).to(dtype))
+    if module.form.kind == "sae":
+        decoder_FO, decoder_bias_O = decoder_FO * gain_D, decoder_bias_O * gain_D + offset_D
+    elif skip_OD is not None:
+        skip_OD = skip_OD.float() / gain_D
+        decoder_bias_O = decoder_bias_O - skip_OD @ offset_D
+    return replace(
+        module,
+        encoder_FD=encoder_FD.to(dtype),
+        bias_F=bias_F.to(dtype),
+        gate=gate,
+        decoder_FO=decoder_FO.to(dtype),
+        decoder_bias_O=decoder_bias_O.to(dtype),
+        skip_OD=None if skip_OD is None else skip_OD.to(dtype),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Linear:
     """A linear probe, or a tuned lens, which adds its result to x. Nothing of it is put back."""

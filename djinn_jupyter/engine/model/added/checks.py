@@ -102,6 +102,7 @@ def _unused(form: ModuleForm) -> str | None:
     reads = {"kind", "dtype", "trained_at"}
     if form.kind not in LINEAR:
         reads |= {"activation", "normalization", "encoder_rows", "subtracts_decoder_bias", "skip", "written_at"}
+        reads |= {"norm_folded", "value_biases_folded"}
         reads |= {"k", "by_decoder_norm"} if form.activation == "topk" else set()
         reads |= set() if form.kind in TRANSCODERS else {"centered"}
     left = (one for one in form.__struct_fields__ if one not in reads)
