@@ -15,11 +15,13 @@ export type ModuleDtype = 'float32' | 'float16' | 'bfloat16';
 /**
  * The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
  * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features
- * by the length of their decoder rows. One that is `centered` reads x without its mean over the features. A
- * transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer of it: W_dec [F, layers, D]
- * writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not transposed, to that of its own.
- * With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to x. `k` is of
- * `topk`. `trained_at` is the place that its files name, `written_at` that to which a transcoder writes by them.
+ * by the length of their decoder rows. One that is `centered` reads x without its mean over the features, with
+ * `norm_folded` what a norm made before its weight and bias, with `value_biases_folded` values of attention, or means
+ * of them, without their biases. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer
+ * of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not
+ * transposed, to that of its own. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a
+ * `tuned_lens` adds that to x. `k` is of `topk`. `trained_at` is the place that its files name, `written_at` that to
+ * which a transcoder writes by them.
  */
 export interface ModuleForm {
   readonly kind: 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
@@ -31,6 +33,8 @@ export interface ModuleForm {
   readonly by_decoder_norm: boolean;
   readonly skip: boolean;
   readonly centered: boolean;
+  readonly norm_folded: boolean;
+  readonly value_biases_folded: boolean;
   readonly encoder_rows: boolean;
   readonly trained_at: string | null;
   readonly written_at: string | null;
