@@ -229,7 +229,7 @@ class TorchValues(Sequence[Any]):
     def __init__(self, values: Values) -> None:
         self.values = values
         try:
-            self._torch = import_module("torch")  # only where it is asked for
+            import_module("torch")  # only where it is asked for
         except ImportError:
             raise MissingDependency("Tensors need torch: pip install torch.") from None
 
@@ -243,7 +243,10 @@ class TorchValues(Sequence[Any]):
     def _tensor(self, array: Any) -> Any:
         import numpy as np
 
-        own = np.array(array)
+        own, torch = np.array(array), import_module("torch")
         if own.dtype.name == "bfloat16":
-            return self._torch.from_numpy(own.view(np.int16)).view(self._torch.bfloat16)
-        return self._torch.from_numpy(own)
+            return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(own)
+
+    def __repr__(self) -> str:
+        return f"{self.values!r}, as torch tensors"

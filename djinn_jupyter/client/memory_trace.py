@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from djinn_jupyter.client.connection.awaiting import awaited
 from djinn_jupyter.client.connection.channel import Channel, expect
+from djinn_jupyter.client.copies import NoEngine
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire import replies
@@ -185,7 +186,7 @@ class MemoryTrace(Tabular):
     def stop(self) -> MemoryTrace:
         """Stop the trace and wait for its last reading, where the line to the engine is up."""
         self.end()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         return self
 
@@ -194,6 +195,13 @@ class MemoryTrace(Tabular):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"readings": list(self.readings), "moves": list(self.moves), "error": self.error}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _channel=NoEngine(), _told=threading.Event(), _thread=threading.Thread())
+        self.end()  # a copy has the readings so far
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the readings as lists by column: `at`, the bytes of each kind, None where not measured, and of each

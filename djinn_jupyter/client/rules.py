@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from djinn_jupyter.client.copies import ReadsSession
 from djinn_jupyter.client.frames import Listing, Tabular
 from djinn_jupyter.client.patches import Patch, PatchedSession, taken
 from djinn_jupyter.client.positions import Positions, spell_standing
@@ -23,7 +24,7 @@ class SteeredSession(Protocol):
     def unsteer(self, number: int | None = ...) -> int: ...
 
 
-class SteeringRule:
+class SteeringRule(ReadsSession):
     """A steering rule. `reply` is the rule with its counts as last received; `session.rules()` reads it anew."""
 
     def __init__(self, session: SteeredSession, reply: RuleDescription) -> None:

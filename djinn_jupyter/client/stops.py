@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.copies import ReadsSession
 from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.influences import influence_lines
@@ -55,7 +56,7 @@ class StoppedSession(Protocol):
     def metrics(self, *texts: str) -> tuple[float, ...]: ...
 
 
-class Generated(Displayed):
+class Generated(ReadsSession, Displayed):
     """The probabilities of the new tokens of a run, ended or stopped."""
 
     reply: replies.Paused | replies.Finished
@@ -222,6 +223,9 @@ class Interrupted(KeyboardInterrupt):
         self.stop = stop
         super().__init__(f"Session {in_quotes(stop.session.label)} is intact. {stop!r}")
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Stop]]:
+        return type(self), (self.stop,)
+
 
 class BatchInterrupted(KeyboardInterrupt):
     """Raised after a KeyboardInterrupt during a batch. `rows` has, in order, the stop of each row: where it had ended
@@ -231,6 +235,9 @@ class BatchInterrupted(KeyboardInterrupt):
         self.rows = list(rows)
         finished = sum(isinstance(row, Finished) for row in self.rows)
         super().__init__(f"{finished} of {len(self.rows)} rows had finished; the others are intact where they stopped.")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Sequence[Stop | DjinnError | None]]]:
+        return type(self), (self.rows,)
 
 
 def _end_of(text: str) -> str:

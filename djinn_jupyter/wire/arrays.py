@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
+from functools import partial
 
 from djinn_jupyter.errors import MalformedMessage
 
@@ -39,6 +41,9 @@ class Array:
                 f"An array of shape {shape} and dtype {dtype} needs {self.nbytes} bytes, "
                 f"the message carries {self.data.nbytes}."
             )
+
+    def __reduce__(self) -> tuple[Callable[[], Array], tuple[()]]:
+        return partial(Array, dtype=self.dtype, shape=self.shape, data=bytes(self.data)), ()
 
     @classmethod
     def scalar(cls, value: float) -> Array:
