@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Unpack
@@ -16,7 +17,7 @@ from djinn_jupyter.client.engines.cluster import CLUSTER, entry_in_cluster, entr
 from djinn_jupyter.client.engines.hub import HUB, HubAdmission, Renewal
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
-from djinn_jupyter.client.engines.spelling import check_words, spell_model, spell_option
+from djinn_jupyter.client.engines.spelling import check_words, folder_passed_over, spell_model, spell_option
 from djinn_jupyter.client.engines.ssh import SCHEME, entry_through_ssh, read_place
 from djinn_jupyter.client.engines.starting import StartCallbacks, Tell
 from djinn_jupyter.client.frames import Listing
@@ -56,6 +57,8 @@ def load(
     """
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
+    if at is None and (passed_over := folder_passed_over(model)) is not None:
+        progress(passed_over) if progress is not None else warnings.warn(passed_over, stacklevel=2)
     with waiting(f"The load of {model}", quiet=progress is not None or each_second is not None) as wait:
         told = StartCallbacks(line=progress or wait.step, second=each_second or _not_said)
         if at is not None and at.startswith(SCHEME):

@@ -11,7 +11,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import logs, naming, views
+from djinn_jupyter.magics.lazily import logs, naming, spelling, views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.log_files import with_older
@@ -50,6 +50,8 @@ class LoadingMagics(Group):
             **{name: given for name in ("at", "key") if (given := getattr(args, name)) is not None},
             **chosen(GivenOptions, args),
         )
+        if args.at is None and (passed_over := spelling.folder_passed_over(args.model)) is not None:
+            self.state.screen.say(passed_over)
         there = engine.sessions()
         session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         self.state.load(engine, session)
@@ -63,11 +65,12 @@ class LoadingMagics(Group):
     def _tell_of_a_rename(self, described: SessionDescription, there: Iterable[SessionDescription]) -> None:
         """Name the former session where this one has just been made: a renamed notebook begins with an empty one, and
         its work is under its former name."""
+        shown = naming.told_apart((described.name, *(one.name for one in there)))
         for former in _without_notebook(there, beside=described.name):
-            held = views.armed(former)
+            held, name = views.armed(former), shown[former.name]
             self.state.screen.say(
-                f"session {naming.label(former.name)} ({held}) is of a notebook of this folder that is not there any "
-                f"more; if this one was renamed: %djinn_use {naming.label(former.name)}"
+                f"session {name} ({held}) is of a notebook of this folder that is not there any "
+                f"more; if this one was renamed: %djinn_use {name}"
             )
 
     @verb()

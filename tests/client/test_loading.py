@@ -8,6 +8,7 @@ import math
 import re
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,26 @@ def test_a_folder_means_the_same_from_everywhere(tmp_path: Path, monkeypatch: py
     assert spell_model("model") == spell_model(tmp_path / "model") == str((tmp_path / "model").resolve())
     assert spell_model("demo") == "demo"
     assert spell_model("organisation/name") == "organisation/name"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_called_demo_is_passed_over_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    (tmp_path / "demo").mkdir()
+    if there:
+        (tmp_path / "demo/config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loading, "_loaded", lambda identity, *rest: identity.model)
+    with warnings.catch_warnings(record=True) as said:
+        assert loading.load("demo") == "demo"
+        if there:
+            assert loading.load("./demo") == str(tmp_path / "demo")
+    expected = "demo is the model that comes with Djinn; the one in the folder of that name here is ./demo."
+    assert [(str(one.message), one.filename) for one in said] == [(expected, __file__)] * there
+    told: list[str] = []
+    loading.load("demo", progress=told.append)
+    assert told == [expected] * there
 
 
 def test_a_kernel_is_named_by_its_connection_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,6 +65,30 @@ def test_after_a_rename_the_former_session_is_pointed_out(
     assert "other" not in said
     assert "renamed" not in bare.cell("%djinn_load demo")  # once
     assert bare.cell("%djinn_use old") == "old is in use\n"
+
+
+def test_a_former_session_is_pointed_out_with_its_folder_where_another_has_its_name(
+    bare: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("ada", "bob"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / folder / "old.ipynb"))
+        bare.cell("%djinn_load demo\n%djinn_run The capital of France is")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "bob" / "new.ipynb"))
+    hints = re.findall(r"%djinn_use \S+", bare.cell("%djinn_load demo"))
+    assert hints == ["%djinn_use bob/old"]
+    assert bare.cell(f"{hints[0]} -o found") == "old is in use\n"
+    assert bare.shell.user_ns["found"].name == str(tmp_path / "bob" / "old.ipynb")
+
+
+def test_a_model_in_a_folder_called_demo_is_passed_over_with_a_word(
+    bare: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "./demo" not in bare.cell("%djinn_load demo")
+    (tmp_path / "demo" / "config.json").write_text("{}")
+    assert "the one in the folder of that name here is ./demo.\n" in bare.cell("%djinn_load demo")
 
 
 def test_a_card_is_drawn_of_what_the_engine_pools(bare: Notebook) -> None:

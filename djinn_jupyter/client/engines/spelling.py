@@ -51,6 +51,13 @@ def spell_model(model: str | Path) -> str:
     return text
 
 
+def folder_passed_over(model: object) -> str | None:
+    """Return the words about a model in a folder here that has the name of the demo, which is taken instead."""
+    if model != "demo" or not Path(model, "config.json").is_file():
+        return None
+    return "demo is the model that comes with Djinn; the one in the folder of that name here is ./demo."
+
+
 def spell_option(name: str, value: Any) -> Any:
     """Return an option's value as engines take it. UsageError for an amount, a dtype or a device that is none."""
     spell = _SPELLED.get(name)
