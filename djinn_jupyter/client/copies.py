@@ -33,7 +33,7 @@ class ReadsSession:
     """A result with a `session`, from which it reads more."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"session": _Kept(self.__dict__["session"])}
+        return self.__dict__ | {"session": _KeptSession(self.__dict__["session"])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         session = state["session"].session
@@ -42,13 +42,13 @@ class ReadsSession:
             self._moved_on = COPIED
 
 
-class _Kept:
+class _KeptSession:
     """The session of a result that is being copied: itself in this process, and elsewhere one without an engine."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
 
-    def __deepcopy__(self, memo: object) -> _Kept:
+    def __deepcopy__(self, memo: object) -> _KeptSession:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ class _Kept:
         return _without_engine, (type(one), one.name, one.channel.welcome, one.moves, one.changes)
 
 
-def _without_engine(kind: type[Any], name: str, welcome: Welcome, moves: int, changes: int) -> _Kept:
+def _without_engine(kind: type[Any], name: str, welcome: Welcome, moves: int, changes: int) -> _KeptSession:
     session = kind(NoEngine(welcome), name)
     session.moves, session.changes = moves, changes
-    return _Kept(session)
+    return _KeptSession(session)
