@@ -4,7 +4,9 @@ each, as in byte-level BPE, and `<0xD9>`, as in sentencepiece."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Final
 
 from transformers import PreTrainedTokenizerBase
@@ -31,6 +33,13 @@ class ByteTokens:
             return spelled(bytes(letters[letter] for letter in piece))
         return f"<{token}>"
 
+    def by_token(self, decoded: Callable[[list[int]], str]) -> dict[int, int]:
+        """Return the bytes of tokens that are spelled as bytes and are `decoded` as such."""
+        vocabulary = self._tokenizer.get_vocab()
+        found = {vocabulary[piece]: byte for byte, piece in enumerate(BYTE_TOKENS) if piece in vocabulary}
+        literal = any(decoded([token]) == BYTE_TOKENS[byte] for token, byte in [*found.items()][:1])
+        return {} if literal else found
+
     def token_of(self, text: str) -> int | None:
         """Return the token of the single byte that `text` spells, as <0xD9>, or None."""
         if text not in BYTE_TOKENS:
@@ -44,6 +53,21 @@ def spelled(content: bytes) -> str:
     """Return UTF-8 as text, with bytes of no whole character as <0xD9>."""
     read = content.decode("utf-8", errors="surrogateescape")
     return "".join(BYTE_TOKENS[ord(c) - 0xDC00] if ord(c) in _LONE else c for c in read)
+
+
+def strays(content: Sequence[int | None]) -> Iterator[int]:
+    """Yield the places of bytes that are part of no character; None stands for what is no byte."""
+    at = 0
+    for is_byte, run in groupby(content, lambda one: one is not None):
+        if not is_byte:
+            at += len(list(run))
+            continue
+        for character in bytes(one for one in run if one is not None).decode("utf-8", errors="surrogateescape"):
+            if ord(character) in _LONE:
+                yield at
+                at += 1
+            else:
+                at += len(character.encode())
 
 
 @cache

@@ -9,13 +9,14 @@ from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
-from djinn_jupyter.engine.model.loading.byte_tokens import ByteTokens
+from djinn_jupyter.engine.model.loading.byte_tokens import ByteTokens, strays
 from djinn_jupyter.engine.model.loading.token_bound import longest_token
 from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
 from djinn_jupyter.wire.limits import LONGEST_STOP
 
 INCOMPLETE: Final = "\ufffd"  # the decoder's replacement for bytes that are not yet a character
 _LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and those that a tokenizer may put before them
+_MARKS: Final = (".", ",", "!", "?", "'s", "n't", ")")  # before which a decoder may take a space away
 _WITHIN_CHARACTER = re.compile(r"<0x[89AB][0-9A-F]>")  # a continuation byte, which begins no character
 _NUMBERED = re.compile(r"<(\d+)>")
 
@@ -27,6 +28,8 @@ class TokenText:
         self.tokenizer = tokenizer
         self._texts: dict[int, str] = {}
         self._anchor: tuple[list[int], str] = ([], "")
+        self._followers: list[list[int]] = []
+        self._byte_of: dict[int, int] = {}
         self._longest: int | None = None
         self._lacking: dict[int, bool] = {}
         self._awaiting: dict[int, bool] = {}
@@ -35,7 +38,9 @@ class TokenText:
             self._last = max(self._known, default=-1)
             ids = self._ids("a")[-1:]
             self._anchor = ids, self.decode(ids)
+            self._followers = [ids, *(self._ids(mark)[-1:] for mark in _MARKS)]
             self._bytes = ByteTokens(tokenizer)
+            self._byte_of = self._bytes.by_token(self._decoded)
             self._longest = longest_token(tokenizer)
 
     @property
@@ -69,8 +74,20 @@ class TokenText:
     def decode(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
             return "".join(f"<{token}>" for token in tokens)
-        runs = groupby(tokens, self._lacks)
-        return "".join("".join(f"<{one}>" for one in run) if lacks else self._decoded(list(run)) for lacks, run in runs)
+        stray = strays([self._byte_of.get(token) for token in tokens]) if self._byte_of else ()
+        alone = [f"<{token}>" if self._lacks(token) else None for token in tokens]
+        for at in stray:
+            alone[at] = INCOMPLETE
+        runs = [list(run) for _, run in groupby(zip(tokens, alone, strict=True), lambda one: one[1] is None)]
+        return "".join(self._run_read(run, first=number == 0) for number, run in enumerate(runs))
+
+    def _run_read(self, run: list[tuple[int, str | None]], *, first: bool) -> str:
+        """Return the text of tokens that are decoded together, or that are each read alone; a decoder may strip a space
+        from what comes `first`."""
+        if run[0][1] is not None:
+            return "".join(text or "" for _, text in run)
+        ids, before = ([], "") if first else self._anchor
+        return self._decoded([*ids, *(token for token, _ in run)]).removeprefix(before)
 
     def _decoded(self, tokens: list[int]) -> str:
         assert self.tokenizer is not None
@@ -87,8 +104,9 @@ class TokenText:
     def awaits(self, token: int) -> bool:
         """Return whether the text of a token depends on the one after it, as `hel@@` does."""
         if token not in self._awaiting:
-            text, (ids, _) = self.decode([token]), self._anchor
-            self._awaiting[token] = INCOMPLETE not in text and not self.decode([token, *ids]).startswith(text)
+            text = self.decode([token])
+            followed = (self.decode([token, *ids]) for ids in self._followers)
+            self._awaiting[token] = INCOMPLETE not in text and not all(one.startswith(text) for one in followed)
         return self._awaiting[token]
 
     def parted(self, tokens: Sequence[int], begins: int) -> tuple[str, str]:
