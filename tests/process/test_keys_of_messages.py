@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import get_args
 
+import msgspec
 import pytest
 import zmq
 
 from djinn_jupyter.client.connection import greeting, handshake
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.engine.process import zmq_service
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
+from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire.gradual import PART_BYTES
 from djinn_jupyter.wire.keys import KeyFolder
-from djinn_jupyter.wire.replies import Event, Opened, Pong
-from djinn_jupyter.wire.requests import Open, Ping, Request, Run, SessionRequest
+from djinn_jupyter.wire.replies import Event, Opened, Pong, Reply, Welcome
+from djinn_jupyter.wire.requests import Goodbye, Hello, Open, Ping, Request, Run, SessionRequest
 from tests.process.admitted import admitted, entry_of, opened
 from tests.process.relay import Breaking, Recording
 from tests.process.served import Served, served
@@ -63,6 +67,49 @@ async def test_the_key_is_looked_at_for_every_kind_of_request(house: Served, key
     assert heard == []
     for one in (bert, local, anna):
         await one.close()
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_a_request_is_of_the_key_that_it_came_by_however_long_it_is_read(
+    house: Served, keys: KeyFolder, revoked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anna's Hello is read in parts, between which the service forgets who has not said Hello; what she sent behind it
+    waits. A revoked one is refused by the first of them, and forgotten."""
+    monkeypatch.setattr(zmq_service, "SWEEP_SECONDS", 0.0)
+    hello = protocol.hello(holder="kernel-1", user="root")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as anna:
+        anna.setsockopt(zmq.LINGER, 0)
+        handshake.set_keys(anna, entry_of(house, "anna"))
+        anna.connect(entry_of(house, "anna").commands)
+        anna.send_multipart(codec.encode(1, hello))
+        assert isinstance(reply_to(anna, 1), Welcome)
+        anna.send_multipart(codec.encode(2, Goodbye()))
+        reply_to(anna, 2)
+        if revoked:
+            keys.revoke("anna")
+            anna.send_multipart(long_to_read(3, hello))
+            anna.send_multipart(codec.encode(4, hello))
+            anna.send_multipart(codec.encode(5, Open(session="main")))
+            assert [getattr(reply_to(anna, number), "code", "") for number in (3, 4, 5)] == ["KeyRefused"] * 3
+        else:
+            anna.send_multipart(long_to_read(3, hello))
+            assert isinstance(reply_to(anna, 3), Welcome)
+            assert [client.person and client.person.name for client in house.clients._clients.values()] == ["anna"]
+    assert list(house.engine.sessions) == []
+
+
+def reply_to(client: zmq.Socket[bytes], number: int) -> Reply:
+    assert client.poll(1000 * SECONDS)
+    envelope = codec.decode_reply(client.recv_multipart())
+    assert envelope.id == number
+    return envelope.body
+
+
+def long_to_read(number: int, hello: Hello) -> list[bytes]:
+    """Return a Hello that is decoded in parts, by a field that no version has."""
+    envelope = msgspec.msgpack.decode(codec.encode(number, hello)[0])
+    envelope["body"]["unknown"] = "x" * 2 * PART_BYTES
+    return [msgspec.msgpack.encode(envelope)]
 
 
 async def test_what_was_recorded_on_a_line_is_worth_nothing_when_it_is_sent_again(house: Served) -> None:

@@ -56,6 +56,14 @@ def test_a_person_has_a_bounded_number_of_bytes_waiting_on_all_connections() -> 
     assert heard.read[-1] == 2
 
 
+def test_what_waits_is_dropped_where_its_routing_id_is_another_persons_now() -> None:
+    heard = Heard()
+    heard.come(b"one", LARGE, b"key")
+    heard.come(b"one", codec.encode(3, ask.Ping()), b"key")
+    heard.come(b"one", codec.encode(4, ask.Ping()), b"another key")
+    assert (heard.read, heard.requests.busy) == ([4], False)
+
+
 def test_connections_take_turns_however_many_there_are() -> None:
     alone, many = Heard(), Heard()
     alone.come(b"one", LARGE)

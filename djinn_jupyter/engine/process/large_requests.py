@@ -48,9 +48,13 @@ class LargeRequests:
 
     def read(self, peer: bytes, key: PublicKey | None, frames: Frames, then: Then) -> None:
         """Call `then` with what returns the request of these frames, or raises why they are none: at once for a small
-        one, else when it and those of this connection before it are read. A person, by the `key`, has a bounded number
-        of bytes here; the engine's own user (None) has not."""
+        one, else when it and those of this connection before it are read; those of another key that had its routing id
+        before are dropped. A person, by the `key`, has a bounded number of bytes here; the engine's own user (None) has
+        not."""
         waiting = self._waiting.get(peer)
+        if waiting is not None and waiting.key != key:
+            del self._waiting[peer]
+            waiting = None
         if waiting is None and not is_large(frames):
             return then(lambda: codec.decode_request(frames))
         size = sum(memoryview(frame).nbytes for frame in frames)

@@ -236,14 +236,15 @@ class Service:
         self._large.read(peer, key, message.frames, partial(self._accept, message))
 
     def _accept(self, message: Message, read: Read) -> None:
-        """Take a message of the person behind the connection's key, as that is now."""
+        """Take a message of the person behind the key by which it came, as that is now."""
         peer, frames = message.peer, message.frames
         if self._connections.is_cut(peer):
             return
+        self._admission.note(peer, message.key)  # it may have been forgotten while this was read
         try:
             person = self._admission.person(peer)
         except KeyRefused as refused:
-            return self._turn_away(peer, frames, refused)
+            return self._turn_away(message, refused)
         client = self._lines.client_on(peer)
         envelope = self._decode(client, read, lambda: codec.read_number(frames))
         if envelope is None:
@@ -254,7 +255,8 @@ class Service:
             if comes_anew and hello.engine in ("", self._clients.engine):
                 return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
             try:
-                self._require_descriptors(peer)
+                if not self._knows(peer):
+                    self._connections.require_room()
             except EngineError as error:
                 return self._refusals.refuse(client, envelope.id, error)
             client = self._greet(peer, hello, resent_before=envelope.id if comes_anew else 0)
@@ -263,11 +265,6 @@ class Service:
         elif isinstance(envelope.body, Assemble):
             return self._assemble(client, envelope.id, person)
         self._hand_on(client, envelope, person)
-
-    def _require_descriptors(self, peer: bytes) -> None:
-        """Raise EngineError where there are none for a client that is not known yet."""
-        if not self._knows(peer):
-            self._connections.require_room()
 
     def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
         """Return the request that was read; None where it is none, which is answered."""
@@ -352,10 +349,11 @@ class Service:
         except DjinnError as error:
             answer(Failed.of(error))
 
-    def _turn_away(self, peer: bytes, frames: list[codec.WireFrame], refused: KeyRefused) -> None:
+    def _turn_away(self, message: Message, refused: KeyRefused) -> None:
         """Refuse the message of a person whose admission ended since the handshake."""
-        self._sender.dismiss(self._lines.client_on(peer))
-        self._refusals.refuse(peer, codec.read_number(frames), refused)
+        self._sender.dismiss(self._lines.client_on(message.peer))
+        self._admission.note(message.peer, message.key)  # whose unread refusals these are
+        self._refusals.refuse(message.peer, codec.read_number(message.frames), refused)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
