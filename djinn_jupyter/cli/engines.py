@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -14,18 +15,19 @@ from typing import cast
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
-from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.client.engines.afar import PORT
+from djinn_jupyter.client.engines.attended import entry_told
 from djinn_jupyter.client.engines.doctor import findings
 from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.client.engines.logs import FollowedLog, last_lines, lines_of_request, log_of, logs
 from djinn_jupyter.client.engines.registry import is_alive, registry_folder, running_engines
+from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.engines.versions import difference
-from djinn_jupyter.client.loading import attach, load
-from djinn_jupyter.described import add_flags, chosen
-from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
-from djinn_jupyter.options import GivenOptions
+from djinn_jupyter.described import add_flags, chosen, flags_of
+from djinn_jupyter.errors import DjinnError, EngineError, EngineStartFailed, EngineUnavailable, UsageError, WireError
+from djinn_jupyter.options import GivenOptions, short_name
 from djinn_jupyter.wire.log_files import ENDED, reason_of_end
 from djinn_jupyter.wire.names import notebook_shown, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
@@ -35,6 +37,7 @@ from djinn_jupyter.wire.texts import faults_line
 MOST_STARTS = 3  # in PERIOD_SECONDS, of an engine that is served and that a signal ended
 PERIOD_SECONDS = 3600.0
 LOOK_SECONDS = 1.0  # at an engine that is served, whether it lives
+RUN_THIS = "from djinn_jupyter.cli.main import main; sys.exit(main())"
 KILL_SECONDS = 25.0  # it may have sessions to put away first
 
 
@@ -69,6 +72,8 @@ def _add_start(start: argparse.ArgumentParser) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
+    from djinn_jupyter.client.loading import load
+
     _take_old_flags(options)
     given = cast(GivenOptions, chosen(GivenOptions, options))
     with TerminalProgress() as shown:
@@ -84,12 +89,10 @@ def _serve(options: argparse.Namespace) -> int:
     given = cast(GivenOptions, chosen(GivenOptions, options))
     began: list[float] = []
     while True:
-        with TerminalProgress() as shown:
-            engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
-        assert engine.entry is not None  # of a process of this machine
-        given["listen"] = engine.entry.listens or given["listen"]  # the port that was free, also the next time
-        status = _served(engine)
-        reason = reason_of_end(log_of(engine.entry), engine.entry.pid)
+        entry = _loaded_beside(options.model, given)
+        given["listen"] = entry.listens or given["listen"]  # the port that was free, also the next time
+        status = _served(entry)
+        reason = reason_of_end(log_of(entry), entry.pid)
         began = [at for at in began if time.monotonic() - at < PERIOD_SECONDS]
         if status == 0 or reason is None or len(began) == MOST_STARTS:
             return status
@@ -97,18 +100,34 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"The engine is started anew: {reason}", file=sys.stderr, flush=True)
 
 
-def _served(engine: RemoteEngine) -> int:
+def _loaded_beside(model: str, given: GivenOptions) -> Entry:
+    """Load a model by a process beside this one, which stays small: neither zmq nor what fails an engine is in it."""
+    command = interpreter.command(RUN_THIS, "entry", model, *flags_of(given))
+    with TerminalProgress() as shown, subprocess.Popen(command, stdout=subprocess.PIPE) as beside:
+        assert beside.stdout is not None
+        try:
+            entry = entry_told(beside.stdout, StartCallbacks(line=shown.line, second=shown.second))
+        except KeyboardInterrupt:
+            beside.send_signal(signal.SIGINT)  # it ends what it started
+            raise
+    if entry is None:
+        raise EngineStartFailed(f"The process that loads {model} ended with status {beside.returncode}: see above.")
+    return entry
+
+
+def _served(entry: Entry) -> int:
     """Follow the log of an engine until it ends; return the status of the command."""
-    assert engine.entry is not None
+    found = entry.found
     admitted = ", ".join(sorted(key_folder().allowed().values())) or "no one yet: `djinn key allow`"
-    print(f"{engine!r} listens on {engine.entry.listens}. Admitted: {admitted}.", flush=True)
-    log = FollowedLog(log_of(engine.entry))
+    named = f"Engine {short_name(found.model)} ({found.dtype} on {found.device})"
+    print(f"{named} listens on {entry.listens}. Admitted: {admitted}.", flush=True)
+    log = FollowedLog(log_of(entry))
     try:
-        while is_alive(engine.entry):
+        while is_alive(entry):
             log.copy()
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        engine.stop(force=True)
+        _signal(entry)
         log.copy()
         print("The engine has ended; its sessions come back with the next one.")
         return 0
@@ -139,6 +158,8 @@ def _stop(options: argparse.Namespace) -> int:
 def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
     """End an engine and return the sessions that ended with it. One that cannot be spoken to (it hangs, or speaks
     another version's protocol) is ended by a signal, where `force` allows it."""
+    from djinn_jupyter.client.loading import attach
+
     try:
         return attach(entry).stop(force=force, forget=forget)
     except (EngineError, WireError) as error:
@@ -164,6 +185,8 @@ def _cannot_be_asked(entry: Entry, error: DjinnError) -> str:
 
 
 def _signal(entry: Entry) -> None:
+    from djinn_jupyter.client.engine import await_end
+
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             if number == signal.SIGKILL:
@@ -223,6 +246,8 @@ def _address(entry: Entry) -> list[str]:
 def _sessions(entry: Entry) -> list[str]:
     """Return a line for each session of an engine, or the one that says why they are not known; one for what it met
     inside."""
+    from djinn_jupyter.client.loading import attach
+
     try:
         sessions, statistics = attach(entry).sessions(), attach(entry).statistics()
     except DjinnError as error:

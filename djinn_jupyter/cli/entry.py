@@ -10,7 +10,6 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.cli.notices import tell_entry, told_as_notices
 from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError, VersionMismatch
 from djinn_jupyter.options import GivenOptions
@@ -48,6 +47,8 @@ def _require_same(version: str, spoken: str = "") -> None:
 
 def _only() -> Entry:
     """Return the only engine that runs. UsageError where there is none, or several are."""
+    from djinn_jupyter.client.loading import attach
+
     running = running_engines()
     if not running:
         raise UsageError(f"No engine of yours runs on {host_name()}: name a model, and it is started there.")
@@ -60,6 +61,8 @@ def _only() -> Entry:
 
 
 def _loaded(options: argparse.Namespace) -> Entry:
+    from djinn_jupyter.client.loading import load
+
     told = told_as_notices()
     engine = load(
         options.model,

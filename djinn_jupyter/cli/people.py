@@ -8,7 +8,6 @@ from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.cli.engines import named_or_all
 from djinn_jupyter.client.engines.keys import key_folder
-from djinn_jupyter.client.loading import attach
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.moments import spell_duration
 from djinn_jupyter.wire.keys import require_person_name
@@ -30,6 +29,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _people(options: argparse.Namespace) -> int:
+    from djinn_jupyter.client.loading import attach
+
     entries = named_or_all(options.model)
     for entry in entries:
         rows = [HEAD, *map(_row, attach(entry).people())]

@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.cli import engines, experiment
+from djinn_jupyter.cli import experiment
 from djinn_jupyter.cli.every import UNDECIDED
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines import doctor
@@ -133,7 +133,8 @@ def test_every_experiment_takes_a_gpu(name: str, ran: Ran, tmp_path: Path) -> No
 
 def test_the_server_is_an_engine_on_that_port_and_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(engines, "load", lambda model, **options: asked.append({"model": model, **options}))
+    load = "djinn_jupyter.client.loading.load"
+    monkeypatch.setattr(load, lambda model, **options: asked.append({"model": model, **options}))
     assert cli.main([word.replace("MODEL", "gpt2") for word in adapted(SERVER, tmp_path)]) == 0
     found = asked[0]
     assert (found["model"], found["listen"], found["device"]) == ("gpt2", "tcp://127.0.0.1:5556", "cuda:0")

@@ -14,10 +14,13 @@ PACKAGE = ENGINE.parent
 LATE = {
     "cli/cluster.py": ("Ray, which an environment of engines may not have", {"cluster"}),
     "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
+    "cli/engines.py": ("the process of `djinn serve` stays small", {"client.engine", "client.loading"}),
+    "cli/entry.py": ("the process of `djinn serve` stays small", {"client.loading"}),
     "cli/every.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/hub.py": ("tornado, which an environment of engines may not have", {"hub"}),
     "cli/offers.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
+    "cli/people.py": ("the process of `djinn serve` stays small", {"client.loading"}),
     "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),

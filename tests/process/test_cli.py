@@ -104,7 +104,7 @@ def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.
     def silent(entry: object) -> None:
         raise dj.client.engine.EngineUnavailable("it does not answer")
 
-    monkeypatch.setattr(engines, "attach", silent)
+    monkeypatch.setattr("djinn_jupyter.client.loading.attach", silent)
     monkeypatch.setattr(engines, "KILL_SECONDS", 0.5)
     assert cli.main(["stop"]) == 1
     assert is_alive(entry)

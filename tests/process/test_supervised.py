@@ -71,6 +71,10 @@ async def test_an_engine_that_a_signal_ends_is_served_anew_with_its_sessions_thr
 ) -> None:
     first = serving.engine(1)
     assert first.listens is not None
+    if sys.platform == "linux":  # what serves is small, and without what fails an engine
+        mapped = Path(f"/proc/{serving.process.pid}/maps").read_text()
+        assert "python" in mapped
+        assert not re.search("zmq|torch|numpy", mapped)
     ada = await Connection.open(entry_at(read_address(first.listens), "ada"), holder="k", user="ada")
     assert isinstance(await ada.ask(ask.Open(session="kept")), Opened)
     run = ask.Run(session="kept", tokens=(5, 6, 7), max_new_tokens=3, ignore_eos=True)

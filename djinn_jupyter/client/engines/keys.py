@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import zmq
 from jupyter_core.paths import jupyter_data_dir
-from zmq.utils import z85
 
 from djinn_jupyter.client.engines.naming import user_name
 from djinn_jupyter.wire.host import host_name
@@ -32,5 +30,8 @@ def of_engines_here() -> KeyPair:
 
 def draw() -> tuple[bytes, bytes]:
     """Draw a CURVE pair: public and secret, 32 bytes each."""
+    import zmq  # not at import: the process of `djinn serve` stays small
+    from zmq.utils import z85
+
     public, secret = zmq.curve_keypair()
     return z85.decode(public), z85.decode(secret)
