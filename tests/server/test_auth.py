@@ -85,6 +85,40 @@ async def test_a_page_of_another_site_cannot_write_with_the_browsers_cookie(engi
     await window.close()
 
 
+REBOUND = ("rebound.example", "rebound.example:%d", "127.0.0.1.rebound.example", "localhost.example:%d", "10.0.0.7:%d")
+
+
+@pytest.mark.parametrize("host", REBOUND)
+async def test_a_name_that_was_rebound_to_this_machine_is_answered_nothing(
+    engine: Served, jupyter: Jupyter, host: str
+) -> None:
+    """A page whose own name leads here now is of one origin with the server, for a browser: it has no cookie, and with
+    the token itself it is refused too."""
+    named = {"Host": host.replace("%d", str(jupyter.app.port)), "Origin": f"http://{host}"}
+    for token in (None, ""):
+        for path, endpoint in served_by(jupyter):
+            if issubclass(endpoint, WebSocketHandler):
+                with pytest.raises(HTTPClientError) as refused:
+                    await jupyter.listen(token=token, headers=named)
+                assert refused.value.code == 403
+            for method in () if issubclass(endpoint, WebSocketHandler) else answered(endpoint):
+                body = {"request": "Ping"} if method == "POST" else None
+                answer = await jupyter.fetch(path, body, token=token, method=method, headers=dict(named))
+                assert (path, answer.code) == (path, 403)
+    for own in (f"127.0.0.1:{jupyter.app.port}", f"localhost:{jupyter.app.port}", "[::1]:1"):
+        assert (await jupyter.fetch("djinn/api/engines", headers={"Host": own})).code == 200
+
+
+async def test_where_all_names_are_served_a_rebound_one_still_needs_the_token(engine: Served, root: Path) -> None:
+    named = {"Host": "rebound.example", "Origin": "http://rebound.example"}
+    async with jupyter_server(root, allow_remote_access=True) as jupyter:
+        assert (await jupyter.fetch("djinn/api/engines", token=None, headers=dict(named))).code == 403
+        assert (await jupyter.fetch("djinn/api/engines/x/ask", {}, token=None, headers=dict(named))).code == 403
+        with pytest.raises(HTTPClientError) as refused:
+            await jupyter.listen(token=None, headers=named)
+        assert refused.value.code == 403
+
+
 class MayNothing(Authorizer):
     def is_authorized(self, handler: object, user: object, action: str, resource: str) -> bool:
         return resource != "djinn"
