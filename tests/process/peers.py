@@ -8,6 +8,7 @@ from typing import Any
 
 import zmq
 
+from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.registry import Entry
@@ -17,7 +18,8 @@ PATIENCE_MILLISECONDS = 120_000
 
 
 class Peer:
-    """A DEALER. `replies` are all that came, by the number of the request that they answer."""
+    """A DEALER, with the keys of both sides where the entry is that of an engine at an address. `replies` are all that
+    came, by the number of the request that they answer."""
 
     def __init__(self, entry: Entry, context: zmq.Context[Any], holder: str, user: str) -> None:
         self._hello = protocol.hello(holder=holder, user=user)
@@ -26,6 +28,8 @@ class Peer:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
+        if entry.commands.startswith("tcp://"):
+            set_keys(self._socket, entry)
         self._socket.connect(entry.commands)
         self.greet()
 

@@ -1,5 +1,6 @@
-"""A live engine under fire over both kinds of sockets: requests of every type with any values, changed ones, and noise.
-A neighbour beside it gets the bits it always gets, in about the time that it always takes."""
+"""A live engine under fire by its own user, and by a person with a key over a line: requests of every type with any
+values, changed ones, and noise. A neighbour beside it gets the bits it always gets, in about the time that it always
+takes, and its pings are answered."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import zmq
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.devices import computed_on
@@ -40,8 +42,10 @@ class Attacker(Peer):
     """Sends any bytes, after Hello, and reads the replies."""
 
     def __init__(self, engine: RemoteEngine, context: zmq.Context[Any], seed: int) -> None:
-        assert engine.entry is not None
-        super().__init__(engine.entry, context, holder=f"eve {seed}", user="eve")
+        entry = engine.entry
+        assert entry is not None
+        by = entry if entry.listens is None else entry_at(read_address(entry.listens), "ada")
+        super().__init__(by, context, holder=f"eve {seed}", user="eve")
         self._random = random.Random(seed)
         self.answered = 0
 
@@ -110,7 +114,7 @@ class Neighbour:
 
 
 @pytest.fixture(params=["ipc", "tcp"])
-def engine(request: pytest.FixtureRequest, runtime: Path, tmp_path: Path) -> Iterator[RemoteEngine]:
+def engine(request: pytest.FixtureRequest, runtime: Path, keys: None, tmp_path: Path) -> Iterator[RemoteEngine]:
     build("llama").save_pretrained(tmp_path / "model")
     listen = "tcp://127.0.0.1:*" if request.param == "tcp" else None
     yield dj.load(tmp_path / "model", dtype="float32", device=computed_on(), threads=1, listen=listen)
@@ -125,16 +129,18 @@ def _under_fire(engine: RemoteEngine, messages: int) -> None:
     assert entry is not None
     neighbour = Neighbour(engine)
     context: zmq.Context[Any] = zmq.Context()
+    beside = Peer(entry, context, holder="beside", user="ben")
     attackers = [Attacker(engine, context, seed) for seed in range(8)]
     order = random.Random(0)
     for _ in range(messages // VOLLEY):
         for attacker in order.choices(attackers, k=VOLLEY):
             attacker.fire()
+        beside.settle()
         neighbour.goes_on()
         for attacker in attackers:
             attacker.settle()
-    for attacker in attackers:
-        attacker.close()
+    for one in (*attackers, beside):
+        one.close()
     context.term()
     assert running_engines() == (entry,)
     statistics = engine.statistics()
