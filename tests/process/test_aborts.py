@@ -66,7 +66,7 @@ class Rude:
                 self._socket.send_multipart(frames)
 
     def answered(self) -> None:
-        assert self._socket.poll(20_000)
+        assert self._socket.poll(120_000)  # behind all that it has sent before
         self._socket.recv_multipart()
 
     def close(self) -> None:
@@ -144,3 +144,44 @@ def test_neither_strangers_nor_local_clients_take_the_last_descriptors(files: in
         assert running_engines() == (entry,)
         for one in local:
             one.close()
+
+
+BURST = """
+import socket, sys, time
+strangers = [socket.socket() for _ in range(int(sys.argv[2]))]
+for one in strangers:
+    one.setblocking(False)
+    one.connect_ex(("127.0.0.1", int(sys.argv[1])))
+time.sleep(1.0)
+"""
+
+
+def _bursts(times: int) -> None:
+    """Five thousand connect at once, again and again, while local clients come and go."""
+    with engine_with(files=200) as (process, entry), zmq.Context() as context:
+        neighbour = dj.load("fake").session("paris")
+        port, served = (entry.listens or "").rpartition(":")[2], 0
+        for _ in range(times):
+            with subprocess.Popen([sys.executable, "-S", "-c", BURST, port, "5000"]) as burst:
+                while burst.poll() is None:
+                    with context.socket(zmq.DEALER) as local:
+                        local.setsockopt(zmq.LINGER, 0)
+                        local.connect(entry.commands)
+                        local.send_multipart(codec.encode(1, protocol.hello(holder="kernel", user="root")))
+                        assert local.poll(120_000), "it has ended"
+                        assert isinstance(codec.decode_reply(local.recv_multipart()).body, Welcome)
+                        served += 1
+            assert neighbour.run([1], max_new_tokens=2).tokens == (1, 2)
+        assert served >= times
+        assert process.poll() is None
+        assert running_engines() == (entry,)
+
+
+def test_five_thousand_strangers_at_once_end_no_engine_and_keep_no_local_client_out() -> None:
+    _bursts(2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_twenty_bursts_of_strangers_end_no_engine_and_keep_no_local_client_out() -> None:
+    _bursts(20)

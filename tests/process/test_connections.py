@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
+from djinn_jupyter.engine.process import connections as its_module
 from djinn_jupyter.engine.process.connections import NO_DESCRIPTORS, Connections
 from djinn_jupyter.errors import EngineError
+from tests.waiting import until
+
+QUIET_MILLISECONDS = 50  # in which zmq would have accepted more, if it did
 
 
 @pytest.fixture
@@ -21,6 +29,25 @@ def connections() -> Iterator[Connections]:
         connections = Connections(router, lambda peer: True)
         yield connections
         connections.close()
+        router.close(linger=0)
+
+
+@dataclass
+class Door:
+    """A listener for strangers and one in a private folder, of which no one reads messages."""
+
+    port: int
+    path: str
+
+
+@pytest.fixture
+def door(connections: Connections, tmp_path: Path) -> Door:
+    for endpoint in ("tcp://127.0.0.1:*", f"ipc://{tmp_path / 'x'}"):
+        connections._router.bind(endpoint)
+        connections.listen(connections._router.getsockopt_string(zmq.LAST_ENDPOINT))
+        if endpoint.startswith("tcp"):
+            port = int(connections._router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+    return Door(port, str(tmp_path / "x"))
 
 
 @dataclass
@@ -53,3 +80,35 @@ def test_a_client_is_refused_in_a_sentence_where_no_file_can_be_opened(
     with pytest.raises(EngineError) as refused:
         connections.require_room()
     assert str(refused.value) == NO_DESCRIPTORS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there libzmq can be told to wait")
+def test_connections_are_let_in_one_by_one(connections: Connections, door: Door) -> None:
+    with ExitStack() as strangers:
+        for _ in range(8):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+        for there in range(1, 9):
+            until(lambda: connections.monitor.poll(QUIET_MILLISECONDS), "one more is let in")
+            connections.read_events()
+            assert len(connections._peers) == there
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there libzmq can be told to wait")
+def test_strangers_leave_descriptors_to_local_clients_and_both_leave_some(
+    connections: Connections, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight are free, of which four are kept from strangers."""
+    connections._kept_free = 4
+    monkeypatch.setattr(its_module, "_free", lambda limit: 8 - len(connections._peers))
+    with ExitStack() as clients:
+        for _ in range(20):
+            clients.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+        while connections.monitor.poll(QUIET_MILLISECONDS):
+            connections.read_events()
+        assert len(connections._peers) == 4
+        for _ in range(20):
+            clients.enter_context(socket.socket(socket.AF_UNIX)).connect(door.path)
+        while connections.monitor.poll(QUIET_MILLISECONDS):
+            connections.read_events()
+        assert len(connections._peers) == 7
+        assert len(connections._at_door) == 4

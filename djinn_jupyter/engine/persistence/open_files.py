@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+from djinn_jupyter.engine.system.descriptors import limit_now
+
 MOST_FILES: Final = 64
+PART: Final = 8  # of what the process may open, at most this fraction
 Done = TypeVar("Done")
 
 
@@ -20,8 +23,8 @@ class OpenFiles:
     may open no more, too. A file that is opened again forces what was written before as well, and is told of errors
     that no one was told of (Linux 4.16). Used from any thread."""
 
-    def __init__(self, most: int = MOST_FILES) -> None:
-        self._most, self._lock = most, threading.RLock()
+    def __init__(self, most: int | None = None) -> None:
+        self._most, self._lock = most or min(MOST_FILES, limit_now() // PART), threading.RLock()
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._used: Counter[Path] = Counter()
 

@@ -1,5 +1,6 @@
-"""The connections to a service, by their descriptors, and the end of those that have to go. Unknown clients are few,
-and some descriptors stay free: without one libzmq ends the process at the listener of the private folder.
+"""The connections to a service, by their descriptors, and the end of those that have to go. Unknown clients of the door
+are few, and some descriptors stay free: without one libzmq ends the process at the listener of the private folder
+(4.3.5, `ipc_listener.cpp`: EMFILE is none of the errors it takes). So each connection is let in by itself.
 
 zmq tells of its connections by a monitor and has no call to close one; its descriptor is shut down in its place, and
 zmq closes it then. Called from the thread of the service.
@@ -8,7 +9,6 @@ zmq closes it then. Called from the thread of the service.
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import struct
 import time
@@ -19,6 +19,8 @@ from typing import Final
 
 import zmq
 
+from djinn_jupyter.engine.process.accept_gate import AcceptGate
+from djinn_jupyter.engine.system.descriptors import limit_now
 from djinn_jupyter.errors import EngineError
 
 MOST_STRANGERS: Final = 256
@@ -30,6 +32,7 @@ NO_DESCRIPTORS: Final = (
     "may be open (`ulimit -n`)."
 )
 _EVENT: Final = struct.Struct("=hi")
+_EVENTS: Final = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
 _OPEN: Final = Path("/dev/fd")
 
 
@@ -42,27 +45,50 @@ class Connections:
         self.monitor = _watched(router)
         self._peers: dict[int, bytes | None] = {}  # by descriptor, the oldest first
         self._descriptors: dict[bytes, int] = {}
+        self._at_door: set[int] = set()  # of `_peers`, those that do not come over the private folder
+        self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
         self._listening: set[str | int] = set()
         self._cut: dict[bytes, float] = {}
-        self._limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._limit = limit_now()
         part = _free(self._limit) // 4
         self._most_strangers = max(LEAST, min(MOST_STRANGERS, part))
         self._kept_free = max(LEAST, min(MOST_FREE, part))
 
     def listen(self, endpoint: str) -> None:
-        """Note an endpoint of the service, whose connections these are."""
+        """Note an endpoint of the service that was bound just now, whose connections these are."""
         self._listening.add(_local(endpoint))
+        self.read_events()
 
     def read_events(self) -> None:
-        """Note the connections that have begun and ended, and close the oldest strangers where there are too many."""
+        """Note the connections that have begun and ended, close the oldest strangers where there are too many, and let
+        in the next."""
         with suppress(zmq.Again):
             while True:
-                event, descriptor = _EVENT.unpack(self.monitor.recv_multipart(zmq.NOBLOCK)[0])
-                self._forget(descriptor)
-                if event == zmq.EVENT_ACCEPTED:
-                    self._peers[descriptor] = None
-        if len(self._peers) > self._most_strangers:
+                told, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
+                self._note_event(*_EVENT.unpack(told), endpoint.decode().partition(":")[0])
+        if len(self._at_door) > self._most_strangers:
             self._close_strangers()
+        self._let_in()
+
+    def _note_event(self, event: int, descriptor: int, kind: str) -> None:
+        if event == zmq.EVENT_LISTENING:
+            self._gates[kind] = AcceptGate(descriptor)
+        elif event != zmq.EVENT_ACCEPT_FAILED:
+            self._forget(descriptor)
+        if event == zmq.EVENT_ACCEPTED:
+            self._peers[descriptor] = None
+            if kind != "ipc":
+                self._at_door.add(descriptor)
+
+    def _let_in(self) -> None:
+        """Accept one connection more at each listener, where the descriptors suffice: this user's clients need fewer,
+        and are told where they are few."""
+        free = _free(self._limit)
+        for kind, gate in self._gates.items():
+            if free > (self._kept_free // 4 if kind == "ipc" else self._kept_free):
+                gate.open()
+            else:
+                gate.close()
 
     def note(self, sender: zmq.Frame) -> None:
         """Note by which routing id a connection speaks, from the first frame of a message that came on it."""
@@ -89,7 +115,8 @@ class Connections:
         return peer in self._cut
 
     def sweep(self) -> None:
-        """Forget the connections that were closed long ago."""
+        """Forget the connections that were closed long ago, and let in the next ones."""
+        self._let_in()
         self._cut = {peer: at for peer, at in self._cut.items() if time.monotonic() - at < CUT_SECONDS}
 
     def close(self) -> None:
@@ -99,11 +126,13 @@ class Connections:
         self.monitor.close(linger=0)
 
     def _close_strangers(self) -> None:
-        strangers = [one for one, peer in self._peers.items() if peer is None or not self._knows(peer)]
+        theirs = [(one, self._peers[one]) for one in self._peers if one in self._at_door]
+        strangers = [one for one, peer in theirs if peer is None or not self._knows(peer)]
         for descriptor in strangers[: -self._most_strangers]:
             self._shut(descriptor)
 
     def _forget(self, descriptor: int) -> None:
+        self._at_door.discard(descriptor)
         peer = self._peers.pop(descriptor, None)
         if peer is not None:
             self._descriptors.pop(peer, None)
@@ -123,7 +152,7 @@ class Connections:
 def _watched(router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
     """Return the socket that tells of a router's connections. It takes any number of events: zmq would wait for it."""
     endpoint = f"inproc://connections-{id(router)}"
-    router.monitor(endpoint, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+    router.monitor(endpoint, _EVENTS)
     monitor: zmq.Socket[bytes] = router.context.socket(zmq.PAIR)
     monitor.setsockopt(zmq.RCVHWM, 0)
     monitor.connect(endpoint)

@@ -24,3 +24,9 @@ def allow_all() -> int:
         log.info("%d files may be open, and no more: %s", soft, error)
         return soft
     return wanted
+
+
+def limit_now() -> int:
+    """Return the number of files that this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ENOUGH if soft == resource.RLIM_INFINITY else soft
