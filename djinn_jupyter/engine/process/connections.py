@@ -65,7 +65,8 @@ class Connections:
         with suppress(zmq.Again):
             while True:
                 told, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
-                self._note_event(*_EVENT.unpack(told), endpoint.decode().partition(":")[0])
+                event, descriptor = _EVENT.unpack(told)
+                self._note_event(event, descriptor, endpoint.decode().partition(":")[0])
         if len(self._at_door) > self._most_strangers:
             self._close_strangers()
         self._let_in()
