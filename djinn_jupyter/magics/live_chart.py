@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine
     from djinn_jupyter.client.memory_trace import MemoryTrace
     from djinn_jupyter.magics.screen import Screen
+    from djinn_jupyter.widgets.view import View
 
 HERTZ = 4.0  # a browser draws no more of it without falling behind
+STILL_SECONDS = 5.0
 
 
 class LiveChart:
-    """One chart in one cell. It ends by `stop`, by its button, after its seconds or with the engine; then a view that a
-    saved notebook keeps is put in its place."""
+    """One chart in one cell, and below it a view that a saved notebook keeps: no older than STILL_SECONDS, hidden by
+    the chart while that is drawn. It ends by `stop`, by its button, after its seconds or with the engine; the last view
+    stays."""
 
     def __init__(self, engine: RemoteEngine, screen: Screen, seconds: float | None) -> None:
         self._name = engine.description.name
@@ -29,6 +32,7 @@ class LiveChart:
         self._widget: Any = live_memory.MemoryWidget(self._name, self._pressed.set)
         self.trace = engine.memory_trace(hertz=HERTZ, seconds=seconds, heard=self._heard)
         self._handle = screen.show_live(self._widget)
+        self._still, self._drawn = screen.show_live(self._view(self.trace)), time.monotonic()
         self._shown.set()
 
     @property
@@ -46,6 +50,9 @@ class LiveChart:
         if trace.running:
             down = self._down(trace)
             self._widget.show(trace, "live" if down is None else f"{down}; waiting")
+            if time.monotonic() - self._drawn >= STILL_SECONDS:
+                self._drawn = time.monotonic()
+                self._still.update(self._view(trace))
         elif not self._frozen.is_set():
             self._freeze(trace)
 
@@ -55,8 +62,18 @@ class LiveChart:
             return None
         return f"the line to {self._place} is down since {time.strftime('%H:%M', time.localtime(trace.down_since))}"
 
-    def _freeze(self, trace: MemoryTrace) -> None:
+    def _view(self, trace: MemoryTrace) -> View:
+        """Return the readings so far as a view."""
         ended = self._down(trace) if trace.error is None else f"ended: {trace.error}"
+        return views.memory_view(self._name, trace.readings, trace.moves, ended=ended or now())
+
+    def _freeze(self, trace: MemoryTrace) -> None:
         self._frozen.set()
-        self._handle.update(views.memory_view(self._name, trace.readings, trace.moves, ended=ended))
+        self._handle.update(views.View(plain="", html=""))
+        self._still.update(self._view(trace))
         self._widget.close()
+
+
+def now() -> str:
+    """Return the moment of a view's last reading."""
+    return time.strftime("at %Y-%m-%d %H:%M:%S")

@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import memory_trace, views
-from djinn_jupyter.magics.live_chart import LiveChart
+from djinn_jupyter.magics.live_chart import LiveChart, now
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -56,7 +56,8 @@ class MemoryMagics(Group):
         with self.state.engine.memory_trace() as trace:
             pass
         self.state.keep(args.keep, trace)
-        self.state.screen.show(views.memory_view(self.state.engine.description.name, trace.readings[:1], ()))
+        name = self.state.engine.description.name
+        self.state.screen.show(views.memory_view(name, trace.readings[:1], (), ended=now()))
 
     def _start(self, args: Namespace) -> None:
         if args.seconds is not None and args.seconds <= 0:

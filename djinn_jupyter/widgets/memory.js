@@ -100,6 +100,9 @@ function legend(box, course) {
   }
 }
 
+// The kernel shows the same as a picture in the next output, for whoever opens the saved notebook.
+const HIDES = ".jp-OutputArea-child:has(.djinn-memory)+.jp-OutputArea-child .djinn{display:none}";
+
 function render({ model, el }) {
   el.classList.add("djinn-memory");
   el.style.cssText =
@@ -134,7 +137,9 @@ function render({ model, el }) {
   names.style.cssText =
     "display:flex;flex-wrap:wrap;gap:2px 12px;padding:0 12px 7px;font-size:11px;" +
     "color:var(--jp-content-font-color2,#7a7a7a)";
-  el.append(head, canvas, names);
+  const style = document.createElement("style");
+  style.textContent = HIDES;
+  el.append(style, head, canvas, names);
   let asked = false;
   const update = () => {
     asked = false;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from pathlib import Path
 
@@ -47,6 +48,11 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
         page.wait_for_function("() => new Promise(after => requestAnimationFrame(() => after(true)))")
         opened.drawn(".djinn-memory").screenshot(path=artifacts / f"vram-live-{theme.split()[1].lower()}.png")
     assert "weights" in (canvas.get_attribute("aria-label") or "")
+    expect(opened.drawn(".djinn:has-text('Memory of demo')")).to_be_hidden()
+    opened.save()
+    kept = Path(lab.folder, "vram.ipynb").read_text(encoding="utf-8")
+    assert "data:image/svg+xml,%3Csvg" in kept
+    shutil.copy(lab.folder / "vram.ipynb", lab.folder / "vram-running.ipynb")
     opened.drawn(".djinn-memory button").click()
     frozen = opened.drawn(".djinn:has-text('Memory of demo')")
     frozen.wait_for()
@@ -62,6 +68,11 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
     reader.without_kernel()
     reader.show_everything()
     expect(reader.drawn(".djinn:has-text('Memory of demo') img")).to_be_visible()
+    running = LabPage.open(page, kernelless_lab.address("vram-running.ipynb"))
+    running.without_kernel()
+    running.show_everything()
+    expect(running.drawn(".djinn:has-text('Memory of demo') img")).to_be_visible()
+    running.drawn(".djinn:has-text('Memory of demo')").screenshot(path=artifacts / "vram-saved-while-it-ran.png")
     assert errors == []
 
 

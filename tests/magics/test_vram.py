@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import Future
@@ -25,9 +26,10 @@ class Displays:
         self.shown.append(view)
         return self
 
-    def update(self, view: object) -> None:
+    def update(self, view: Any) -> None:
         self.shown.append(view)
-        self.frozen.set()
+        if view.html:
+            self.frozen.set()
 
 
 @pytest.fixture
@@ -72,12 +74,25 @@ def test_the_chart_follows_until_it_is_stopped_and_is_then_frozen_in_its_place(
     assert widget.course["bands"][0]["name"] == "weights"
     assert "weights" in widget.said
     notebook.cell("%djinn_swap out\n%djinn_vram stop")
-    assert len(displays.shown) == 2
-    frozen = displays.shown[1]
+    (frozen,) = (shown for shown in displays.shown[2:] if shown.html)
     assert "moved 1.60 GiB to host in 34 ms" in frozen.html
     assert ", 1 move" in frozen.plain
     assert widget.comm is None
     assert "No memory chart runs" in notebook.fails("%djinn_vram stop")
+
+
+def test_a_notebook_saved_while_it_runs_has_the_figure_its_numbers_and_their_moment(
+    notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("djinn_jupyter.magics.live_chart.STILL_SECONDS", 0.0)
+    notebook.cell("%djinn_vram -o trace")
+    still = displays.shown[1]._repr_mimebundle_()
+    assert "data:image/svg+xml" in still["text/html"]
+    assert all("41.7 MiB of 1.03 GiB" in still[form] for form in ("text/html", "text/plain"))
+    assert re.search(r"at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", still["text/html"])
+    notebook.cell("%djinn_swap out")
+    followed(notebook.shell.user_ns["trace"], len(notebook.shell.user_ns["trace"].readings) + 2)
+    assert any(", 1 move" in shown.plain for shown in displays.shown[2:])
 
 
 def test_its_button_freezes_it(notebook: Notebook, displays: Displays) -> None:
@@ -153,9 +168,9 @@ def test_a_chart_that_is_frozen_while_its_line_is_down_keeps_that(
 
 def test_there_is_one_chart_at_a_time_and_none_without_a_model(notebook: Notebook, displays: Displays) -> None:
     notebook.cell("%djinn_vram\n%djinn_vram -o trace")
-    assert len(displays.shown) == 3
+    assert len(displays.shown) == 6
     notebook.cell("%djinn_unload")
-    assert len(displays.shown) == 4
+    assert len(displays.shown) == 8
     assert not notebook.shell.user_ns["trace"].running
 
 
