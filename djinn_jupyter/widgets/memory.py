@@ -9,13 +9,13 @@ from djinn_jupyter.widgets.course import MemoryCourse, course_of
 from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
 from djinn_jupyter.widgets.residency import CAUSES, transfer_line
 from djinn_jupyter.widgets.spelling import amount, columns, figure, plural
-from djinn_jupyter.widgets.svg import AXIS, SOFT, drawn
+from djinn_jupyter.widgets.svg import AXIS, SOFT, WIDTH, drawn
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import RING_HEAD, ring_rows
 from djinn_jupyter.wire.names import label
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 200, 64, 12, 10, 34
+HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 200, 96, 12, 12, 34
 MOVES_SHOWN, SESSIONS_SHOWN = 16, 8
 PEOPLE_HEAD = ("person", "on the device", "host", "disk")
 OUT_INK, IN_INK = "#e06c28", "#2e7ad6"

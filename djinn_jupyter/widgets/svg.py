@@ -11,11 +11,16 @@ from djinn_jupyter.widgets.markup import Html, div, element, span
 from djinn_jupyter.widgets.spelling import figure, rounded
 
 WIDTH, HEIGHT = 640, 120
-LEFT, BOTTOM, TOP = 48, 18, 8
+BOTTOM, TOP = 18, 12
 COLOURS = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # those of the plotly figures
 DASHES = (None, "7 3", "2 3", "9 3 2 3", "14 4")  # colour is never the only difference
 LINE = 12  # pixels from one label to the next, so that both can be read
 SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on black: a picture cannot follow the theme
+# A chart shrinks with its cell, and its letters less: drawn 256 pixels wide they are 8 high. Labels of the class `odd`
+# are left out there.
+NARROW = "@media(max-width:520px){text{font-size:15px}.odd{display:none}}"
+NARROWER = "@media(max-width:340px){text{font-size:20px}}"
+GROWTH = 20 / 11
 _SAFE = " =:/,;().-"  # beside letters and digits, the characters that need no escape in a URI
 
 
@@ -23,21 +28,21 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
     """Draw `values` from left to right on an axis that begins at zero (or below, where values are negative)."""
     short = [rounded(value) for value in values]
     low, high = min(0.0, *short), max(short)
-    spread = (high - low) or 1.0
+    spread, left = (high - low) or 1.0, _margin(figure(high), figure(low))
 
     def x(index: int) -> int:
-        return LEFT + round(index * (WIDTH - LEFT - 8) / max(1, len(short) - 1))
+        return left + round(index * (WIDTH - left - 8) / max(1, len(short) - 1))
 
     def y(value: float) -> int:
         return TOP + round((high - value) / spread * (HEIGHT - TOP - BOTTOM))
 
     path = " ".join(f"{x(i)},{y(value)}" for i, value in enumerate(short))
     return drawn(
-        _text(LEFT - 6, y(high) + 4, figure(high), "end", SOFT),
-        _text(LEFT - 6, y(low) + 4, figure(low), "end", SOFT),
-        _text(LEFT, HEIGHT - 3, labels[0], "start", SOFT),
+        _text(left - 6, y(high) + 4, figure(high), "end", SOFT),
+        _text(left - 6, y(low) + 4, figure(low), "end", SOFT),
+        _text(left, HEIGHT - 3, labels[0], "start", SOFT),
         _text(WIDTH - 8, HEIGHT - 3, labels[-1], "end", SOFT),
-        element("path", d=f"M{LEFT},{TOP}V{y(low)}H{WIDTH - 8}", fill="none", stroke="rgba(128,128,128,.5)"),
+        element("path", d=f"M{left},{TOP}V{y(low)}H{WIDTH - 8}", fill="none", stroke="rgba(128,128,128,.5)"),
         element("polyline", points=path, fill="none", stroke="#2e7ad6", stroke_width="1.5", stroke_linejoin="round"),
         *(element("circle", cx=x(i), cy=y(v), r=2, fill="#2e7ad6") for i, v in enumerate(short) if len(short) <= 64),
         alt=alt,
@@ -45,23 +50,28 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
     )
 
 
-def drawn(*contents: object, alt: str, height: int) -> Html:
-    """Return a chart of WIDTH by `height` as a picture."""
-    return picture(*contents, alt=alt, width=WIDTH, height=height, class_="dj-chart")
+def drawn(*contents: object, alt: str, height: int, style: str = NARROW + NARROWER) -> Html:
+    """Return a chart of WIDTH by `height` as a picture, with its `style` where it is drawn smaller."""
+    return picture(element("style", Html(style)), *contents, alt=alt, width=WIDTH, height=height)
 
 
-def picture(*contents: object, alt: str, width: int, height: int, class_: str | None = None) -> Html:
+def picture(*contents: object, alt: str, width: int, height: int) -> Html:
     """Return an SVG drawing as an <img>. In a page that does not trust the notebook inline SVG elements are removed but
     their text is left behind; inside an image the text stays in place."""
     inside = element("svg", *contents, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}",
                      width=width, height=height, font_family="system-ui,sans-serif")  # fmt: skip
     made = element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=width,
-                   class_=class_, style="max-width:100%;height:auto")  # fmt: skip
+                   style="max-width:100%;height:auto")  # fmt: skip
     return div("dj-scroll", made)
 
 
-def _text(x: int, y: int, text: object, anchor: str, colour: str) -> Html:
-    return element("text", text, x=x, y=y, text_anchor=anchor, fill=colour, font_size="11")
+def _text(x: int, y: int, text: object, anchor: str, colour: str, class_: str | None = None) -> Html:
+    return element("text", text, x=x, y=y, text_anchor=anchor, fill=colour, font_size="11", class_=class_)
+
+
+def _margin(*labels: str) -> int:
+    """Return the width that is left for the labels of an axis at their largest."""
+    return 8 + round(GROWTH * max(map(_wide, labels)))
 
 
 def series_chart(
@@ -76,12 +86,12 @@ def series_chart(
 ) -> Html:
     """Draw one line for each of `series` over rising `across`, labelled `name`, on an axis from 0 (or below, where
     values are negative) to `most`. A line has a gap where its value is not finite."""
-    right, top, bottom = 12, 10, 36
+    right, top, bottom = max(12, _wide(f"{across[-1]:g}")), 12, 43
     short = [0.0, *(rounded(v, 2) for values in series for v in values if math.isfinite(v))]
     high, deep = most or max(short), min(short)
     high = high if high > deep else 1.0
     low, spread = across[0], (across[-1] - across[0]) or 1.0
-    left = max(44, 6 + max(_wide(spelled(end)) for end in (high, deep)))
+    left = max(44, _margin(spelled(high), spelled(deep)))
 
     def x(value: float) -> int:
         return left + round((value - low) / spread * (WIDTH - left - right))
@@ -99,33 +109,34 @@ def series_chart(
             lines += [element("circle", cx=a, cy=b, r="2.5", fill=colour(index)) for a, b in points]
     base, foot = y(0), y(deep)
     zero = base - top >= LINE and (base == foot or foot - base >= LINE)
-    step = max(1, -(-len(across) // 16))
+    crowded = "odd" if min(base - top, foot - base or HEIGHT) < LINE * GROWTH else None
+    ticks = [*across[: -1 : max(1, -(-len(across) // 16))], across[-1]]
     return drawn(
         element("path", d=f"M{left},{top}V{base}H{WIDTH - right}", fill="none", stroke=AXIS),
         *(element("path", d=f"M{x(at)},{top}V{foot + 4}", stroke=AXIS) for at in across if at in (0, low, across[-1])),
-        *(_text(x(at), foot + 16, f"{at:g}", "middle", SOFT) for at in _apart(across[::step], x)),
+        *(_text(x(at), foot + 19, f"{at:g}", "middle", SOFT, odd) for at, odd in _apart(ticks, x)),
         _text(left - 6, y(high) + 4, spelled(high), "end", SOFT),
-        *([_text(left - 6, base + 4, "0", "end", SOFT)] if zero else []),
+        *([_text(left - 6, base + 4, "0", "end", SOFT, crowded)] if zero else []),
         *([_text(left - 6, foot + 4, spelled(deep), "end", SOFT)] if foot > base else []),
-        _text((left + WIDTH - right) // 2, height - 4, name, "middle", SOFT),
+        _text((left + WIDTH - right) // 2, height - 5, name, "middle", SOFT),
         *lines,
         alt=alt,
         height=height,
     )
 
 
-def _apart(ticks: Sequence[float], x: Callable[[float], int]) -> list[float]:
-    """Return the ticks whose labels do not meet, the last among them."""
+def _apart(ticks: Sequence[float], x: Callable[[float], int]) -> list[tuple[float, str | None]]:
+    """Return the ticks whose labels do not meet, the last among them; every other one is `odd`."""
     kept: list[float] = []
     for tick in reversed(ticks):
         if not kept or x(kept[-1]) - x(tick) >= (_wide(f"{tick:g}") + _wide(f"{kept[-1]:g}")) // 2 + 6:
             kept.append(tick)
-    return kept[::-1]
+    return [(tick, "odd" if number % 2 else None) for number, tick in enumerate(kept)][::-1]
 
 
 def _wide(text: str) -> int:
-    """Return how many pixels a figure of ours takes at most: a digit 7, a sign or a point 4."""
-    return sum(7 if letter.isalnum() or letter == "%" else 4 for letter in text)
+    """Return how many pixels a figure of ours takes at most: a percent 11, a digit 7, a sign or a point 4."""
+    return sum(11 if letter == "%" else 7 if letter.isalnum() else 4 for letter in text)
 
 
 def _finite_parts(across: Sequence[float], values: Sequence[float]) -> Iterator[list[tuple[float, float]]]:

@@ -88,7 +88,6 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn .dj-note{border-left:3px solid var(--dj-stop);padding-left:9px}
 .djinn .dj-pair{display:flex;flex-wrap:wrap;gap:10px 32px}
 .djinn .dj-pair .dj-name{white-space:nowrap}
-.djinn .dj-chart{min-width:480px}
 .djinn svg{display:block;max-width:100%}
 """
 # The width of a cell on a screen of 1360 pixels with both sidebars open, approximately; two notebooks side by side have

@@ -8,7 +8,7 @@ from djinn_jupyter.client.engines.naming import told_apart
 from djinn_jupyter.client.tree import TreeRow, rows_of
 from djinn_jupyter.widgets.markup import Html, element, folded, table
 from djinn_jupyter.widgets.spelling import plural
-from djinn_jupyter.widgets.svg import AXIS, SOFT, WIDTH, colour, drawn
+from djinn_jupyter.widgets.svg import AXIS, NARROW, SOFT, WIDTH, colour, drawn
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.names import label
@@ -19,6 +19,8 @@ LEFT, ROW, TOP = 140, 40, 26
 FIRST = 44  # pixels from where forks begin to the first stop, whose name is clear of their lines
 LETTERS = 16  # of the name of a session: of digits as many as there is room for
 NAME_WIDE = 62  # pixels for the name of a stop; where stops are closer, only the present one is named
+NAME_LARGE = 110  # the same where a narrow cell has larger letters
+STATE_WIDE = 64
 STOPS_DRAWN = 24  # of the longest line; the oldest stops are left out
 
 
@@ -78,7 +80,7 @@ def _cells(rows: Sequence[TreeRow], names: dict[str, str]) -> Iterator[list[obje
 def _drawing(rows: Sequence[TreeRow], names: dict[str, str], present: str | None) -> Html:
     longest = max(len(row.branch.stops) for row in rows)
     skipped = max(0, longest - STOPS_DRAWN)
-    across = (WIDTH - LEFT - FIRST - 40) / max(1, min(longest, STOPS_DRAWN))
+    across = (WIDTH - LEFT - FIRST - STATE_WIDE) / max(1, min(longest, STOPS_DRAWN))
     lanes = {row.branch.session: TOP + index * ROW for index, row in enumerate(rows)}
 
     def x(index: int) -> int:
@@ -88,7 +90,7 @@ def _drawing(rows: Sequence[TreeRow], names: dict[str, str], present: str | None
     for row in rows:
         pieces += _lane(row, lanes, x, names, present)
     said = "; ".join(_head(row, names, present) for row in rows)
-    return drawn(*pieces, alt=f"stops and forks: {said}", height=TOP + len(rows) * ROW - 8)
+    return drawn(*pieces, alt=f"stops and forks: {said}", height=TOP + len(rows) * ROW - 8, style=NARROW)
 
 
 def _lane(
@@ -106,8 +108,9 @@ def _lane(
     for stop in row.own:
         here = stop.index == branch.present
         yield _dot(stop, x(stop.index), y, ink, here=here)
-        if here or x(1) - x(0) >= NAME_WIDE:
-            yield _name(stop, x(stop.index), y)
+        apart = x(1) - x(0)
+        if here or apart >= NAME_WIDE:
+            yield _name(stop, x(stop.index), y, None if here or apart >= NAME_LARGE else "odd")
     if branch.present is None:
         yield element("text", branch.state, x=x(len(branch.stops)) + 4, y=y + 4, fill=SOFT, font_size="11")
 
@@ -116,9 +119,9 @@ def _dot(stop: StopDescription, x: int, y: int, ink: str, *, here: bool) -> Html
     return element("circle", cx=x, cy=y, r=6 if here else 4, fill=ink if here or stop.edited else "#ffffff", stroke=ink)
 
 
-def _name(stop: StopDescription, x: int, y: int) -> Html:
+def _name(stop: StopDescription, x: int, y: int, class_: str | None) -> Html:
     told = f"{stop.site}{'*' if stop.edited else ''}"
-    return element("text", told, x=x, y=y - 10, text_anchor="middle", fill=SOFT, font_size="10")
+    return element("text", told, x=x, y=y - 10, text_anchor="middle", fill=SOFT, font_size="10", class_=class_)
 
 
 def _cut(name: str) -> str:

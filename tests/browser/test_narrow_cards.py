@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from urllib.parse import unquote
+
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.nouns import Progress
-from tests.widgets import samples
+from tests.widgets import cards, samples
 from tests.widgets.pooled import pooled
-from tests.widgets.trees import branches
 
 SCROLLED = "() => [...document.querySelectorAll('.dj-scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
 SEEN = """() => [...document.querySelectorAll('.dj-guess, .dj-tall img')].map(node => node.getBoundingClientRect())
@@ -23,6 +25,22 @@ APART = """() => [...document.querySelectorAll('tbody tr')].every(row => {
         .filter(box => box.width > 0);
     return boxes.every((box, i) => i === 0 || box.left >= boxes[i - 1].right - 0.5);
 })"""
+# The left, the right, the top and the bottom of each label's ink, and the size of its letters.
+LETTERS = """() => [...document.querySelectorAll('text')].filter(node => node.getClientRects().length).map(node => {
+    const box = node.getBoundingClientRect(), drawn = node.ownerSVGElement.clientWidth / 640;
+    const size = parseFloat(getComputedStyle(node).fontSize) * drawn, foot = node.getAttribute('y') * drawn;
+    return [box.left, box.right, foot - 0.73 * size, foot, size];
+})"""
+DOSES = [round(0.25 * number - 2, 2) for number in range(20)]
+MANY = {"one": [-0.00123 * dose for dose in DOSES], "two": [2.5e-4] * 20}
+ALL = {
+    **cards.all_cards(),
+    "many doses": views.dose_response_view(
+        DOSES, MANY, dose="coefficient of add [64] at resid_post.4", response="y", title=""
+    ),
+    "layers": views.dose_response_view(range(48), {"p": [1.0] * 48}, dose="layer", response="probability", title=""),
+}
+CHARTS = [name for name, view in ALL.items() if "%40media" in view.html]
 DRAWN = pooled(samples.values(5, samples.WIDTH))
 LONG = ("<|endoftext|>", " Italian", "interpretability")
 
@@ -43,10 +61,21 @@ def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities
     assert page.evaluate(APART)
 
 
-def test_the_letters_of_a_chart_are_no_smaller_than_eight_pixels(page: Page) -> None:
-    card = views.tree_view(branches())
-    in_column(page, 390, card.html)
-    assert page.locator(".dj-chart").evaluate("node => node.getBoundingClientRect().width") * 11 / 640 >= 8
+@pytest.mark.parametrize("width", [250, 390, 510, 690])
+@pytest.mark.parametrize("name", CHARTS)
+def test_all_of_a_chart_is_in_sight_with_letters_apart_that_can_be_read(page: Page, name: str, width: int) -> None:
+    in_column(page, width, ALL[name].html)
+    assert page.evaluate("() => document.querySelector('.dj-scroll:has(img)').scrollWidth") <= width
+    source, wide = page.locator("img[src^='data:image/svg']").evaluate("node => [node.src, node.clientWidth]")
+    drawing = unquote(source.partition(",")[2]).replace("<svg ", '<svg style="width:100%;height:auto" ')
+    page.set_viewport_size({"width": wide, "height": 900})  # that of the picture is the size at which it is drawn
+    page.set_content(f'<body style="margin:0">{drawing}</body>')
+    boxes = page.evaluate(LETTERS)
+    assert boxes
+    assert min(size for *_, size in boxes) >= (8 if width >= 390 else 5 if name == "tree" else 7)
+    assert all(left >= 0 and right <= wide and top >= 0 for left, right, top, *_ in boxes)
+    for one, other in itertools.combinations(boxes, 2):
+        assert one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2], (one, other)
 
 
 def test_the_sessions_with_their_holders_are_in_sight_beside_another_notebook(page: Page) -> None:

@@ -61,7 +61,7 @@ def test_a_faithfulness_that_rounds_to_none_has_no_sign() -> None:
 def test_the_sizes_of_mib_have_labels_that_do_not_meet() -> None:
     sizes = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
     chart = unquote(series_chart(sizes, [[-0.0001, *sizes[1:]]], name="share", alt="", spelled="{:.0%}".format))
-    labels = re.findall(r'<text x="(\d+)" y="200"[^>]*>([\d.]+)<', chart)
+    labels = re.findall(r'<text x="(\d+)" y="196"[^>]*>([\d.]+)<', chart)
     places = [int(x) for x, _ in labels]
     assert [label for _, label in labels][-3:] == ["0.2", "0.5", "1"]
     assert len(labels) < len(sizes)

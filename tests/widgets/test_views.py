@@ -117,10 +117,10 @@ def test_a_dose_response_has_a_gap_where_a_value_is_not_finite() -> None:
     ("values", "labels", "axis"),
     [
         ([14.0, 2.0], ["14", "0"], 44),
-        ([0.00036, 0.0], ["0.00036", "0"], 52),
-        ([5.0, -5.0], ["5.0", "0", "-5.0"], 44),
-        ([20.0, -0.1], ["20", "-0.10"], 44),
-        ([0.1, -20.0], ["0.10", "-20"], 44),
+        ([0.00036, 0.0], ["0.00036", "0"], 92),
+        ([5.0, -5.0], ["5.0", "0", "-5.0"], 48),
+        ([20.0, -0.1], ["20", "-0.10"], 61),
+        ([0.1, -20.0], ["0.10", "-20"], 53),
         ([-1.0, -20.0], ["0", "-20"], 44),
     ],
 )
@@ -128,7 +128,7 @@ def test_the_axis_of_a_dose_response_has_room_for_its_labels(values: list[float]
     shown = views.dose_response_view([0, 1], {"one": values}, dose="x", response="y", title="")
     drawn = unquote(shown.html)
     assert re.findall(r'text-anchor="end"[^>]*>([^<]*)<', drawn) == labels
-    assert f"M{axis},10V" in drawn
+    assert f"M{axis},12V" in drawn
 
 
 def test_a_result_has_prompt_new_text_reason_and_what_its_last_token_was_chosen_from() -> None:
