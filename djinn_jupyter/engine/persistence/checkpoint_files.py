@@ -22,7 +22,7 @@ from torch import Tensor
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
-from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.image import SessionImage, TapImage
 from djinn_jupyter.engine.persistence.image_arrays import Arrays
 from djinn_jupyter.engine.persistence.records import (
     ARRAY,
@@ -258,12 +258,18 @@ def describe(name: str, image: SessionImage, model: str, dtype: str) -> Checkpoi
         model=model,
         dtype=dtype,
         tokens=len(image.tokens),
-        stopped_at=None if frame is None or frame.tap is None else str(frame.tap.site),
+        stopped_at=None if frame is None or frame.tap is None else _site_of(image, frame.tap),
         step=None if frame is None else frame.step,
         bytes_stored=0,
         saved=time.time(),
         version=__version__,
     )
+
+
+def _site_of(image: SessionImage, tap: TapImage) -> str:
+    """Return the site of the present stop as it was named: with the selector of its breakpoint."""
+    met = None if image.history.present is None else image.history.stops[image.history.present].breakpoint
+    return str(tap.site) if met is None else met.site
 
 
 def _label(reader: RecordReader) -> Label:

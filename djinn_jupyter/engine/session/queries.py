@@ -105,8 +105,10 @@ def value_at(
         if seen is not None:
             return seen
     if not ahead:
+        here = session.history.here
+        at = frame.tap.site if here is None else here.site
         raise UnknownSite(
-            f"{tap.site} lies ahead of the stop at {frame.tap.site}; resume or step to it, or look ahead with --ahead."
+            f"{tap.site} lies ahead of the stop at {at}; resume or step to it, or look ahead with --ahead."
         )
     with isolated(session):
         outcome = yield from replay(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from djinn_jupyter.errors import (
     SlabFull,
     StorageFailed,
     UnknownCheckpoint,
+    UnknownSite,
     UsageError,
 )
 from djinn_jupyter.wire import codec
@@ -161,6 +163,21 @@ def test_names(stopped: Desk) -> None:
         restore(stopped, "/nowhere/at/all.djinn")
     with pytest.raises(UsageError, match="full path"):
         restore(stopped, "here/x.djinn")
+
+
+@pytest.mark.parametrize("site", ["z.4[1]", "z.4[2,0]", "resid_post.4[7]"])
+def test_a_list_names_the_stop_as_its_breakpoint_does(stopped: Desk, site: str) -> None:
+    stopped.clear()
+    stopped.stop_at(site, when="step == 0")
+    stopped.run(PROMPT, new=2)
+    stopped.edit()
+    save(stopped)
+    restore(stopped, "paris")
+    listed = stopped.ask(ask.ListCheckpoints()).checkpoints
+    described = stopped.ask(ask.Describe(session="b")).session
+    assert {one.stopped_at for one in listed if one.name == "paris"} == {described.stopped_at} == {site}
+    with pytest.raises(UnknownSite, match=re.escape(f"lies ahead of the stop at {site};")):
+        stopped.ask(ask.Inspect(session="a", site="resid_post.6"))
 
 
 def test_a_list_names_them_newest_first_and_what_is_dropped_is_gone(stopped: Desk) -> None:
