@@ -51,6 +51,16 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
     return Array(dtype=dtype, shape=tuple(values.shape), data=ordered.reshape(-1).view(np.uint8).data)
 
 
+def largest(values: np.ndarray[Any, Any], count: int) -> list[tuple[tuple[int, ...], float]]:
+    """Return the `count` largest numbers by size with their indices, the largest first; NaN is left out."""
+    import numpy as np
+
+    numbers = np.asarray(values, dtype=np.float64).reshape(-1)
+    known = int(np.count_nonzero(~np.isnan(numbers)))
+    order = np.argsort(-np.abs(numbers), kind="stable")[: min(max(count, 0), known)]
+    return [(tuple(map(int, np.unravel_index(at, values.shape))), float(numbers[at])) for at in order]
+
+
 def token_ids(prompt: object) -> tuple[int, ...]:
     """Return token ids from a list, array or tensor of integers with one axis, or from what a tokenizer returns for one
     text. Raises UsageError for another shape, a padded text, or a negative id."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.likeness import require_modules
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement import STRONGEST, Measurement
 from djinn_jupyter.client.measurement_files import PARTS, KeptParts
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 TERM: Final = ("point", "layer", "head", "neuron", "value")
 NEURONS: Final = "mlp_post"  # the column of all neurons of a layer
 Term = tuple[str, int | None, int | None, int | None, float]
-STRONGEST: Final = 10
 
 
 class Attribution(Measurement):
@@ -99,13 +99,14 @@ class Attribution(Measurement):
         columns = dict(zip(TERM, map(list, zip(*terms, strict=True)), strict=True))
         return {name: of for name, of in columns.items() if name != "neuron" or self.neurons}
 
+    @typed
     def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:
         """Return the largest parts of heads, neurons and modules, by size: the name of each, as z.5[3] or
         mlp_post.2[17], and its value."""
         table = self.columns()
         rows = zip(*(table.get(name, [None] * len(table["value"])) for name in TERM), strict=True)
         found = [(_name(*row[:-1]), row[-1]) for row in rows if row[1] is not None]
-        return sorted(found, key=lambda part: -abs(part[1]))[:count]
+        return sorted(found, key=lambda part: -abs(part[1]))[: max(count, 0)]
 
     @property
     def _content(self) -> KeptParts:

@@ -14,11 +14,12 @@ from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
 from djinn_jupyter.client.edge_measurement import EdgeMeasurement
-from djinn_jupyter.client.edges import STRONGEST, Edges, name_of
+from djinn_jupyter.client.edges import Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.client.pair_statistics import NO_INTERVAL
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
@@ -119,6 +120,7 @@ class Circuit(EdgeMeasurement):
     def __len__(self) -> int:
         return len(self.edges)
 
+    @typed
     def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
         """Return (writer, reader, score) of its edges with the largest scores by size."""
         each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]

@@ -30,7 +30,6 @@ from djinn_jupyter.wire.sweeps import MOST_STEPS
 if TYPE_CHECKING:
     import numpy as np
 
-STRONGEST: Final = 10
 ANY_SESSION: Final = "edges"
 
 
@@ -109,15 +108,6 @@ class Edges(EdgeMeasurement):
                     "a writer comes before its reader."
                 )
             yield row, at
-
-    def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
-        """Return (writer, reader, score) of the edges with the largest scores by size."""
-        import numpy as np
-
-        order = np.argsort(-np.abs(self.values).reshape(-1), kind="stable")  # NaN go last
-        order = order[: min(max(count, 0), len(self))]
-        places = (divmod(int(number), len(self.readers)) for number in order)
-        return [(self.writers[row], self.readers[at], float(self.values[row, at])) for row, at in places]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column: writer, reader and score; and the exact change, where any was."""

@@ -18,7 +18,7 @@ from djinn_jupyter.client.graph_files import GRAPH, KeptGraph
 from djinn_jupyter.client.graph_influence import influence, pruned, shares
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement import STRONGEST, Measurement
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.digits import power_above
 from djinn_jupyter.errors import UsageError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 NodeKind = Literal["feature", "error", "embedding", "output"]
 NODES: Final = 0.8
 EDGES: Final = 0.98
-STRONGEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +156,10 @@ class AttributionGraph(Measurement):
         tied = {id(end) for edge in found for end in edge[:2]}
         return PrunedGraph(nodes=tuple(one for one in self.nodes if id(one) in tied), edges=found)
 
+    @typed
     def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
-        """Return (source, target, effect) of the edges of most influence, of those that pruning leaves."""
+        """Return (source, target, effect) of the edges of most influence, which is the size of an edge in a graph, of
+        those that pruning leaves."""
         edges = self.pruned().edges[: max(count, 0)]
         return [(one.name, other.name, effect) for one, other, effect, _ in edges]
 

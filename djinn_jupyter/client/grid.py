@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.arrays import from_numpy, largest, to_numpy
 from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.client.grid_files import GRID, KeptGrid
+from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.client.pair_metrics import PerPair, spelled
 from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.client.result_files import encoded, named, put, read
@@ -205,6 +206,18 @@ class Grid(Displayed):
         """Return the places along each axis."""
         counted = {"pair": tuple(range(len(self.replies))), "metric": self.metrics}
         return (*(counted[axis] for axis in self.over if axis in counted), *self.replies[0].places)
+
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[Any, ...]]:
+        """Return the `count` cells that change the metric most, by size, the largest first: each with its place along
+        the axes, and the change from `unedited`; of pairs the mean over them, of cells that all have. UsageError."""
+        import numpy as np
+
+        own = np.reshape(self.unedited, (*np.shape(self.unedited), *[1] * (self.values.ndim - np.ndim(self.unedited))))
+        changes = self.values - own
+        places = self.places()[self.paired :]
+        found = largest(changes.mean(axis=0) if self.paired else changes, count)
+        return [(*(of[at] for of, at in zip(places, cell, strict=True)), change) for cell, change in found]
 
     def statistics(self, *, confidence: float = 0.95, resamples: int = 9999, seed: int = 0) -> PairStatistics:
         """Return the statistics of each cell over the pairs: mean, standard error, bootstrap interval and p-value of

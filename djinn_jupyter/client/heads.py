@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arrays import largest, to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import ruling_session
@@ -71,21 +72,17 @@ class HeadScores(Measurement):
         warnings.warn("scores.best(kind, count) is scores.top(count, kind) now.", FutureWarning, stacklevel=2)
         return self.top(count, kind)
 
-    def top(self, count: int = 5, kind: Kind = "induction") -> list[tuple[int, int, float]]:
-        """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first.
+    @typed
+    def top(self, count: int = 5, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
+        """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first. UsageError.
 
         >>> scores = engine.head_scores()
         >>> sorted((layer, head) for layer, head, score in scores.top(3, "induction") if score > 0.9)
         [(2, 0), (2, 2), (2, 3)]
         """
-        import numpy as np
-
         if kind not in KINDS:
             raise UsageError(f"Heads are scored as {', '.join(KINDS)}; {kind!r} is none of them.")
-        scores = np.nan_to_num(getattr(self, kind), nan=-1.0).reshape(-1)
-        order = np.argsort(-scores, kind="stable")[:count]
-        places = [(*divmod(int(number), self.heads), float(scores[number])) for number in order if scores[number] >= 0]
-        return [(self.layers[layer], head, score) for layer, head, score in places]
+        return [(self.layers[layer], head, score) for (layer, head), score in largest(getattr(self, kind), count)]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the scores as lists by column: layer, head, and one for each kind."""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arrays import from_numpy, largest
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.likeness import require_modules
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement import STRONGEST, Measurement
 from djinn_jupyter.client.measurement_files import EFFECT, LENS, KeptEffect, KeptLens
 from djinn_jupyter.client.top_tokens import spell_top
 from djinn_jupyter.errors import UsageError
@@ -99,6 +100,14 @@ class Lens(StopMeasurement):
         ]
         return in_columns(("position", "token", "rank", "next", "probability", "logit"), rows)
 
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[int, str, float]]:
+        """Return the position, the text and the probability of the `count` most probable next tokens at all positions,
+        the most probable first. UsageError."""
+        told = self._told()
+        found = largest(self.values[:, 1], count)
+        return [(told[at][0].position, told[at][2].text, probability) for (at,), probability in found]
+
     def __repr__(self) -> str:
         lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
         return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
@@ -149,6 +158,13 @@ class Effect(StopMeasurement):
             for one in self._told()
         ]
         return in_columns(SHIFT, rows)
+
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:
+        """Return the text and the change of the probability of the `count` tokens whose probability changes most, the
+        largest change first. UsageError."""
+        found = largest(self.values[1:, 2] - self.values[1:, 1], count)
+        return [(self._told()[at].text, change) for (at,), change in found]
 
     def __repr__(self) -> str:
         said = (

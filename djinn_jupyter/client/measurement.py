@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import msgspec
 
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arrays import largest
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.client.measurement_files import KeptMeasurement
@@ -18,6 +21,7 @@ from djinn_jupyter.wire.circumstances import Circumstances
 if TYPE_CHECKING:
     import numpy as np
 
+STRONGEST: Final = 10
 UNMADE: Final = "it was read at a stop with edits, under steering rules or behind other passes"
 STILL: Final = (
     "Its numbers stay as they are (columns(), to_pandas()); for a file and the same again read it in a plain run."
@@ -56,6 +60,12 @@ class Measurement(Tabular, ABC):
     def compared_values(self) -> np.ndarray[Any, Any]:
         """All that is compared with the same measured again, as one array."""
         return self.values
+
+    @typed
+    def top(self, count: int = STRONGEST) -> Sequence[tuple[Any, ...]]:
+        """Return the `count` largest values by size, the largest first: the place of each, as `place_of` tells it, and
+        the value. UsageError."""
+        return [(*self.place_of(at).values(), value) for at, value in largest(self.compared_values, count)]
 
     @property
     def recipe(self) -> dict[str, Any]:

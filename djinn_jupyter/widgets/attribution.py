@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.client.attribution import STRONGEST, Attribution
+from djinn_jupyter.client.attribution import Attribution
+from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.widgets.markup import Html, div, element, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, logit, marked

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from djinn_jupyter.client.edge_measurement import EdgeMeasurement
-from djinn_jupyter.client.edges import STRONGEST, Edges
+from djinn_jupyter.client.edges import Edges
+from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.widgets.edge_layout import laid_out
 from djinn_jupyter.widgets.graph import MOST, Edge, EdgeGraph, graph_view
 from djinn_jupyter.widgets.spelling import figure, plural

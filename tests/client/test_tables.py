@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import ByColumn
-from djinn_jupyter.errors import MissingDependency
+from djinn_jupyter.client.looks import Effect, Lens
+from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.errors import MissingDependency, UsageError
 from tests.client import tables
 
 LINE = tables.LINE
@@ -194,3 +198,55 @@ def test_the_old_name_of_top_warns(engine: RemoteEngine) -> None:
     scores = engine.head_scores([tables.LINE])
     with pytest.warns(FutureWarning, match=r"scores\.top\(count, kind\)"):
         assert scores.best("previous", 2) == scores.top(2, "previous")
+
+
+TOPS = {
+    dj.Grid: lambda grid: grid.values - grid.unedited,
+    Lens: lambda lens: lens.values[:, 1],
+    Effect: lambda effect: effect.values[1:, 2] - effect.values[1:, 1],
+    Attribution: lambda parts: parts.values[[name is not None for name in parts.columns()["layer"]]],
+    dj.HeadScores: lambda scores: scores.induction,
+    Watched: lambda watched: watched.compared_values,
+    dj.Circuit: lambda circuit: np.array(circuit.scores),
+    dj.AttributionGraph: None,  # by the influence of its edges
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in tables.TABLES if kind is dj.Grid or issubclass(kind, Measurement)])
+def test_the_top_of_any_reading_are_its_largest_numbers_by_size_with_their_places(
+    engine: RemoteEngine, tmp_path: Path, kind: Any
+) -> None:
+    reading = tables.TABLES[kind](engine, tmp_path)
+    found = reading.top(4)
+    assert reading.top(-1) == reading.top(0) == []
+    assert reading.top(10**9)[: len(found)] == found
+    assert all(len(one) >= 2 and None not in one for one in found)
+    with pytest.raises(UsageError, match="count"):
+        reading.top("many")
+    numbers = TOPS.get(kind, lambda reading: reading.values)
+    if numbers is not None:
+        values = np.asarray(numbers(reading), dtype=np.float64).reshape(-1)
+        sizes = np.sort(np.abs(values[~np.isnan(values)]))[::-1]
+        assert [abs(one[-1]) for one in found] == sizes[:4].tolist()
+        assert len(reading.top(10**9)) == len(sizes)
+
+
+def test_the_places_of_the_top_are_those_of_the_numbers(engine: RemoteEngine) -> None:
+    losses = engine.loss([LINE, [3, 4]])
+    assert all(losses[prompt][at - 1] == loss for prompt, at, loss in losses.top())
+    session = tables.stopped(engine)
+    patterns = session.patterns()
+    assert all(patterns.values[layer, head, query, key] == x for layer, head, query, key, x in patterns.top(9))
+    lens = session.lens(3)
+    rows = {row.position: {one.text: one.probability for one in row.top} for row in lens.rows}
+    assert all(rows[position][text] == probability for position, text, probability in lens.top(7))
+    grid = dj.sweep(engine, **tables.LINES, site="z", over="layer,head")
+    assert all(grid.values[layer, head] - grid.unedited == change for layer, head, change in grid.top())
+
+
+def test_the_top_of_a_grid_of_pairs_and_of_several_metrics(engine: RemoteEngine) -> None:
+    grid = dj.sweep(engine, **{**tables.PAIRS, "metric": [tables.METRIC, "logit(5)"]})
+    changes = (grid.values - grid.unedited[:, :, None]).mean(axis=0)
+    found = grid.top(100)
+    assert len(found) == changes.size
+    assert all(changes[grid.metrics.index(metric), grid.layers.index(at)] == x for metric, at, x in found)
