@@ -289,13 +289,8 @@ class Grid(Displayed):
     def read(cls, path: str | Path) -> Grid:
         """Return the grid that `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
         kept = read(path, GRID)
-        return cls(
-            kept.replies,
-            paired=kept.paired,
-            several=kept.several,
-            interrupted=kept.interrupted,
-            missing=kept.missing,
-        )
+        flags = {name: getattr(kept, name) for name in ("paired", "several", "interrupted", "missing")}
+        return cls(kept.replies, **flags)
 
     def __repr__(self) -> str:
         sizes = " x ".join(f"{len(at)} {axis}s" for axis, at in zip(self.over, self.places(), strict=True))
