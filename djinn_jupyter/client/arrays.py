@@ -101,7 +101,7 @@ def _as_numpy(value: object) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise InvalidEdit(f"These values have no shape: {error}.") from None
-    if array.dtype == object:
+    if array.dtype.kind not in "biufcV":  # V: ml_dtypes' own
         raise InvalidEdit(f"A {type(value).__name__} holds no numbers that could be sent.")
     return array
 

@@ -118,9 +118,11 @@ def projection_cap(direction: object, low: float | None = None, high: float | No
 
 
 def as_edit(value: object) -> Edit | Patch:
-    """Return an Edit or a patch unchanged, and any other value as a Set edit."""
+    """Return an Edit or a patch unchanged, and any other value as a Set edit. InvalidEdit for text."""
     from djinn_jupyter.wire.edits import Edit
 
+    if isinstance(value, str):
+        raise InvalidEdit(f"In Python an edit is dj.scale(0.5) or its like, an array or a number, not {shown(value)}.")
     if isinstance(value, Patch):
         return value
     return value if isinstance(value, get_args(Edit)) else set_to(value)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.errors import InvalidEdit, UsageError
@@ -60,6 +61,8 @@ def test_edits() -> None:
     assert wrong_of(dj.patch_from, {"session": "a"}, "site", "positions") == []
     with pytest.raises(InvalidEdit, match=r"^factor is a number, not 'much'\.$"):
         dj.scale("much")  # type: ignore[arg-type]
+    with pytest.raises(InvalidEdit, match=r"^In Python an edit is dj\.scale.*, not 'scale 0\.9'\.$"):
+        as_edit("scale 0.9")
 
 
 def test_files_and_names(engine: RemoteEngine, tmp_path: Path) -> None:
