@@ -12,6 +12,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.training.trained import module_in
+from djinn_jupyter.errors import UsageError
 from tests.client.fixtures import write as before
 
 FOLDER: Final = before.HERE / "79ba2cba"
@@ -61,9 +62,15 @@ def test_a_trained_module_is_read(engine: RemoteEngine, name: str) -> None:
 
 
 def test_a_collection_is_gone_on_with(engine: RemoteEngine, tmp_path: Path) -> None:
-    """Collecting into a folder of that version takes its shards for those that are there."""
+    """Collecting into a folder of that version takes its shards for those that are there, where random weights have the
+    bits that they had on the processor that wrote them."""
     shutil.copytree(FOLDER / "collections" / "all", tmp_path / "all")
     dates = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").iterdir()}
-    acts = engine.collect(before.PROMPTS, ["resid_post.1", "z.1"], to=tmp_path / "all", shard_prompts=1)
-    assert before.said_of_collection(acts) == SAID["collections"]["all"]
+    here = engine.collect(before.PROMPTS[:1], ["z.1"], to=tmp_path / "one").shards[0].note["model"]
+    if here != dj.Activations(tmp_path / "all").shards[0].note["model"]:
+        with pytest.raises(UsageError, match=r"is of another collection \(model: "):
+            engine.collect(before.PROMPTS, ["resid_post.1", "z.1"], to=tmp_path / "all", shard_prompts=1)
+    else:
+        acts = engine.collect(before.PROMPTS, ["resid_post.1", "z.1"], to=tmp_path / "all", shard_prompts=1)
+        assert before.said_of_collection(acts) == SAID["collections"]["all"]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "all").iterdir()} == dates
