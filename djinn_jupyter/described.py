@@ -214,5 +214,24 @@ def takes(described: type) -> Callable[[Function], Function]:
     return spell_out
 
 
+def refuses(described: type, reason: str) -> Callable[[Function], Function]:
+    """Have a function raise UsageError, with the reason, for each of the settings that is no argument of its own."""
+
+    def refuse(function: Function) -> Function:
+        own = inspect.signature(function).parameters
+        names = {name for one in settings_of(described) for name in (*one.described.formerly, one.name)} - own.keys()
+
+        @functools.wraps(function)
+        def called(*args: Any, **given: Any) -> Any:
+            strange = [name for name in given if name in names]
+            if strange:
+                raise UsageError(f"{' and '.join(strange)} {'are' if strange[1:] else 'is'} of the sampling: {reason}")
+            return function(*args, **given)
+
+        return typing.cast(Function, called)
+
+    return refuse
+
+
 def _on_one_line(value: object) -> str:
     return f"{' '.join(repr(value).split()):.80}"

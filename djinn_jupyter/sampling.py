@@ -8,9 +8,14 @@ engine applies it as `generate` does. `%load_ext` reads this file: the standard 
 from __future__ import annotations
 
 import math
-from typing import Annotated, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Final, TypedDict
 
 from djinn_jupyter.described import AllowedValues, Description
+from djinn_jupyter.errors import UsageError
+
+OF_DRAWING: Final = ("top_k", "top_p", "min_p", "seed", "samples")
+DRAWN_AS_BEGUN: Final = "a run goes on as it began, and only `run` takes settings of sampling."
 
 
 class GivenSampling(TypedDict, total=False):
@@ -65,3 +70,15 @@ class GivenSampling(TypedDict, total=False):
         ),
     ]
     model_defaults: Annotated[bool, Description("apply the model's own generation settings")]
+
+
+def require_drawn(given: Mapping[str, object], defaults: Mapping[str, str]) -> None:
+    """Raise UsageError for settings that choose what is drawn, of a run that draws nothing: `given` are all that it is
+    given, `defaults` the model's own, which `model_defaults` applies."""
+    draws = given.get("temperature") or (given.get("model_defaults") and defaults.get("do_sample") == "True")
+    idle = [name for name in OF_DRAWING if given.get(name) is not None]
+    if idle and not draws:
+        raise UsageError(
+            f"{' and '.join(idle)} {'is' if len(idle) == 1 else 'are'} of a run that draws its tokens, and this one "
+            "takes the most probable each time: give a temperature too, or leave that out."
+        )

@@ -34,8 +34,11 @@ class AskedSweep:
         own = metric if isinstance(metric, PerPair) else None
         return cls(request=request, several=own is None and not isinstance(metric, str), own=own, **rest)
 
-    def require_pairs(self, count: int | None) -> None:
-        """Raise UsageError where so many pairs, or one line (None), do not have the metrics that belong to pairs."""
+    def require_pairs(self, count: int | None, engines: int = 1) -> None:
+        """Raise UsageError where so many pairs, or one line (None), do not have the metrics that belong to pairs, or
+        are not for so many engines."""
+        if count is None and engines > 1:
+            raise UsageError("beside spreads pairs over engines, and here is one line: leave it out, or give pairs.")
         if self.own is not None and count is None:
             raise UsageError("dj.per_pair has a metric for each pair: give lists of lines, or pairs; here is one line.")
         if self.own is not None and count is not None:

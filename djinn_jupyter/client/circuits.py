@@ -172,6 +172,8 @@ def circuit(
     given = [one for one in (edges, threshold, faithfulness) if one is not None]
     if len(given) != 1:
         raise UsageError("Tell a circuit once: by its edges (a number, or their names), a threshold, or faithfulness.")
+    if not absolute and not (edges is None or isinstance(edges, int)):
+        raise UsageError("absolute says how scores choose edges, and these are named: leave it out.")
     if any(one is not None and not math.isfinite(one) for one in (threshold, faithfulness)):
         raise UsageError("A threshold and a faithfulness are finite numbers, such as 0.8.")
     drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))

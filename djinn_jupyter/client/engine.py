@@ -246,23 +246,21 @@ class RemoteEngine:
         self,
         prompts: object = None,
         *,
-        length: int = 50,
-        samples: int = 8,
-        seed: int = 0,
+        length: int | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
         adapter: str | None = None,
     ) -> HeadScores:
         """Return how much every head attends to the previous token, to earlier places with the same token, and to what
-        followed these (induction): means over the prompts (as in `collect`), or without any over `samples` lines of
-        `length` random tokens that are repeated once; of the model with an `adapter`, where one is named. UsageError;
-        UnknownSite where no layer has patterns.
+        followed these (induction): means over the prompts (as in `collect`), or without any over `samples` (8) lines of
+        `length` (50) random tokens that are repeated once; of the model with an `adapter`, where one is named.
+        UsageError; UnknownSite where no layer has patterns.
 
         >>> scores = engine.head_scores()
         >>> scores.previous.shape, scores.top(2, "previous")[0][:2]  # layer and head
         ((8, 4), (1, 3))
         """
-        return heads.head_scores(
-            self.channel, self.description.vocab_size, prompts, length, samples, seed, adapter=adapter
-        )
+        return heads.head_scores(self.channel, prompts, length, samples, seed, adapter=adapter)
 
     @typed
     def weight(self, name: str, *, rows: Positions = None, columns: Positions = None, fold_norm: bool = False) -> Any:

@@ -9,7 +9,9 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.patches import in_one_engine
 from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.described import refuses
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.sampling import DRAWN_AS_BEGUN, GivenSampling
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -25,6 +27,7 @@ class Forks:
         """Return the session of that name in the same engine, or that of a channel, which is not asked for it."""
         raise NotImplementedError
 
+    @refuses(GivenSampling, DRAWN_AS_BEGUN)
     @typed
     def fork(
         self,

@@ -236,8 +236,8 @@ def attribution_graph(
     metric: str | None = None,
     *,
     module: str = "tc",
-    logits: int = 10,
-    probability: float = 0.95,
+    logits: int | None = None,
+    probability: float | None = None,
     features: int = 1024,
 ) -> AttributionGraph:
     """Return the attribution graph of a line (a text, token ids or a session; Ameisen et al. 2025) through the added
@@ -247,9 +247,9 @@ def attribution_graph(
     (`difference` says how nearly).
 
     The output is `metric` at the last position; without one the logits of the most probable tokens, less the mean of
-    all: as few as have this `probability` together, at most `logits`. The effects on the `features` of most influence
-    are computed; the others are no nodes. Layers without a transcoder are all error. A model that is not affine
-    then, that streams its weights or is split among ranks or devices is refused with the reason. UsageError;
+    all: as few as have this `probability` (0.95) together, at most `logits` (10). The effects on the `features` of most
+    influence are computed; the others are no nodes. Layers without a transcoder are all error. A model that is not
+    affine then, that streams its weights or is split among ranks or devices is refused with the reason. UsageError;
     UnknownSite; InvalidCondition; SlabFull; WorkInterrupted.
 
     >>> [one.site for one in engine.add_transcoders("tc", clt_folder, "mlp_in")][-1]
@@ -258,6 +258,9 @@ def attribution_graph(
     >>> graph.difference < 1e-3, graph.pruned().nodes[-1].name
     (True, "logit(' Paris') - logit(' Rome')")
     """
+    if metric is not None and (logits, probability) != (None, None):
+        raise UsageError("logits and probability choose the outputs where there is no metric: leave them out.")
+    logits, probability = 10 if logits is None else logits, 0.95 if probability is None else probability
     if not 1 <= features <= MOST_FEATURES or not 1 <= logits <= MOST_LOGITS or not 0 < probability <= 1:
         raise UsageError(
             f"A graph has 1 to {MOST_FEATURES:,} features, and 1 to {MOST_LOGITS} logits of a probability above 0 and "

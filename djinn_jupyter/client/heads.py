@@ -154,22 +154,24 @@ class HeadPatterns(Measurement):
 
 def head_scores(
     channel: Channel,
-    vocabulary: int,
     prompts: object,
-    length: int,
-    samples: int,
-    seed: int,
+    length: int | None,
+    samples: int | None,
+    seed: int | None,
     *,
     adapter: str | None = None,
 ) -> HeadScores:
     """Return the scores of all heads over the prompts, or where there are none over random tokens repeated once."""
     if prompts is not None:
+        if any(one is not None for one in (length, samples, seed)):
+            raise UsageError("length, samples and seed are of random tokens; leave them out beside prompts.")
         lines = tuple(tokenized(channel, given_prompts(prompts)))
         if not lines:
             raise UsageError("There are no prompts to score heads on.")
         return HeadScores(_read(channel, lines, adapter=adapter), f"over {len(lines)} prompts")
+    length, samples, seed = 50 if length is None else length, 8 if samples is None else samples, seed or 0
     said = f"over {samples} lines of {length} random tokens, repeated once, seed {seed}"
-    lines = _repeated(vocabulary, length, samples, seed)
+    lines = _repeated(channel.welcome.model.vocab_size, length, samples, seed)
     return HeadScores(_read(channel, lines, adapter=adapter), said)
 
 

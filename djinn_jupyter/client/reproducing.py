@@ -96,6 +96,8 @@ def reproduce(
     True
     """
     kept = _read(given_path(result, "file")) if isinstance(result, str | Path) else result
+    if collection is not None and not isinstance(kept, TrainedModule):
+        raise UsageError("collection is what a module was trained on, and this result is none: leave collection out.")
     with interruptible("The reproduction", quiet=on_progress is not None):
         if isinstance(kept, Grid):
             return reproduced_grid(engine, kept, on_progress)

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.batches import Batch, OnRow, are_prompts
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.prompts import of_prompt
 from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken
 from djinn_jupyter.client.stops import Stop
-from djinn_jupyter.described import given_by_name, takes
+from djinn_jupyter.described import given_by_name, refuses, takes
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.sampling import DRAWN_AS_BEGUN, GivenSampling, require_drawn
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
@@ -28,6 +29,7 @@ class Runs:
     """The runs of a session's handle."""
 
     name: str
+    _channel: Channel
     _logits: Literal["last", "all"]
 
     def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
@@ -100,10 +102,13 @@ class Runs:
 
         UsageError; PromptTooLong; SlabFull. The sampling:
         """
+        drawing = given_by_name(GivenSampling, sampling)
+        several = samples if samples is not None and samples > 1 else None
+        require_drawn({**drawing, "samples": several}, self._channel.welcome.model.generation_defaults)
         request = ask.Run(
             session=self.name,
             max_new_tokens=max_new_tokens,
-            sampling=Sampling(**given_by_name(GivenSampling, sampling)),
+            sampling=Sampling(**drawing),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             ignore_eos=ignore_eos,
             chat=chat,
@@ -155,6 +160,7 @@ class Runs:
         on_row: OnRow | None = ...,
     ) -> list[Stop]: ...
 
+    @refuses(GivenSampling, DRAWN_AS_BEGUN)
     @typed
     def resume(
         self,
@@ -201,6 +207,8 @@ def _of_rows(request: ask.Run, given: object) -> list[ask.Run]:
 
 
 def _with_prompt(request: ask.Run, prompt: object) -> ask.Run:
+    if request.chat and not isinstance(prompt, str):
+        raise UsageError("chat puts a text into the model's template: give the prompt as a text, or leave chat out.")
     if prompt is None:
         return request
     return replace(request, text=prompt) if isinstance(prompt, str) else replace(request, tokens=token_ids(prompt))

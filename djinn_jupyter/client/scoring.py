@@ -171,7 +171,7 @@ class ScoredSession:
         self._channel, self.name = channel, name
 
     @typed
-    def loss(self, prompts: object = None, *, mode: Mode = "exact", seed: int = 0) -> Losses:
+    def loss(self, prompts: object = None, *, mode: Mode = "exact", seed: int | None = None) -> Losses:
         """Return the loss of each token of the present line, or of other prompts (as in `engine.loss`, or one text),
         in a pass of their own under this session's steering rules; `fast` shares passes where it has none.
 
@@ -180,9 +180,9 @@ class ScoredSession:
         """
         if prompts is not None:
             lines = [prompts] if isinstance(prompts, str) else prompts
-            return loss_of(self._channel, lines, rules_of=self.name, mode=mode, seed=seed)
-        if mode == "fast":
-            raise UsageError("The present line runs in a pass of its own; fast is for several prompts.")
+            return loss_of(self._channel, lines, rules_of=self.name, mode=mode, seed=seed or 0)
+        if mode == "fast" or seed is not None:
+            raise UsageError("The present line runs in a pass of its own; fast and a seed are for several prompts.")
         scored = _scored_line(self._channel, self.name, "loss")
         _require_two(scored.tokens[0], 0)
         return Losses([scored])

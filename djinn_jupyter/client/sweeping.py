@@ -182,7 +182,7 @@ def swept_again(
 def _swept_lines(engines: Sequence[RemoteEngine], asked: AskedSweep, corrupted: object, clean: object) -> Grid:
     require_texts(asked.adapter, corrupted, clean)
     if not (are_lines(corrupted) or are_lines(clean)):
-        asked.require_pairs(None)
+        asked.require_pairs(None, len(engines))
         return _Sweep(engines[0], asked).of(corrupted, clean)
     pairs = pairs_of(corrupted, clean)
     asked.require_pairs(len(pairs))
@@ -195,7 +195,7 @@ def _swept_in_noise(
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
     if clean is None or corrupted is not None or are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
-    asked.require_pairs(None)
+    asked.require_pairs(None, len(engines) if samples is None else 1)
     if samples is None:
         return _Sweep(engines[0], asked).of(clean, clean)
     if not 1 <= samples <= MOST_SAMPLES:

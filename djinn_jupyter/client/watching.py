@@ -5,6 +5,7 @@ from __future__ import annotations
 from djinn_jupyter.client.arrays import from_any
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import WatchDescription
@@ -24,7 +25,7 @@ class WatchingSession:
         *,
         fresh: bool = False,
         direction: object = None,
-        name: str = "direction",
+        name: str | None = None,
     ) -> WatchDescription:
         """Record the site at every pass of every run from now on, or with a `direction` (a vector, called `name`) the
         component of its value along it; `fresh` discards earlier recordings. Passes that would exceed `byte_cap` bytes
@@ -35,7 +36,9 @@ class WatchingSession:
         >>> [value.shape for value in session.watched("resid_post.3").values]
         [(5, 128), (1, 128)]
         """
-        along = None if direction is None else Direction(name=name, vector=from_any(direction))
+        if direction is None and name is not None:
+            raise UsageError("name is what a direction is called: give that too, or leave name out.")
+        along = None if direction is None else Direction(name=name or "direction", vector=from_any(direction))
         request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
         return ask_for(self._channel, request, replies.Watching).watch
 
@@ -45,6 +48,9 @@ class WatchingSession:
         return Watched(ask_for(self._channel, request, replies.WatchRead))
 
     def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
-        """End the watch of a site, or all, with what they recorded. Return how many ended."""
+        """End the watch of a site, or all, with what they recorded; `name` is that of a direction. Return how many
+        ended."""
+        if site is None and name is not None:
+            raise UsageError("name is that of a direction which is watched at a site: give the site too.")
         request = ask.Unwatch(session=self.name, site=None if site is None else str(site), direction=name)
         return ask_for(self._channel, request, replies.Cleared).count

@@ -13,7 +13,7 @@ from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.magics.changing import EDIT, EDIT_OPTIONS
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import naming, views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, unquoted, verb
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, refuse_others, unquoted, verb
 from djinn_jupyter.magics.showing import compared, residuals_of_both, side_of
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -44,6 +44,10 @@ class BranchingMagics(Group):
             raise UsageError("--force belongs to --fresh: a fork takes no other session's name without it.")
         session = self.state.reach(args.session)
         edit = parse_edit(self.state, args.edit, args) if args.edit else None
+        if not args.edit:
+            refuse_others(
+                args, "a fork without an edit", "name", "use", "fresh", "force", "site", "positions", "keep", "session"
+            )
         if args.fresh:
             self._end(args.name, but=session, force=args.force)
         fork = self.state.hold(session.fork(args.name, edit=edit, site=args.site, positions=args.positions))
@@ -103,6 +107,8 @@ class BranchingMagics(Group):
     )
     def djinn_use(self, args: Namespace) -> None:
         """Go on with another session. `-o NAME` gives the session itself, for Python."""
+        if args.name is None and (args.new or args.join):
+            raise UsageError("--new and --join are of a session by its name: write that too.")
         made = args.name is not None and self._enter(args.name, new=args.new, join=args.join)
         session = self.state.session()
         if args.attention is not None:
@@ -193,6 +199,8 @@ class BranchingMagics(Group):
         finished = [line.name for line in (a, b) if line.site is None]
         by_layer = args.layers and not finished
         positions, layers = residuals_of_both(self.state, args.a, second) if by_layer else ((), None)
+        if args.keep is not None and layers is None:
+            raise UsageError("-o keeps the residuals that --layers compares, of two stopped passes.")
         self.state.keep(args.keep, layers)
         apart = compared(self.state, a, b)
         self.state.screen.show(views.diff_view(a, b, compared=apart, positions=positions, layers=layers))

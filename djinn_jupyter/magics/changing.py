@@ -12,7 +12,18 @@ from djinn_jupyter.client.edits import EXAMPLES, KINDS
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, phrase, verb
+from djinn_jupyter.magics.parsing import (
+    EFFECT,
+    KEEP,
+    POSITIONS,
+    SESSION,
+    TOKEN,
+    Group,
+    option,
+    phrase,
+    refuse_others,
+    verb,
+)
 from djinn_jupyter.magics.showing import effect_asked, effect_of, outcome_view
 
 EDIT = option("edit", nargs="*", default=[], help=f"{EXAMPLES}; a VECTOR is a variable or an expression without spaces")
@@ -60,6 +71,7 @@ class ChangingMagics(Group):
         if args.revert or number is not None:
             if args.edit or cell is not None or (args.revert and number is not None):
                 raise UsageError("--revert, --on and --off stand alone: they undo or switch edits that were made.")
+            refuse_others(args, "--revert" if args.revert else _switch(args), "effect", "measure", "keep", "session")
             stop = session.revert() if number is None else session.enable_edit(number, enabled)
             self.state.keep(args.keep, stop)
             view = outcome_view(stop, effect=asked)
@@ -98,12 +110,16 @@ class ChangingMagics(Group):
         if number is not None:
             if args.site is not None:
                 raise UsageError("--on and --off stand alone: they switch a rule that was set.")
+            refuse_others(args, _switch(args), "keep", "session")
             switched = session.enable_rule(number, enabled)
             self.state.keep(args.keep, switched)
             self.state.screen.say(f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
             return
         if args.site is None:
-            self.state.screen.show(views.rules_view(session.describe().rules, session=session.name))
+            refuse_others(args, "the list of rules", "keep", "session")
+            rules = session.rules()
+            self.state.keep(args.keep, rules)
+            self.state.screen.show(views.rules_view([rule.reply for rule in rules], session=session.name))
             return
         edit = parse_edit(self.state, args.edit, args)
         rule = session.steer(args.site, edit, args.positions, when=phrase(args.when), on=passes)
@@ -138,6 +154,10 @@ def _switched(args: Namespace) -> tuple[int | None, bool]:
     if args.on is not None and args.off is not None:
         raise UsageError("Give --on or --off, not both.")
     return (args.off, False) if args.on is None else (args.on, True)
+
+
+def _switch(args: Namespace) -> str:
+    return "--off" if args.off is not None else "--on"
 
 
 def _times(coef: float | None) -> str:

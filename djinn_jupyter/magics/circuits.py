@@ -10,7 +10,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import circuit_curves, circuits, edges, pruning, views
-from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
+from djinn_jupyter.magics.parsing import KEEP, Group, given, option, refuse_others, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -97,6 +97,8 @@ def _require_one_way(args: Namespace) -> None:
     ways = [args.edges, args.threshold, args.faithfulness, args.acdc, args.curve or None]
     if sum(way is not None for way in ways) != 1:
         raise UsageError("Tell a circuit by one of --edges, --threshold, --faithfulness, --acdc and --curve.")
+    if args.curve:
+        refuse_others(args, "--curve", "found", "signed", "known", "keep")
     if args.first is not None and args.acdc is None:
         raise UsageError("--first says with how many edges --acdc begins; give --acdc too.")
     if args.signed and args.acdc is not None:

@@ -11,7 +11,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.collecting import prompts_of
 from djinn_jupyter.magics.lazily import edges, views
 from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, unquoted, verb
-from djinn_jupyter.magics.sweeping import named_line
+from djinn_jupyter.magics.sweeping import named_line, refuse_session
 
 DRAWN: Final = 20
 
@@ -58,5 +58,6 @@ class EdgeMagics(Group):
         if (args.prompts is None) == (args.clean is None):
             raise UsageError("Edges are scored between two lines: name the clean one with --from, or give --prompts.")
         if args.prompts is not None:
+            refuse_session(args)
             return {"pairs": prompts_of(self, args.prompts)}
         return {"clean": named_line(self.state, args.clean), "corrupted": self.state.session(args.session)}

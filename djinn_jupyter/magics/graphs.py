@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.magics.lazily import graphs, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
-from djinn_jupyter.magics.sweeping import named_line
+from djinn_jupyter.magics.sweeping import named_line, refuse_session
 
 DRAWN: Final = 30
 
@@ -34,6 +34,8 @@ class GraphMagics(Group):
     def djinn_graph(self, args: Namespace) -> None:
         """Make the attribution graph of the present line through added transcoders.
         The edges of most influence are drawn; a click on a feature stops there, at its position."""
+        if args.line is not None:
+            refuse_session(args)
         line = self.state.session(args.session) if args.line is None else named_line(self.state, args.line)
         found = graphs.attribution_graph(
             self.state.engine, line, args.metric, module=args.module, **given(features=args.features)

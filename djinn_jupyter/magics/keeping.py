@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import naming, views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, refuse_others, verb
 from djinn_jupyter.magics.showing import outcome_view
 
 if TYPE_CHECKING:
@@ -76,10 +76,12 @@ class KeepingMagics(Group):
         if args.name is None:
             if args.drop or args.replace:
                 raise UsageError("Which one? Write the name of a checkpoint; %djinn_checkpoint alone lists them.")
+            refuse_others(args, "the list of checkpoints", "keep")
             kept = self.state.engine.checkpoints()
             self.state.keep(args.keep, kept)
             self.state.screen.show(views.checkpoints_view(kept))
         elif args.drop:
+            refuse_others(args, "--drop", "name")
             self.state.engine.drop_checkpoint(args.name)
             self.state.screen.say(f"checkpoint {args.name} deleted")
         else:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client import positions as places
     from djinn_jupyter.client.engines import keys, logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
-    from djinn_jupyter.wire import requests
+    from djinn_jupyter.wire import requests, sites
 else:
 
     class _Lazy:
@@ -67,6 +67,7 @@ else:
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
     terminal = _Lazy("djinn_jupyter.client.engines.terminal")
     requests = _Lazy("djinn_jupyter.wire.requests")
+    sites = _Lazy("djinn_jupyter.wire.sites")
     views = _Lazy("djinn_jupyter.widgets.views")
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "pruning",
     "reproducing",
     "requests",
+    "sites",
     "spelling",
     "splicing",
     "stops",

@@ -12,7 +12,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import logs, naming, spelling, views
-from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.log_files import with_older
 
@@ -115,6 +115,7 @@ class LoadingMagics(Group):
         if entry is None or entry.log is None:
             raise UsageError("This engine writes no log file.")
         if args.request is not None:
+            refuse_others(args, "--request")
             found = logs.lines_of_request(with_older(logs.log_of(entry)), args.request)
             return self.state.screen.say("\n".join(found))
         if args.lines < 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.lazily import sites, views
 from djinn_jupyter.magics.parsing import (
     EFFECT,
     HOVER,
@@ -18,6 +18,7 @@ from djinn_jupyter.magics.parsing import (
     TOKEN,
     Group,
     option,
+    refuse_others,
     unquoted,
     verb,
 )
@@ -45,8 +46,9 @@ class LookingMagics(Group):
         outcome = self.state.outcomes.get(session.name)
         if outcome is not None and outcome.reply.stop == described.stop:
             self.state.keep(args.keep, outcome)
-            self.state.screen.show(outcome_view(outcome))
+            self.state.screen.show(outcome_view(outcome, effect=asked))
         else:
+            refuse_others(args, f"session {session.label}, which has no stop and no end to show", "session")
             self.state.screen.say(f"{session.label} is {described.state}: {views.armed(described)}")
 
     @verb(
@@ -109,6 +111,7 @@ class LookingMagics(Group):
                 raise UsageError("--layers reads the layers that have run: leave --ahead out, or step on first.")
             if args.site is not None:
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
+            refuse_others(args, "--layers", "positions", "token", "keep", "session")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
             self.state.keep(args.keep, by_layer)
             self.state.screen.show(views.lens_grid_view(by_layer, session=session.name))
@@ -124,6 +127,7 @@ class LookingMagics(Group):
             )
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
+        refuse_others(args, "the lens of one site, which has no figure", "site", "k", "positions", "keep", "session")
         lens = session.lens(args.k, args.site, args.positions)
         self.state.keep(args.keep, lens)
         self.state.screen.show(views.lens_view(lens.site, lens.rows, session=session.name))
@@ -131,6 +135,7 @@ class LookingMagics(Group):
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:
             raise UsageError(f'{args.site} needs a token: --token " Paris", or two for the difference of their logits.')
+        refuse_others(args, args.site, "site", "token", "positions", "ahead", "hover", "keep", "session")
         at = -1 if args.positions is None else args.positions
         read = session.attribute(*args.token, heads=args.site == "z", position=at, ahead=args.ahead)
         self.state.keep(args.keep, read)
@@ -162,11 +167,16 @@ class LookingMagics(Group):
                 f"A direction is watched at a site: %djinn_watch resid_post.4 --direction {args.direction}"
             )
         if args.off:
+            refuse_others(args, "--off", "site", "direction", "session")
             count = session.unwatch(args.site, args.direction)
             self.state.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
         elif args.site is None:
-            self.state.screen.show(views.watches_view(session.describe().watches, session=session.name))
+            refuse_others(args, "the list of watches", "keep", "session")
+            watches = session.describe().watches
+            self.state.keep(args.keep, watches)
+            self.state.screen.show(views.watches_view(watches, session=session.name))
         elif args.show or args.hover:
+            refuse_others(args, "--show", "site", "direction", "hover", "keep", "session")
             watched = session.watched(args.site, args.direction)
             self.state.keep(args.keep, watched)
             read = (watched.reply.watch, watched.values, watched.positions)
@@ -178,7 +188,7 @@ class LookingMagics(Group):
     def _watch(self, session: RemoteSession, args: Namespace) -> None:
         name = args.direction
         along = None if name is None else self.state.value(name)
-        watch = session.watch(args.site, fresh=args.fresh, direction=along, name=name or "")
+        watch = session.watch(args.site, fresh=args.fresh, direction=along, name=name)
         self.state.keep(args.keep, watch)
         again = watch.site if name is None else f"{watch.site} --direction {name}"
         kept = "" if args.keep is None else f"; {args.keep} describes the watch, and with --show it has the values"
@@ -193,6 +203,8 @@ def _of_head(session: RemoteSession, args: Namespace) -> str | None:
     site = site if site is not None else session.stop.site
     if "[" in site:
         raise UsageError(f"{site} selects already: write the head in its brackets, or leave them out for --head.")
+    if views.site_of(site).point not in sites.HEAD_POINTS:
+        raise UsageError(f"{site} has no heads, which are of {', '.join(sorted(sites.HEAD_POINTS))}.")
     if args.head < 0:
         raise UsageError("Heads are counted from 0: write --head 0.")
     return f"{site}[{args.head}]"

@@ -10,7 +10,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import memory_trace, views
 from djinn_jupyter.magics.live_chart import LiveChart, now
-from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ class MemoryMagics(Group):
     def djinn_vram(self, args: Namespace) -> None:
         """Memory, live: weights, sessions, what left the device, other programs. `-o NAME` keeps the readings."""
         if args.what is not None:
+            refuse_others(args, args.what, "what", "keep")
             self._stop(args)
         elif args.of is not None:
+            refuse_others(args, "--of")
             trace = self._trace(args.of)
             name = self.state.engine.description.name
             self.state.screen.show(views.memory_view(name, trace.readings, trace.moves))

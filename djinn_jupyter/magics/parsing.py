@@ -16,8 +16,10 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from IPython.utils.text import DollarFormatter
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
+from djinn_jupyter.described import settings_of
 from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.magics.lazily import naming, spelling
+from djinn_jupyter.sampling import DRAWN_AS_BEGUN, GivenSampling
 from djinn_jupyter.wire.texts import in_quotes
 from djinn_jupyter.wire.traces import asked_by
 
@@ -115,7 +117,9 @@ def verb(
                 line = expanded(made.parser, line, {**self.state.shell.user_ns, **(local_ns or {})})
             try:
                 with asked_by(f"%{method.__name__}"):
-                    method(self, reader(made.parser, line), *body)
+                    args = reader(made.parser, line)
+                    args.given = _flags_given(made.parser, args)
+                    method(self, args, *body)
             except DjinnError as error:
                 said = as_typed(made.parser, " ".join(str(error).split()))
                 raise OneLine(f"{said}{_where_logged(error, self.state.loaded)}") from None
@@ -193,6 +197,23 @@ def numbers_of(coefs: str | None) -> list[float]:
 def given(**values: Any) -> dict[str, Any]:
     """Return the options that were given, for a call whose own defaults hold for the rest."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def refuse_others(args: Namespace, form: str, *heard: str) -> None:
+    """Raise UsageError where a line has other options than those that this `form` of its magic heeds, told by where
+    they are kept. An option that names the form is one of them."""
+    flags = [flag for dest, flag in args.given.items() if dest not in heard and flag != form]
+    if flags:
+        one = len(flags) == 1
+        raise UsageError(
+            f"{' and '.join(flags)} {'does' if one else 'do'} not go with {form}; leave {'it' if one else 'them'} out."
+        )
+
+
+def _flags_given(parser: argparse.ArgumentParser, args: Namespace) -> dict[str, str]:
+    """Return the names of what a line gives, by where it is kept."""
+    actions = [action for action in parser._actions if getattr(args, action.dest) != action.default]
+    return {action.dest: (action.option_strings or [str(action.metavar or action.dest)])[-1] for action in actions}
 
 
 def _identifier(text: str) -> str:
@@ -288,6 +309,8 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> No
     for word in words:
         name = word.partition("=")[0]
         if name.startswith("--") and len(name) > 2 and not any(one.startswith(name) for one in known):
+            if any(name in one.flags for one in settings_of(GivenSampling)):
+                raise UsageError(f"{name} is of the sampling: {DRAWN_AS_BEGUN}")
             raise UsageError(
                 f"There is no option {name}{spelling.closest_option(name, known, _by_parameter(parser)) or '.'}"
             )

@@ -25,7 +25,7 @@ from djinn_jupyter.magics.parsing import (
     unquoted,
     verb,
 )
-from djinn_jupyter.magics.sweeping import draw_swept, metric_of, named_line, swept_edit
+from djinn_jupyter.magics.sweeping import draw_swept, metric_of, named_line, refuse_session, swept_edit
 
 ARROW = "\u2192"  # which argparse does not take for an option, as it would "->"
 
@@ -72,6 +72,8 @@ class PathMagics(Group):
             raise UsageError("A path needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         if args.prompts is not None and args.corrupted is not None:
             raise UsageError("--prompts gives both lines of each pair: leave --from out.")
+        if args.prompts is not None:
+            refuse_session(args)
         pairs = None if args.prompts is None else prompts_of(self, args.prompts)
         draw_swept(
             self.state,

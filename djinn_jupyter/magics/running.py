@@ -24,6 +24,7 @@ from djinn_jupyter.magics.parsing import (
     numbers_of,
     option,
     read_prompt,
+    refuse_others,
     unquoted,
     verb,
 )
@@ -138,12 +139,12 @@ class RunningMagics(Group):
         """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
         session = self.state.session(args.session)
         mode: Any = "fast" if args.fast else None
-        if args.samples is None and args.seed is None:
-            self._move(args, session, lambda on_token: session.resume(free=args.free, mode=mode, on_token=on_token))
-            return
-        if args.samples is None:
-            raise UsageError("--seed belongs to --samples: a run that goes on draws as it began.")
         options = given(samples=args.samples, seed=args.seed, free=args.free, mode=mode, force=args.force or None)
+        if args.samples is None and (args.seed is not None or args.force):
+            raise UsageError("--seed and --force belong to --samples: a run that goes on draws as it began.")
+        if args.samples is None:
+            self._move(args, session, lambda on_token: session.resume(on_token=on_token, **options))
+            return
         run_rows(self.state, args, session, lambda on_row: session.resume(on_row=on_row, **options))
 
     @verb(
@@ -177,6 +178,7 @@ class RunningMagics(Group):
             raise UsageError("Go back by layers or by tokens: write one of --layer and --token.")
         session = self.state.session(args.session)
         if args.list:
+            refuse_others(args, "--list", "keep", "session")
             history = session.history()
             self.state.keep(args.keep, history)
             self.state.screen.show(views.history_view(history.stops, history.present, session=session.name))

@@ -170,7 +170,14 @@ def pairs_of(group: Group, args: Namespace, *, noise: Noise | None = None) -> ob
         return None
     if args.clean is not None or noise is not None:
         raise UsageError("--prompts gives both lines of each pair: leave --from and --noise out.")
+    refuse_session(args)
     return prompts_of(group, args.prompts)
+
+
+def refuse_session(args: Namespace) -> None:
+    """Raise UsageError where a line of the session is named beside one that is given otherwise."""
+    if args.session is not None:
+        raise UsageError("--session has the present line, and another one is given: leave --session out.")
 
 
 def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:

@@ -234,7 +234,7 @@ def test_a_prompt_that_cannot_run_leaves_the_others(engine: RemoteEngine) -> Non
 def test_what_no_row_can_do_is_the_error_itself(engine: RemoteEngine) -> None:
     session = engine.session("a")
     with pytest.raises(UsageError, match="vocabulary"):
-        session.run([10**6], samples=3)
+        session.run([10**6], samples=3, temperature=1.0)
     with pytest.raises(IllegalMove, match="no forward pass is stopped"):
         session.resume(samples=2)
     with pytest.raises(UsageError, match="A batch has 1 to 4096 rows, not 0"):

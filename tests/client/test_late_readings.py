@@ -21,8 +21,8 @@ def test_logits_are_those_of_their_own_run_or_are_refused(engine: RemoteEngine) 
 
 
 def test_samples_of_an_earlier_batch_are_not_read_from_rows_of_another_handle(engine: RemoteEngine) -> None:
-    earlier = engine.session("rows").run([5, 6], samples=2, max_new_tokens=1)
-    engine.session("rows").run([5, 7], samples=2, max_new_tokens=1)
+    earlier = engine.session("rows").run([5, 6], samples=2, temperature=1.0, max_new_tokens=1)
+    engine.session("rows").run([5, 7], samples=2, temperature=1.0, max_new_tokens=1)
     with pytest.raises(IllegalMove, match="has moved on"):
         earlier[1].logits  # noqa: B018
 

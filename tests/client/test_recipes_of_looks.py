@@ -161,7 +161,7 @@ def test_rules_in_force_at_the_stop_alone_are_said(engine: RemoteEngine) -> None
 
 
 def test_rows_shared_with_other_sessions_are_said(engine: RemoteEngine) -> None:
-    engine.session("mine", fresh=True).run(LINE, samples=2, max_new_tokens=4, mode="fast", ignore_eos=True)
+    engine.session("mine", fresh=True).run([LINE, LINE], max_new_tokens=4, mode="fast", ignore_eos=True)
     row = engine.session("mine/1")
     row.breakpoint("resid_post.1")
     row.run([3, 4], max_new_tokens=2, extend=True)

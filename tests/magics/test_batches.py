@@ -21,7 +21,7 @@ def test_samples_are_rows_in_one_table_and_kept(notebook: Notebook) -> None:
 
 
 def test_a_row_is_a_session_to_go_on_with(notebook: Notebook) -> None:
-    notebook.cell("%djinn_run --samples 2 hello")
+    notebook.cell("%djinn_run --samples 2 --temperature 1 hello")
     notebook.cell("%djinn_use paris/1")
     notebook.cell("%djinn_run --continue and on")
     assert last(notebook, requests.Run).session == "paris/1"
@@ -101,7 +101,7 @@ def test_the_metric_of_rows_that_go_on_is_read_behind_the_prompt(notebook: Noteb
 
 def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> None:
     notebook.cell("v = __import__('numpy').ones(16)\n%djinn_steer 4 add v")
-    notebook.cell("%djinn_run --samples 2 hi")
+    notebook.cell("%djinn_run --samples 2 --temperature 1 hi")
     asked = len(notebook.engine.channel.requests)
     assert "A metric reads logits." in notebook.fails("%djinn_run --coefs 1,2 --metric surprise hi")
     assert {"paris/0", "paris/1"} <= set(notebook.engine.sessions)
@@ -121,7 +121,7 @@ def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> N
         ("%djinn_run --coefs 1 --measure a hi", "--effect measures one stop"),
         ("%djinn_run --samples 0 hi", "A batch has 1 to 4096 rows, not 0"),
         ("%djinn_run --samples 2 --effect hi", "--effect measures one stop"),
-        ("%djinn_resume --seed 3", "--seed belongs to --samples"),
+        ("%djinn_resume --seed 3", "--seed and --force belong to --samples"),
         ("%djinn_resume --samples 2", "is not stopped"),
     ],
 )
