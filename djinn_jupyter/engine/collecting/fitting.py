@@ -7,7 +7,7 @@ from collections.abc import Generator
 from djinn_jupyter.engine.collecting.batches import Batches, Prompts
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.workspace import Reservation
-from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull
 
 
 class FittingBatches:
@@ -29,7 +29,7 @@ class FittingBatches:
             size = self._bytes_of(waiting[:count])
             try:
                 yield from self._room.take(size)
-            except SlabFull:
+            except (SlabFull, OverQuota):
                 if count == 1:
                     raise
                 count = (count + 1) // 2

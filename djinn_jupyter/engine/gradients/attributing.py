@@ -25,7 +25,7 @@ from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.places import Spot
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.wire.progress import Progress
 from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.sweeps import Estimate, Measured, Swept
@@ -130,7 +130,7 @@ class Attributing:
         values += layers * len(asked.metrics.each) * length * hidden if self.estimates.dropping else 0
         try:
             yield from room.take(values + (layers + WAY_BACK) * graph)
-        except SlabFull:
+        except (SlabFull, OverQuota):
             try:
                 yield from room.take(values + WAY_BACK * graph)
             except SlabFull as error:

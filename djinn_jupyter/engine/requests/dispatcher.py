@@ -22,7 +22,7 @@ from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import JobKind
+from djinn_jupyter.engine.session.steps import GaveWay, JobKind, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import IllegalMove, SlabFull
@@ -232,7 +232,21 @@ class Dispatcher:
         if session is None:
             raise TypeError(f"The steps of {type(queued.request).__name__} are for no session.")
         kind: JobKind = "run" if session.state == "running" else "look"
+        if kind == "look":
+            steps = self._to_the_end(steps, queued, session)
         self._scheduler.add(Job(kind=kind, session=session, steps=steps, for_request=queued))
+
+    def _to_the_end(self, steps: Steps, queued: QueuedRequest, session: Session) -> Steps:
+        """Run the steps of a look. Where it gave way, wait for the work that was begun earlier and begin it anew."""
+        while True:
+            try:
+                return (yield from steps)
+            except GaveWay:
+                pass  # and hold nothing of the frames in which it was raised
+            yield from self._residency.behind_earlier(session)
+            again = self._handlers.answer(queued.request, queued.holder)
+            assert isinstance(again, Generator)
+            steps = again
 
     def answer_job(self, job: Job, reply: Reply) -> None:
         """Reply for a job that has ended. A job without a request (`for_request`) was for the queued ones; they get its

@@ -11,7 +11,6 @@ from djinn_jupyter.engine.session.steps import Pieces
 def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session) -> Pieces:
     """Draw bytes for what this session adds; its person's own sessions leave for them, and where that is not enough
     others. Raises OverQuota and SlabFull."""
-    yield from runtime.space.within_quota(session, size)
-    yield from runtime.space.set_aside(session, size)
+    yield from runtime.space.set_aside(session, size, of_quota=size)
     runtime.space.put_back()
     added.draw(size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -53,7 +53,8 @@ def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
 
 class Eviction:
     """Finds room on the device. `choose` orders the sessions to evict for so many bytes; sessions in `waiting` have
-    queued requests, `others_go_on` is True where another session's job has work, and `is_expected` where the session
+    queued requests, `others_go_on` is True where another session's job has work, `at_work` has the sessions of all
+    jobs, also of those that are not in the table yet, and `is_expected` where the session
     has announced its return within so many seconds."""
 
     def __init__(
@@ -66,12 +67,13 @@ class Eviction:
         idle_seconds: float,
         waiting: Container[Session] = (),
         others_go_on: Callable[[Session, Of], bool] = lambda session, of: False,
+        at_work: Callable[[], Iterable[Session]] = tuple,
         is_expected: Callable[[Session, float], bool] = lambda session, within: False,
         choose: Choice = longest_unused,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions, self._waiting, self._budget = sessions, waiting, budget
-        self._others_go_on, self._is_expected = others_go_on, is_expected
+        self._others_go_on, self._at_work, self._is_expected = others_go_on, at_work, is_expected
         self._idle_seconds, self._choose, self._clock = idle_seconds, choose, clock
         self.swapping = swapping
         self._quotas = quotas or MemoryQuotas(sessions, swapping.storage_table)
@@ -130,24 +132,43 @@ class Eviction:
             coming += self.swapping.push_out(short - coming, of)
         may = [session for session in self.swapping.candidates(wanting) if of(session)] if coming < short else []
         idle = self._choose(may, short - coming) if may else ()
-        for victim in chain(idle, filter(of, self._waiting_since(wanting))):
+        giving_way = (one for one in self._waiting_since(wanting) if of(one) and self.swapping.may_give_way(one))
+        for victim in chain(idle, giving_way):
             if coming >= short:
                 break
             size = private_bytes(victim, self.swapping.storage_table)
             if size and self._send_away(victim, "pressure"):
                 coming += size
-        return coming
+        return coming if wanting is None else coming + self._ask_back(short - coming, wanting, of)
 
     def earlier_waits(self, wanting: Session, of: Of = everyone) -> bool:
         """True where another session's work waits for room that was begun earlier."""
-        waiting = (one for one in self._sessions.values() if one.residence.parked and of(one))
-        return any(_begun(one) < _begun(wanting) for one in waiting)
+        return any(one.residence.parked and of(one) for one in self._earlier(wanting))
+
+    def earlier_has_room(self, wanting: Session) -> bool:
+        """True where another session's work waits for room, or has reserved some, that was begun earlier."""
+        return any(one.residence.parked or one.residence.reserved for one in self._earlier(wanting))
+
+    def _earlier(self, wanting: Session) -> Iterator[Session]:
+        return (one for one in self._at_work() if _begun(one) < _begun(wanting))
 
     def _waiting_since(self, wanting: Session | None) -> list[Session]:
         """Return the sessions whose work waits for room and was begun after that of `wanting`, the last begun first."""
         since = -1.0 if wanting is None else _begun(wanting)
-        waiting = [one for one in self._sessions.values() if self.swapping.may_give_way(one) and _begun(one) > since]
+        waiting = [one for one in self._at_work() if one.residence.parked and _begun(one) > since]
         return sorted(waiting, key=_begun, reverse=True)
+
+    def _ask_back(self, short: int, wanting: Session, of: Of) -> int:
+        """Ask work that waits for room and was begun after that of `wanting` for what it has reserved, until that is
+        enough. Return the bytes asked for."""
+        asked = 0
+        for one in filter(of, self._waiting_since(wanting)):
+            if asked < short and one.residence.reserved:
+                asked += one.residence.reserved
+                if not one.residence.asked_back:
+                    one.residence.ask_back()
+                    self.swapping.note_change()
+        return asked
 
     def clear(self, need: int) -> int:
         """Evict older stops and sessions for other programs until `need` bytes are on their way out. Return the bytes

@@ -11,12 +11,14 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeVar
 
 from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.engine.forward.pass_controller import Admit
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.residency.eviction import Eviction
+from djinn_jupyter.engine.residency.pass_allowance import PassRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_tensors
-from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.errors import SlabFull
@@ -29,10 +31,32 @@ class StopRoom:
     def __init__(self, budget: Budget, swapping: Swapping, eviction: Eviction) -> None:
         self._budget, self._swapping, self._eviction = budget, swapping, eviction
 
-    def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
-        return PassRoom(self._budget, owner, always, expected)
+    def entered(
+        self,
+        session: Session,
+        cache: PagedCache,
+        pages: Callable[[], int],
+        enter: Callable[[Admit], Result],
+        *,
+        always: int,
+        expected: int,
+    ) -> Generator[Blocked | None, None, Result]:
+        room = PassRoom(self._budget, cache.owner, always, expected)
 
-    def drop_a_stop(self, session: Session, need: int) -> None:
+        def attempt() -> Result:
+            room.open()
+            return enter(room.admit)
+
+        while True:
+            try:
+                return (yield from self.with_room(session, lambda: room.need + pages(), attempt, of_quota=pages))
+            except SlabFull:
+                if not room.refused:
+                    raise
+            self._drop_a_stop(session, room.need)
+            yield None
+
+    def _drop_a_stop(self, session: Session, need: int) -> None:
         """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
         history = session.history
         if not history.stops or history.present == 0:
@@ -80,34 +104,45 @@ class StopRoom:
                 if session.residence.park():
                     self._swapping.note_change()  # work that was begun earlier may have this session's place
                     before += 1
-                yield lambda before=before: self._swapping.changes == before  # type: ignore[misc]
+                yield from self._change(session, before)
                 yield from self._back(session)
         finally:
             session.residence.unpark()
+
+    def behind_earlier(self, session: Session) -> Pieces:
+        """Run steps of work that gave way until no earlier work waits for room or has reserved some."""
+        session.residence.park()
+        self._swapping.note_change()  # what it gave back is there
+        try:
+            while self._eviction.earlier_has_room(session):
+                yield from self._change(session, self._swapping.changes)
+            yield from self._back(session)
+        finally:
+            session.residence.unpark()
+
+    def _change(self, session: Session, before: int) -> Pieces:
+        """Wait for the next change. Raises GaveWay where earlier work has asked for what the session's has reserved."""
+        session.residence.require_unasked()  # it may have been asked during a move
+        yield lambda: self._swapping.changes == before
+        session.residence.require_unasked()
 
     def _back(self, session: Session) -> Pieces:
         """Run steps until the session, which may have left while its work waited, is on the device. It comes back once
         no earlier work waits for room, which else would make it leave again."""
         here = session.residence
         while not here.present:
-            before = self._swapping.changes
             if not here.settled:
                 yield lambda: not here.settled
             elif self._eviction.earlier_waits(session):
-                yield lambda before=before: self._swapping.changes == before  # type: ignore[misc]
+                yield from self._change(session, self._swapping.changes)
             else:
                 self._swapping.swap_in(session, "needed")
                 yield lambda: not here.settled
                 if not here.present and here.error is not None:
                     raise here.error
 
-    def set_aside(self, session: Session, size: int) -> Pieces:
-        """Run steps until `size` bytes are set aside for the rest of this slice. Raises SlabFull."""
-        yield from self.with_room(session, lambda: size, lambda: self.set_aside_now(size))
-
-    def within_quota(self, session: Session, need: int) -> Pieces:
-        """Run steps until the session's person may have `need` more bytes on the device. Raises OverQuota."""
-        yield from self.with_room(session, lambda: need, lambda: None, of_quota=lambda: need)
+    def set_aside(self, session: Session, size: int, *, of_quota: int = 0) -> Pieces:
+        yield from self.with_room(session, lambda: size, lambda: self.set_aside_now(size), of_quota=lambda: of_quota)
 
     def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         """Run steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""

@@ -81,8 +81,8 @@ class MemoryQuotas:
         if most is None or person is None or not need:
             return 0
         most -= self.added(person)
-        held = self._held(person, lambda held: held.device + held.given + need <= most, session if instead else None)
-        return max(0, held.device + held.given + need - most)
+        held = self._held(person, lambda held: held.on_device + need <= most, session if instead else None)
+        return max(0, held.on_device + need - most)
 
     def require_given(self, need: int, most: int) -> None:
         """Raise UsageError where rules and edits of all sessions would have more than `most` bytes of arrays with so
@@ -102,7 +102,7 @@ class MemoryQuotas:
         added = self.added(person)
         remove = ", remove an added module or adapter" if added else ""
         remove += ", remove a rule or an edit" if held.given else ""
-        used = spell_bytes(held.device + held.given + added)
+        used = spell_bytes(held.on_device + added)
         return OverQuota(
             f"{person}'s quota of device memory is {spell_bytes(most or 0)}: {used} are held and {spell_bytes(need)} "
             f"more are needed, with no other session that can leave. Close a session, run fewer tokens{remove}, or "

@@ -20,7 +20,6 @@ from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.residency.pass_room import StopRoom
 from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_added, none_saved
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Pieces
 from djinn_jupyter.engine.system.device import Usage
@@ -32,7 +31,8 @@ from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfe
 
 class Residency:
     """`order` sorts the sessions to evict. Sessions in `waiting` have queued requests; `others_go_on` is True where the
-    job of another session has work; `swapped` is called at the end of every move."""
+    job of another session has work, `at_work` has the sessions of all jobs; `swapped` is called at the end of every
+    move."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Residency:
         faults: Faults,
         waiting: Container[Session],
         others_go_on: Callable[[Session, Callable[[Session], bool]], bool],
+        at_work: Callable[[], Iterable[Session]],
         swapped: Callable[[Session, Transfer | None], None],
         new_cache: Callable[[], PagedCache],
         saved: Callable[[str], int] = none_saved,
@@ -77,12 +78,14 @@ class Residency:
             choose=self.activity.choose,
             waiting=waiting,
             others_go_on=others_go_on,
+            at_work=at_work,
             is_expected=self.activity.is_expected,
         )
         self.external_pressure = ExternalPressure(sessions, self.eviction, self.swapping, begun)
         self.older_stops = self.swapping.older_stops
         self.stop_room = StopRoom(budget, self.swapping, self.eviction)
-        self.with_room = self.stop_room.with_room
+        self.entered, self.with_room = self.stop_room.entered, self.stop_room.with_room
+        self.set_aside, self.behind_earlier = self.stop_room.set_aside, self.stop_room.behind_earlier
 
     def _swapped(self, session: Session, transfer: Transfer | None) -> None:
         self.activity.swapped(session, transfer)
@@ -119,7 +122,11 @@ class Residency:
         """Note that the session's requests are done, for now. Stops may have waited for the end of its work to be sent
         to the disk."""
         self.activity.left_alone(session)
-        if session.history.beyond and session.work is None:
+        if session.work is not None:
+            return
+        if session.frame is None:
+            session.cache.truncate(session.cache.length)  # no pass goes on from the rows of a look
+        if session.history.beyond:
             self.bound(session)
 
     def closed(self, session: Session) -> None:
@@ -202,9 +209,6 @@ class Residency:
     def short_of_quota(self, session: Session, need: int) -> int:
         return self.quotas.short(session, need)
 
-    def within_quota(self, session: Session, need: int) -> Pieces:
-        return self.stop_room.within_quota(session, need)
-
     def note_tensors(self, tensors: Iterable[Tensor]) -> None:
         self._storage_table.note(tensors)
 
@@ -212,18 +216,9 @@ class Residency:
         """Note that tensors were let go of; a later look finds which are gone."""
         self._storage_table.note_freed()
 
-    def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
-        return self.stop_room.pass_room(owner, always=always, expected=expected)
-
-    def drop_a_stop(self, session: Session, need: int) -> None:
-        self.stop_room.drop_a_stop(session, need)
-
     def accounted(self, session: Session) -> None:
         """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
         self.stop_room.accounted(session)
-
-    def set_aside(self, session: Session, size: int) -> Pieces:
-        return self.stop_room.set_aside(session, size)
 
     def set_aside_now(self, size: int) -> None:
         """Set `size` bytes aside for the rest of this slice. Raises SlabFull."""

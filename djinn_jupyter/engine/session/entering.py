@@ -6,13 +6,12 @@ from collections.abc import Generator
 from typing import Final
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import Outcome, SavedStates
+from djinn_jupyter.engine.forward.pass_controller import Admit, Outcome, SavedStates
 from djinn_jupyter.engine.forward.plan import Plan
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.errors import SlabFull
 
 GENERATOR_BYTES: Final = 5056  # the state of a CPU generator, which counts where the device is the CPU
 LOGIT_BYTES: Final = 4  # logits are kept in float32
@@ -28,30 +27,23 @@ def _row_bytes(runtime: Runtime) -> int:
 def entered(
     runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, saved_states: SavedStates
 ) -> Generator[Blocked | None, None, Outcome]:
-    """Run `Forward.enter` once there is room for its pages and for the tensors it leaves: older stops are evicted, then
-    sessions, and where none can be, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull
-    where that is not enough, and OverQuota where its person may not have the pages."""
+    """Run `Forward.enter` once there is room for its pages and for the tensors it leaves, as `Space.entered` does."""
     runtime = runtime.of(session)
-    forward, space = runtime.forward, runtime.space
-    logits = len(frame.tokens) if plan.all_logits else 1
-    hidden = len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0
-    room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache, logits), expected=hidden)
+    forward, logits = runtime.forward, len(frame.tokens) if plan.all_logits else 1
 
-    def pages() -> int:
-        return cache.bytes_wanted(frame.committed, frame.end)
+    def enter(admit: Admit) -> Outcome:
+        return forward.enter(frame, plan, cache, saved_states, admit, alone=runtime.giving_way.alone())
 
-    def enter() -> Outcome:
-        room.open()
-        return forward.enter(frame, plan, cache, saved_states, room.admit, alone=runtime.giving_way.alone())
-
-    while True:
-        try:
-            return (yield from space.with_room(session, lambda: room.need + pages(), enter, of_quota=pages))
-        except SlabFull:
-            if not room.refused:
-                raise
-        space.drop_a_stop(session, room.need)
-        yield None
+    return (
+        yield from runtime.space.entered(
+            session,
+            cache,
+            lambda: cache.bytes_wanted(frame.committed, frame.end),
+            enter,
+            always=_left_by_every_pass(runtime, cache, logits),
+            expected=len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0,
+        )
+    )
 
 
 def _left_by_every_pass(runtime: Runtime, cache: PagedCache, positions: int) -> int:

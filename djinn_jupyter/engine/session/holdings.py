@@ -22,12 +22,19 @@ from djinn_jupyter.wire.naming import person_of
 @dataclass(slots=True)
 class Holdings:
     """Bytes of items: those that take room on the device, and their copies; on the `host` also of what was recorded
-    there. `given` are those of arrays that passes take to the device."""
+    there. `given` are those of arrays that passes take to the device, `reserved` those that work holds there beside
+    its session's own."""
 
     device: int = 0
     host: int = 0
     disk: int = 0
     given: int = 0
+    reserved: int = 0
+
+    @property
+    def on_device(self) -> int:
+        """All that counts for the device."""
+        return self.device + self.given + self.reserved
 
     def count(self, item: Item) -> None:
         size, copies = item.nbytes, item.copies
@@ -49,6 +56,7 @@ def sum_of(held: Iterable[Holdings]) -> Holdings:
         host=sum(one.host for one in held),
         disk=sum(one.disk for one in held),
         given=sum(one.given for one in held),
+        reserved=sum(one.reserved for one in held),
     )
 
 
@@ -67,6 +75,7 @@ def by_person(sessions: Iterable[Session], storage_table: StorageTable) -> dict[
                 counted.add(id(array))
                 held.given += array.nbytes
         held.host += recorded_bytes(session)
+        held.reserved += session.residence.reserved
     return found
 
 
@@ -83,6 +92,4 @@ def memory_of_persons(
 
 
 def memory(person: str | None, held: Holdings, added: int) -> PersonMemory:
-    return PersonMemory(
-        person=person, device_bytes=held.device + held.given + added, host_bytes=held.host, disk_bytes=held.disk
-    )
+    return PersonMemory(person=person, device_bytes=held.on_device + added, host_bytes=held.host, disk_bytes=held.disk)

@@ -11,6 +11,7 @@ from djinn_jupyter.engine.memory.offload.mover import MoverBatch
 from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.session import residence_states
+from djinn_jupyter.engine.session.steps import GaveWay
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire.nouns import Residency, Tier, Transfer
 
@@ -76,8 +77,8 @@ class Residence:
     with every change of the session: copies of its recurrent states made before are stale. `error` is what ended the
     last move, None where it succeeded. `written_through` and `refused_at` are the versions in which that was last
     tried; `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job of number
-    `work_begun`. `inherited`: its rows lie where an earlier process put them; rows that cannot be read there are made
-    again."""
+    `work_begun`. The bytes that this work has `reserved` may be `asked_back` by earlier work. `inherited`: its rows lie
+    where an earlier process put them; rows that cannot be read there are made again."""
 
     state: Residency = "resident"
     busy: int = 0
@@ -90,6 +91,8 @@ class Residence:
     wants_room: bool = False
     parked: bool = False
     work_begun: int = 0
+    reserved: int = 0
+    asked_back: bool = False
     inherited: bool = False
     touched: float = field(default_factory=time.monotonic)
     storages_known: tuple[int, SessionStorages] | None = None
@@ -159,6 +162,20 @@ class Residence:
 
     def unpark(self) -> None:
         self.parked = False
+
+    def reserve(self, size: int) -> None:
+        """Count bytes that its work holds beside the session's own, negative where they are given back."""
+        self.reserved += size
+
+    def ask_back(self) -> None:
+        """Have its work, which waits for room, give back what it has reserved."""
+        self.asked_back = True
+
+    def require_unasked(self) -> None:
+        """Raise GaveWay where earlier work has asked for what its work has reserved."""
+        asked, self.asked_back = self.asked_back, False
+        if asked and self.reserved:
+            raise GaveWay
 
     @property
     def waits_for_room(self) -> bool:

@@ -10,13 +10,13 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.forward.pass_controller import Admit
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.session.added_modules import SeenModules
-from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
@@ -41,23 +41,24 @@ class Space(Protocol):
     def let_go(self) -> None:
         """Note that tensors were let go of; a later look finds which are gone."""
 
-    def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
-        """Return the room for an entry into a pass: bytes it leaves always, and those expected where it stops."""
-
-    def with_room(
+    def entered(
         self,
         session: Session,
-        need: Callable[[], int],
-        attempt: Callable[[], Result],
+        cache: PagedCache,
+        pages: Callable[[], int],
+        enter: Callable[[Admit], Result],
         *,
-        of_quota: Callable[[], int] = lambda: 0,
+        always: int,
+        expected: int,
     ) -> Generator[Blocked | None, None, Result]:
-        """Call `attempt` until it finds room; return its result. Between calls others make room for `need` bytes, and
-        the session itself may leave the device and come back. `of_quota` are the bytes that its person has to be
-        allowed first. Raises SlabFull where no room can be made, OverQuota, and errors of coming back."""
+        """Call `enter`, which enters a pass, until it finds room; return its result. A pass takes bytes of `pages`,
+        which its person has to be allowed, leaves others `always`, and `expected` ones more where it stops, until it is
+        found to keep more. The session's oldest stops are dropped where no other room can be made. Raises SlabFull,
+        OverQuota, and errors of coming back to the device."""
 
-    def set_aside(self, session: Session, size: int) -> Pieces:
-        """Run steps until `size` bytes are set aside for the rest of this slice. Raises SlabFull."""
+    def set_aside(self, session: Session, size: int, *, of_quota: int = 0) -> Pieces:
+        """Run steps until `size` bytes are set aside for the rest of this slice, of which so many have to be the
+        person's. Raises SlabFull, OverQuota, and errors of coming back to the device."""
 
     @property
     def has_quotas(self) -> bool:
@@ -66,15 +67,8 @@ class Space(Protocol):
     def short_of_quota(self, session: Session, need: int) -> int:
         """Return the bytes of `need` that the session's person may not have on the device now."""
 
-    def within_quota(self, session: Session, need: int) -> Pieces:
-        """Run steps until the session's person may have `need` more bytes on the device, for which other sessions of
-        that person leave. Raises OverQuota."""
-
     def put_back(self) -> None:
         """Release all bytes that are set aside."""
-
-    def drop_a_stop(self, session: Session, need: int) -> None:
-        """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
 
     def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         """Run steps until pinned storages are on the device. Raises SlabFull and StorageFailed."""

@@ -11,3 +11,7 @@ Blocked = Callable[[], bool]  # True while there is still something to wait for
 Pieces = Generator[Blocked | None, None, None]  # steps that return nothing
 Steps = Generator[Blocked | None, None, Reply]
 JobKind = Literal["run", "look"]
+
+
+class GaveWay(Exception):
+    """Raised in work that waits for room when it gives what it has reserved to work that was begun earlier."""

@@ -183,6 +183,7 @@ class _Assembly:
             faults=self.faults,
             waiting=self.waiting,
             others_go_on=self.scheduler.others_go_on,
+            at_work=lambda: (job.session for job in self.scheduler.jobs),
             swapped=ended.ended,
             new_cache=self._new_cache,
             saved=lambda person: self.persistence.checkpoints.bytes_by_person().get(person, 0),

@@ -20,7 +20,7 @@ from djinn_jupyter.engine.sweeps.places import Cell
 from djinn_jupyter.engine.sweeps.sweep import CHUNK_ROWS, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Reservation
-from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull
 
 SOURCES_RECHECKED: Final = 0.25  # the share of joined sources that run again alone, drawn by the seed
 
@@ -72,7 +72,7 @@ class PairSweeping(Sweeping):
         """Take the memory of a joined source. Return False where there is none: alone it needs less."""
         try:
             yield from room.take(joined.nbytes)
-        except SlabFull:
+        except (SlabFull, OverQuota):
             return False
         return True
 

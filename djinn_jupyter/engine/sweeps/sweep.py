@@ -29,7 +29,7 @@ from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.wavefront.call_size import CallPlan
 from djinn_jupyter.engine.wavefront.rounding import rounding_of
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
-from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.wire.nouns import Mode, Progress
 from djinn_jupyter.wire.sweeps import (
     MOST_PLANNED,
@@ -280,7 +280,7 @@ class Sweeping:
         size += front.last_bytes(rows) + front.section_bytes(rows) + front.shared_bytes(rows)
         try:
             yield from room.take(size)
-        except SlabFull:
+        except (SlabFull, OverQuota):
             if len(lines) < 2:
                 raise
             half = len(lines) // 2

@@ -53,12 +53,17 @@ class Reservation:
         self.held = 0
 
     def take(self, size: int) -> Pieces:
-        """Take `size` bytes; others are evicted for them, and waited for. Raises SlabFull."""
-        yield from self._space.set_aside(self._session, size)
+        """Take `size` bytes; others are evicted for them, and waited for. Raises SlabFull, OverQuota, and GaveWay where
+        work that was begun earlier waits for what is held."""
+        yield from self._space.set_aside(self._session, size, of_quota=size)
         self._space.put_back()
         self._workspace.draw(size)
-        self.held += size
+        self._count(size)
 
     def give_back(self, size: int) -> None:
         self._workspace.give_back(size)
-        self.held -= size
+        self._count(-size)
+
+    def _count(self, size: int) -> None:
+        self.held += size
+        self._session.residence.reserve(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,13 +12,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from djinn_jupyter.engine.session.given_arrays import arrays_within
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Paused
+from djinn_jupyter.wire.sweeps import Estimate
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.evicting import held, nothing_left
 from tests.engine.residency.test_pressure import PAGE, small, start, until
 
 WHICH = st.integers(0, 9)
+METRIC = "logit(17) - logit(42)"
+PROMPTS = tuple(tokens(40, seed=number) for number in range(6))
+SHARD: dict[str, Any] = {"shard": 0, "first": 0, "last": True}
 ROOMY = 400  # pages
 
 
@@ -61,6 +67,37 @@ def test_what_a_closed_session_had_is_waited_for_while_its_copies_are_under_way(
     until(desk, replies)
     assert isinstance(replies[0], Finished)
     desk.close_all()
+
+
+LINE, OTHER = tokens(30, seed=6), tokens(30, seed=5)
+GRID = {"corrupted": LINE, "clean": OTHER, "site": "resid_post", "over": ("layer", "position")}
+WORK: dict[str, tuple[int, Callable[[str], ask.Request]]] = {  # the fewest pages with which it fits alone
+    "sweep": (15, lambda name: ask.Sweep(session=name, **GRID, metrics=(METRIC,))),
+    "exact": (12, lambda name: ask.Sweep(session=name, **GRID, metrics=(METRIC,), mode="exact", chosen=(1, 2, 3))),
+    "estimate": (12, lambda name: ask.Sweep(session=name, **GRID, metrics=(METRIC,), estimate=Estimate())),
+    "collection": (18, lambda name: ask.Collect(session=name, prompts=PROMPTS, sites=("mlp_out.5",), **SHARD)),
+    "heads": (5, lambda name: ask.ReadHeads(session=name, lines=(LINE, OTHER))),
+    "losses": (24, lambda name: ask.Score(session=name, prompts=(LINE, OTHER, LINE[:20]), mode="fast")),
+}
+
+
+@pytest.mark.parametrize("kind", WORK)
+def test_work_that_reserves_room_gives_it_to_earlier_work_and_begins_anew(kind: str) -> None:
+    desk, (pages, work) = engines()[0], WORK[kind]
+    told: list[list[Any]] = []
+    for names, room in (["tried"], ROOMY), (["alone"], pages), (list("abcd"), pages):
+        desk.engine.budget.limit = room * PAGE  # the family is tried before, in more
+        ends: list[list[Any]] = [[] for _ in names]
+        for name, end in zip(names, ends, strict=True):
+            desk.open(name)
+            desk.post(work(name), end)
+        until(desk, *ends)
+        assert not failed([reply for (reply,) in ends]), names
+        told += ends
+    if kind not in ("sweep", "losses", "collection"):  # of which calls are as large as there is room
+        assert len({bytes(array.data) for (reply,) in told for array in [*arrays_within(reply)][:1]}) == 1
+    desk.close_all()
+    assert nothing_left(desk)
 
 
 @functools.lru_cache(maxsize=1)
