@@ -1,7 +1,8 @@
 """A request with a large envelope, decoded in parts: between two of them, others are answered. msgspec gives way to no
 other thread while it decodes, and takes a fifth of a second for a million pairs.
 
-Lists of lists are decoded list by list, and a long list of numbers, or of pairs of them, some thousand at a time.
+Structs are decoded field by field, and lists in runs of whole entries. An entry that is larger than a part is itself
+decoded so.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from djinn_jupyter.wire.codec import Envelope, FrameReader, WireFrame, readable,
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.traces import ASKED_BY, TRACEPARENT
 
-PART_BYTES: Final = 128 * 2**10
-KINDS: Final = {kind.__name__: kind for kind in typing.get_args(Request)}
-Parts = Generator[None, None, Any]
-_SIZES: Final = (*[1] * 0x80, *[0] * 0x4A, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, *[0] * 12, *[1] * 32)
-"""The bytes of a number by its first one, as msgpack has it; 0 for what is none."""
-_HEADS: Final = {0xDC: 3, 0xDD: 5}  # the bytes before the entries of a list, by its first one; else 1
+PART_BYTES: Final = 32 * 2**10
+RUN: Final = 4096  # entries at most that are decoded at once
+Whole = tuple[tuple[Any, ...], list[Any]]
+"""A long list as it is in the request, and its entries once more: who drops these last frees them one by one."""
+Parts = Generator[Whole | None, None, Any]
+_ENDS_AT: Final = "trailing characters (byte "  # msgspec on bytes behind a value, which begin there
+_HEADS: Final = {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}  # the bytes before the entries of a list or map; else 1
 
 
-class _Peeked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: int
-    body: dict[str, msgspec.Raw]
+    body: Request
     traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT, max_length=64)] = ""
     asked_by: Annotated[str, msgspec.Meta(pattern=ASKED_BY, max_length=64)] = ""
 
@@ -41,26 +43,96 @@ def is_large(frames: Sequence[WireFrame]) -> bool:
 
 
 def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> Parts:
-    """Return the envelope of a request, as `codec.decode_request` does. A list that is bounded by one of the nouns in
-    `bounds` is refused by its length alone, before its entries are decoded. Raises MalformedMessage and UsageError."""
+    """Return the envelope of a request, as `codec.decode_request` does. Yield between the parts, also each long list
+    that is done. A list that is bounded by one of the nouns in `bounds` is refused by its length alone, before its
+    entries are decoded. Raises MalformedMessage and UsageError."""
     require_sizes([memoryview(frame).nbytes for frame in frames])
     reader = FrameReader(frames[1:])
+    reading, raw = _Reading(reader, bounds), memoryview(frames[0])
     with readable():
-        head = msgspec.msgpack.decode(frames[0], type=_Peeked)
-    yield
-    with readable():
-        kind = KINDS.get(msgspec.msgpack.decode(head.body.get("request", b"\xc0"), type=str | None) or "")
-        if kind is None:
-            raise MalformedMessage("Not a message of this protocol: it is no request.")
-        hints, found = _hints(kind), {}
-        for name, raw in head.body.items():
-            if name in hints:
-                found[name] = yield from _decoded(memoryview(raw), hints[name], name, reader, bounds)
-            elif name != "request" and kind.__struct_config__.forbid_unknown_fields:
-                raise MalformedMessage(f"Not a message of this protocol: {kind.__name__} has no field {name!r}.")
-        body = _made(kind, found)
+        read = yield from reading.value(raw, _Envelope, "the message")
+    if reading.end != raw.nbytes:
+        raise MalformedMessage("Not a message of this protocol: something follows it.")
     reader.require_all_taken()
-    return Envelope(id=head.id, body=body, traceparent=head.traceparent, asked_by=head.asked_by)
+    return Envelope(id=read.id, body=read.body, traceparent=read.traceparent, asked_by=read.asked_by)
+
+
+class _Reading:
+    """The decoding of one request. A value is given by all bytes from its first one on, whatever follows it; `end` is
+    where the value decoded last ended."""
+
+    def __init__(self, reader: FrameReader, bounds: Mapping[str, int]) -> None:
+        self._reader, self._bounds = reader, bounds
+        self.end = 0
+
+    def value(self, raw: memoryview, hint: Any, name: str) -> Parts:
+        """Decode a value of this type."""
+        if not raw:
+            raise MalformedMessage("Not a message of this protocol: it ends too early.")
+        end = _end_of(raw[:PART_BYTES], 1)
+        if end is None and (found := _list_in(hint)) and (count := _entries(raw, 0x90, 0xDC)) is not None:
+            item, marks = found
+            self._require_length(count, marks, name)
+            return (yield from self._list(raw, count, item, name))
+        if end is None and (kinds := _structs_in(hint)) and (count := _entries(raw, 0x80, 0xDE)) is not None:
+            kind, fields = _tagged(raw, kinds)
+            if kind is not None:
+                return (yield from self._struct(raw, count, kind, fields))
+        self.end = end or _end_of_large(raw)
+        value = msgspec.msgpack.decode(raw[: self.end], type=hint, dec_hook=self._reader)
+        if end is None:
+            yield None
+        return value
+
+    def _list(self, raw: memoryview, count: int, item: Any, name: str) -> Parts:
+        decoder = msgspec.msgpack.Decoder(list[item], dec_hook=self._reader)  # a type is looked through once
+        at, many, values = _HEADS.get(raw[0], 1), RUN, list[Any]()
+        while len(values) < count:
+            many = min(many, RUN, count - len(values))
+            end = _end_of(raw[at : at + PART_BYTES], many)
+            if end is not None:
+                values += decoder.decode(_list_of(many, raw[at : at + end]))
+                at, many = at + end, 2 * many
+                yield None
+            elif many > 1:
+                many //= 2
+            else:
+                values.append((yield from self.value(raw[at:], item, name)))
+                at += self.end
+        self.end = at
+        whole = tuple(values)
+        yield whole, values
+        return whole
+
+    def _struct(self, raw: memoryview, count: int, kind: type[msgspec.Struct], at: int) -> Parts:
+        """Decode a struct from the map of its fields, which go on `at` a place behind the tag."""
+        hints, found = _hints(kind), dict[str, Any]()
+        for _ in range(count - (kind.__struct_config__.tag is not None)):
+            field = yield from self.value(raw[at:], str, "a field")
+            at += self.end
+            if field not in hints and kind.__struct_config__.forbid_unknown_fields:
+                raise MalformedMessage(f"Not a message of this protocol: {kind.__name__} has no field {field!r}.")
+            value = yield from self.value(raw[at:], hints.get(field, Any), field)
+            at += self.end
+            if field in hints:
+                found[field] = value
+        self.end = at
+        try:
+            return kind(**found)
+        except TypeError as error:
+            raise MalformedMessage(f"Not a message of this protocol: {error}.") from None
+
+    def _require_length(self, count: int, marks: Sequence[msgspec.Meta], name: str) -> None:
+        """Raise MalformedMessage for a list that is too long for its type, UsageError for the model."""
+        for mark in marks:
+            if not (mark.min_length or 0) <= count <= (count if mark.max_length is None else mark.max_length):
+                raise MalformedMessage(f"Not a message of this protocol: {name} has {count:,} entries.")
+            noun = str((mark.extra or {}).get(BOUNDED_BY))
+            if count > self._bounds.get(noun, count):
+                noun_of_model = "edges" if noun == "edges" else "positions"
+                raise UsageError(
+                    f"{name} has {count:,} entries and the model {self._bounds[noun]:,} {noun_of_model}: give fewer."
+                )
 
 
 @cache
@@ -68,89 +140,54 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 
 
-def _made(kind: type, fields: dict[str, Any]) -> Any:
+def _list_of(many: int, entries: memoryview) -> bytes:
+    """Return a list of so many entries, which are these bytes."""
+    return b"\xdd" + many.to_bytes(4, "big") + bytes(entries)
+
+
+def _end_of(raw: memoryview, many: int) -> int | None:
+    """Return where so many values end; None where they go on, or are none. msgspec skips them fast, and tells where it
+    found more."""
     try:
-        return kind(**fields)
-    except TypeError as error:
-        raise MalformedMessage(f"Not a message of this protocol: {error}.") from None
+        msgspec.msgpack.decode(_list_of(many, raw), type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        _, _, place = str(error).partition(_ENDS_AT)
+        return int(place.rstrip(")")) - 5 if place else None
+    return raw.nbytes
 
 
-def _decoded(raw: memoryview, hint: Any, name: str, reader: FrameReader, bounds: Mapping[str, int]) -> Parts:
-    count = _entries(raw)
-    found = None if count is None or raw.nbytes <= PART_BYTES else _list_in(hint)
-    if found is None or count is None:
-        value = msgspec.msgpack.decode(raw, type=hint, dec_hook=reader)
-        if raw.nbytes > PART_BYTES:
-            yield
-        return value
-    item, marks = found
-    _require_length(count, marks, name, bounds)
-    if _list_in(item) is not None:
-        return (yield from _lists(raw, item, name, reader, bounds))
-    return (yield from _entries_of(raw, count, item, reader))
+def _end_of_large(raw: memoryview) -> int:
+    size = PART_BYTES
+    while (end := _end_of(raw[:size], 1)) is None and size < raw.nbytes:
+        size *= 2
+    return end or raw.nbytes
 
 
-def _lists(raw: memoryview, item: Any, name: str, reader: FrameReader, bounds: Mapping[str, int]) -> Parts:
-    done, values = 0, []
-    small = msgspec.msgpack.Decoder(item, dec_hook=reader)  # a type is looked through once
-    for one in msgspec.msgpack.decode(raw, type=list[msgspec.Raw]):
-        part = memoryview(one)
-        if part.nbytes > PART_BYTES:
-            values.append((yield from _decoded(part, item, name, reader, bounds)))
-        else:
-            values.append(small.decode(part))
-        done += part.nbytes
-        if done > PART_BYTES:
-            done = 0
-            yield
-    return tuple(values)
-
-
-def _entries_of(raw: memoryview, count: int, item: Any, reader: FrameReader) -> Parts:
-    """Decode a list in runs of whole entries, as far as first bytes tell their ends; then the rest at once."""
-    steps = 1 + len(typing.get_args(item)) if typing.get_origin(item) is tuple else 1
-    at, values = _HEADS.get(raw[0], 1), []
-    while count:
-        many = min(count, PART_BYTES // (8 * steps))
-        end = _end_of(raw, at, many * steps)
-        if end is None:
-            many, end = count, raw.nbytes
-        head = b"\xdd" + many.to_bytes(4, "big")
-        values += msgspec.msgpack.decode(head + bytes(raw[at:end]), type=list[item], dec_hook=reader)
-        at, count = end, count - many
-        yield
-    return tuple(values)
-
-
-def _end_of(raw: memoryview, at: int, steps: int) -> int | None:
-    """Return where so many numbers end, of which the head of a pair counts as one; None where others are there."""
-    for _ in range(steps):
-        if at >= raw.nbytes:
-            return None
-        first = raw[at]
-        size = 1 if first == 0x92 else _SIZES[first]
-        if not size:
-            return None
-        at += size
-    return at
-
-
-def _entries(raw: memoryview) -> int | None:
-    """Return how many entries a list has; None for what is no list."""
+def _entries(raw: memoryview, short: int, long: int) -> int | None:
+    """Return how many entries a list or map has, by its first byte where they are few; None for what is none."""
     first = raw[0]
-    if first in _HEADS:
+    if first in (long, long + 1):
         return int.from_bytes(raw[1 : _HEADS[first]], "big")
-    return first & 0x0F if first & 0xF0 == 0x90 else None
+    return first & 0x0F if first & 0xF0 == short else None
 
 
-def _require_length(count: int, marks: Sequence[msgspec.Meta], name: str, bounds: Mapping[str, int]) -> None:
-    """Raise MalformedMessage for a list that is too long for its type, UsageError for the model."""
-    for mark in marks:
-        if not (mark.min_length or 0) <= count <= (count if mark.max_length is None else mark.max_length):
-            raise MalformedMessage(f"Not a message of this protocol: $.body.{name} has {count:,} entries.")
-        noun = str((mark.extra or {}).get(BOUNDED_BY))
-        if count > bounds.get(noun, count):
-            raise UsageError(f"{name} has {count:,} entries and the model {bounds[noun]:,} positions: give fewer.")
+def _tagged(raw: memoryview, kinds: Sequence[type[msgspec.Struct]]) -> tuple[type[msgspec.Struct] | None, int]:
+    """Return of which struct a map is, and where its fields begin; None where its tag, which comes first, is none."""
+    at, [first, *_] = _HEADS.get(raw[0], 1), kinds
+    if first.__struct_config__.tag is None:
+        return first, at
+    end = _end_of(raw[at : at + PART_BYTES], 2)
+    if end is None:
+        return None, at
+    field, tag = msgspec.msgpack.decode(_list_of(2, raw[at : at + end]))
+    found = (one for one in kinds if (one.__struct_config__.tag_field, one.__struct_config__.tag) == (field, tag))
+    return next(found, None), at + end
+
+
+def _structs_in(hint: Any) -> tuple[type[msgspec.Struct], ...]:
+    """Return the structs that a type is, or may be."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return tuple(one for one in parts if isinstance(one, type) and issubclass(one, msgspec.Struct))
 
 
 def _list_in(hint: Any) -> tuple[Any, tuple[msgspec.Meta, ...]] | None:

@@ -14,7 +14,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import MOST_ADAPTED, AdaptedModule
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.bounds import MOST_TOKENS
-from djinn_jupyter.wire.gradual import PART_BYTES, decode_in_parts, is_large
+from djinn_jupyter.wire.gradual import RUN, decode_in_parts, is_large
 from tests.engine.cases import KINDS
 from tests.wire import largest, values
 
@@ -78,7 +78,7 @@ def test_a_list_of_pairs_is_read_in_many_parts() -> None:
     envelope, parts = in_parts(frames)
     assert is_large(frames)
     assert envelope.body == request
-    assert parts >= 2 * len(PAIRS) * 3 * 8 // PART_BYTES
+    assert parts >= 2 * len(PAIRS) // RUN
 
 
 @pytest.mark.parametrize("bad", [b"\xc1", b"\xa1x", b"\xcb" + bytes(8), b"\xff"])
