@@ -22,7 +22,7 @@ import msgspec
 
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable, UsageError, WireError
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.pieces import MOST_FRAMES
+from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import sendable
@@ -33,6 +33,7 @@ MAX_ARRAY_BYTES: Final = 4 * 2**30
 MAX_FRAMES: Final = MOST_FRAMES
 
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
+_NUMBER = re.compile(rb"[\x81-\x8f]\xa2id([\x00-\x7f]|\xcc.|\xcd.{2}|\xce.{4}|\xcf.{8})", re.DOTALL)
 _CHOICE = re.compile(r"Invalid enum value (?P<given>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 
 WireFrame = bytes | memoryview
@@ -180,9 +181,13 @@ def decode_reply(frames: Sequence[WireFrame]) -> Envelope[Reply]:
 
 
 def read_number(frames: Sequence[WireFrame]) -> int | None:
-    """Return the number of a message whose body could not be read, so that it can be answered; None when it has
-    none."""
+    """Return the number of a message whose body could not be read, so that it can be answered; None when it has none,
+    or is large and does not begin with it."""
     try:
+        if frames and (number := _NUMBER.match(frames[0])):
+            return msgspec.msgpack.decode(number[1], type=int)
+        if frames and memoryview(frames[0]).nbytes > WHOLE_BYTES:
+            return None
         return msgspec.msgpack.decode(frames[0], type=_Numbered).id if frames else None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

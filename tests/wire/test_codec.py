@@ -23,6 +23,7 @@ from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
@@ -217,6 +218,14 @@ def test_unknown_fields_and_tags_are_refused_but_their_number_is_read() -> None:
         with pytest.raises(MalformedMessage):
             codec.decode_request(frames)
         assert codec.read_number(frames) == 5
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 2**16, 2**32 - 1, 2**64 - 1])
+def test_the_number_of_a_large_message_is_read_from_its_first_bytes_alone(number: int) -> None:
+    head = msgspec.msgpack.encode({"id": number, "body": 0})
+    assert codec.read_number([memoryview(head)]) == number
+    assert codec.read_number([head[:-1] + bytes([0xC1]) * WHOLE_BYTES]) == number
+    assert codec.read_number([msgspec.msgpack.encode({"body": bytes(WHOLE_BYTES), "id": number})]) is None
 
 
 def test_frames_are_referred_to_exactly_once() -> None:
