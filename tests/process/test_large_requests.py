@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.process.large_requests import MOST_WAITING, LargeRequests, Read
+from djinn_jupyter.engine.process import large_requests
+from djinn_jupyter.engine.process.large_requests import FREED_AT_ONCE, MOST_WAITING, LargeRequests, Read
 from djinn_jupyter.errors import EngineError, MalformedMessage
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
@@ -76,10 +78,40 @@ def test_connections_take_turns_however_many_there_are() -> None:
 def turns_of(requests: LargeRequests) -> int:
     """Read all requests; return the number of turns that it took."""
     turns = 0
-    while requests.busy:
+    while requests._waiting:
         requests.go_on()
         turns += 1
     return turns
+
+
+def test_a_long_list_is_freed_a_few_entries_at_a_turn_once_nobody_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "FREED_SECONDS", 0.0)
+    requests, read = LargeRequests({}), list[Any]()
+    pairs = tuple((number, number) for number in range(1000, 41_000))
+    frames = codec.encode(1, ask.AttributeEdges(session="a", corrupted=(1,), clean=(1,), metric="m", chosen=pairs))
+    requests.read(b"one", None, frames, lambda done: read.append(done().body))
+    turns_of(requests)
+    entry, kept = read[0].chosen[0], requests._lists[0][1]
+    requests.go_on()
+    assert (sys.getrefcount(entry), len(kept)) == (4, len(pairs))  # by the list, its entries, here, and the question
+    read.clear()
+    for left in range(len(pairs) - FREED_AT_ONCE, -1, -FREED_AT_ONCE):
+        requests.go_on()
+        assert (len(kept), requests.busy) == (left, left > 0)
+    assert sys.getrefcount(entry) == 2
+
+
+def test_lists_within_lists_are_freed_too() -> None:
+    requests, read = LargeRequests({}), list[Any]()
+    lines = (*[tuple(range(1000, 101_000))] * 5, (1, 2, 3))
+    frames = codec.encode(1, ask.Score(session="a", prompts=lines))
+    requests.read(b"one", None, frames, lambda done: read.append(done().body))
+    turns_of(requests)
+    assert len(requests._lists) == 6
+    read.clear()
+    for _ in range(1000):
+        requests.go_on()
+    assert not requests._lists
 
 
 def test_what_fails_to_take_a_request_leaves_none_of_it_behind() -> None:
