@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import torch
 
 from djinn_jupyter.engine.parts import Parts
+from djinn_jupyter.engine.requests.extents import extents
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.state_publisher import EngineReading
@@ -67,6 +68,11 @@ class Engine:
     def files(self) -> Stamps:
         """The model's files as they were when they were read."""
         return self.weights.files.stamps
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """How long the lists of a request may be, by what of the model bounds them."""
+        return extents(self.anatomy, self.description.context_length)
 
     @property
     def reading(self) -> EngineReading:

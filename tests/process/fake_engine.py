@@ -106,6 +106,7 @@ class FakeEngine:
     keeps_sessions = False
     files: Stamps = MappingProxyType({})
     worked: Mapping[str | None, float] = {}
+    extents: Mapping[str, int] = {}
 
     def access(self, session: str, person: str) -> None: ...
 

@@ -12,7 +12,7 @@ import zmq
 from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.engine.process import inbox as inbox_module
 from djinn_jupyter.engine.process import pending
-from djinn_jupyter.engine.process.inbox import Inbox, Message
+from djinn_jupyter.engine.process.inbox import FRAMES_AT_ONCE, Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.refusals import MANY
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
@@ -52,6 +52,39 @@ def test_of_one_person_the_connection_with_most_is_let_go_and_no_other(
     assert [one.peer for one in left if one.key == ADA] == [b"quiet", b"quiet"]
     assert not inbox
     assert [inbox.put(_message(ADA, b"." * 11, b"alone")) is None, bool(inbox)] == [bound == "MOST_MESSAGES"] * 2
+
+
+def test_a_message_of_very_many_frames_is_read_in_turns_and_is_known_by_its_connection_meanwhile() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router, context.socket(zmq.DEALER) as dealer:
+        for option in (zmq.RCVHWM, zmq.SNDHWM):
+            router.setsockopt(option, 0)
+            dealer.setsockopt(option, 0)
+        router.bind("inproc://frames")
+        dealer.setsockopt(zmq.IDENTITY, b"many")
+        dealer.connect("inproc://frames")
+        dealer.send_multipart([b""] * (3 * FRAMES_AT_ONCE) + [b"last"])
+        dealer.send_multipart([b"next"])
+        noted: list[Any] = []
+        reader = MessageReader(router, noted.append)
+        assert [reader.read() for _ in range(3)] == [b"many"] * 3
+        first, second = reader.read(), reader.read()
+        assert isinstance(first, Message)
+        assert (first.peer, len(first.frames)) == (b"many", codec.MAX_FRAMES + 1)
+        assert second == Message(b"many", None, [b"next"])
+        assert len(noted) == 2
+        with pytest.raises(zmq.Again):
+            reader.read()
+
+
+async def test_who_sends_a_message_of_very_many_frames_loses_the_connection_alone(house: Served, anna: Raw) -> None:
+    bert = await opened(house, "bert")
+    anna.send(1, protocol.hello(holder="k", user="anna"))
+    assert isinstance(anna.reply().body, told.Welcome)
+    anna.socket.send_multipart([b""] * (2 * FRAMES_AT_ONCE))
+    until(lambda: bool(house.service._connections._cut), "the connection is closed")
+    assert await bert.ask(ask.Ping()) == told.Pong()
+    until(lambda: len(house.service._connections._peers) == 1, "zmq has closed it")
+    await bert.close()
 
 
 @pytest.fixture

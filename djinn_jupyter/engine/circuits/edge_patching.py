@@ -31,6 +31,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.edges import MOST_EDGES, CircuitsRun, Edge, EdgesAttributed
 from djinn_jupyter.wire.progress import Progress
 
+AT_ONCE: Final = 4096  # edges that are checked before others have their turn
 ADVICE: Final = "Close sessions, or give shorter lines."
 
 
@@ -52,17 +53,26 @@ class EdgeNames:
         for reader, before in enumerate(self.before):
             yield from ((writer, reader) for writer in range(before))
 
-    def checked(self, edges: Sequence[Edge]) -> Sequence[Edge]:
-        """Return the edges, each once. Raises UsageError for one that there is not."""
+    def checked(self, edges: Sequence[Edge]) -> Generator[None, None, Sequence[Edge]]:
+        """Return the edges, each once, some thousand at a time. Raises UsageError for one that there is not."""
         if len(edges) > sum(self.before):
             raise UsageError(f"This model has {sum(self.before):,} edges, not {len(edges):,}: name each once.")
+        kept = dict[Edge, None]()
+        for begin in range(0, len(edges), AT_ONCE):
+            part = edges[begin : begin + AT_ONCE]
+            self._require(part)
+            kept.update(dict.fromkeys(part))
+            yield None
+        return tuple(kept)
+
+    def _require(self, edges: Iterable[Edge]) -> None:
+        """Raise UsageError for an edge that there is not."""
         for writer, reader in edges:
             if reader >= len(self.readers) or writer >= self.before[reader]:
                 raise UsageError(
                     f"There is no edge from writer {writer} to reader {reader}: this model has {len(self.writers)} "
                     f"writers and {len(self.readers)} readers, and a writer comes before its reader."
                 )
-        return tuple(dict.fromkeys(edges))
 
     def patched(self, edges: Iterable[Edge]) -> Patched:
         """Return edges by their readers' names."""
@@ -101,7 +111,7 @@ class EdgePatching:
     def effects(self, workspace: Workspace, chosen: Sequence[Edge]) -> Generator[Blocked | None, None, EdgesAttributed]:
         """Compute by how much each edge changes the metric of the corrupted line. Raises SlabFull; UsageError;
         UnknownSite where the model's edges are not told apart."""
-        edges = list(self.names.checked(chosen)) or list(self.names.all())
+        edges = list((yield from self.names.checked(chosen))) or list(self.names.all())
         scores = torch.full((len(self.names.writers), len(self.names.readers)), torch.nan, dtype=torch.float64)
         with self._memory(), workspace.opened(self.runtime.space, self.session) as room:
             own, clean = yield from self._recorded(room)
@@ -128,8 +138,7 @@ class EdgePatching:
         _require_few(sum(map(len, circuits)))
         kept = []
         for circuit in circuits:
-            kept.append(self.names.checked(circuit))
-            yield None
+            kept.append((yield from self.names.checked(circuit)))
         with self._memory():
             recording = yield from recordings.of(self.runtime.space, self.session, self._computed_from, self._recorded)
             with recording.in_use() as (corrupted, clean):

@@ -25,7 +25,6 @@ from djinn_jupyter.engine.process.requests_in_pieces import no_quota
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
-from djinn_jupyter.engine.scheduling.tokenizing import limit
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
 from djinn_jupyter.file_stamps import Stamps
@@ -55,6 +54,8 @@ class Movable(Served, Protocol):
     def scheduler(self) -> Sized: ...
     @property
     def files(self) -> Stamps: ...
+    @property
+    def extents(self) -> Mapping[str, int]: ...
     @property
     def watchful(self) -> bool: ...
     @property
@@ -139,9 +140,7 @@ class Daemon:
             end_before=self._daemon.end_before,
         )
         folder = SocketFolder()
-        service = self._bind(
-            clients, outbox, folder, door, engine.faults, quota_of, limit(engine.description.context_length)
-        )
+        service = self._bind(clients, outbox, folder, door, engine, quota_of)
         if door is not None:
             engine.heed_quotas(quota_of, service.require_reader)
         registration: Registration | None = None
@@ -193,9 +192,8 @@ class Daemon:
         outbox: Outbox,
         folder: SocketFolder,
         door: Door | None,
-        faults: Faults,
+        engine: Movable,
         quota_of: Callable[[str], Quota],
-        positions: int,
     ) -> Service:
         return Service(
             clients,
@@ -203,9 +201,9 @@ class Daemon:
             commands=folder.endpoint("commands"),
             door=door,
             broken=self.stop,
-            faults=faults,
+            faults=engine.faults,
             quota_of=quota_of,
-            positions=positions,
+            bounds=engine.extents,
         )
 
     def _metrics(self, engine: Movable, service: Service) -> MetricsPage | None:

@@ -19,6 +19,7 @@ from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 
 MOST_MESSAGES: Final = 10_000  # of one person
+FRAMES_AT_ONCE: Final = 4 * codec.MAX_FRAMES  # 10 ms
 MOST_BYTES: Final = 256 * 2**20  # of one person, who loses the connection beyond it
 
 
@@ -83,17 +84,32 @@ def _most_of(messages: Iterable[Message]) -> bytes:
     return sizes.most_common(1)[0][0]
 
 
-def read_message(router: zmq.Socket[bytes], note: Callable[[zmq.Frame], None]) -> Message:
-    """Return the next message, whose first frame is handed to `note`. Of one with too many frames the rest is dropped,
-    one by one: so many are kept that it is refused. Raises zmq.Again."""
-    sender = router.recv(zmq.NOBLOCK, copy=False)
-    frames: list[codec.WireFrame] = []
-    while router.rcvmore:
-        frame = router.recv(copy=False)
-        if len(frames) <= codec.MAX_FRAMES:
-            frames.append(frame.buffer)
-    note(sender)
-    return Message(sender.bytes, _key_of(sender), frames)
+class MessageReader:
+    """Reads a router's messages. One with very many frames is read some thousand at a time: zmq gives no other message
+    before its end. The first frame of each is handed to `note`."""
+
+    def __init__(self, router: zmq.Socket[bytes], note: Callable[[zmq.Frame], None]) -> None:
+        self._router, self._note = router, note
+        self._sender: zmq.Frame | None = None  # of the message that is being read
+        self._frames: list[codec.WireFrame] = []
+
+    def read(self) -> Message | bytes:
+        """Return the next message, or the routing id of a connection whose message goes on. Of one with too many frames
+        so many are kept that it is refused. Raises zmq.Again."""
+        if self._sender is None:
+            self._sender, self._frames = self._router.recv(zmq.NOBLOCK, copy=False), []
+            self._note(self._sender)
+        frame, frames = self._sender, self._frames
+        for _ in range(FRAMES_AT_ONCE):
+            if not frame.more:
+                break
+            frame = self._router.recv(copy=False)
+            if len(frames) <= codec.MAX_FRAMES:
+                frames.append(frame.buffer)
+        if frame.more:
+            return self._sender.bytes
+        sender, self._sender = self._sender, None
+        return Message(sender.bytes, _key_of(sender), frames)
 
 
 def _key_of(frame: zmq.Frame) -> PublicKey | None:

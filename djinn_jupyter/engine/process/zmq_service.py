@@ -25,7 +25,7 @@ from djinn_jupyter.engine.log.logged import WorkingOn
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.connections import Connections
-from djinn_jupyter.engine.process.inbox import Inbox, Message, read_message
+from djinn_jupyter.engine.process.inbox import Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.large_requests import LargeRequests, Read
 from djinn_jupyter.engine.process.lines import Lines, name_of
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
@@ -38,7 +38,6 @@ from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.bounds import MOST_TOKENS
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
@@ -87,7 +86,7 @@ class Service:
         broken: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
         quota_of: Callable[[str], Quota] = no_quota,
-        positions: int = MOST_TOKENS,
+        bounds: Mapping[str, int] | None = None,
     ) -> None:
         if not commands.startswith("ipc://"):
             raise UsageError("An engine listens beyond a private folder only at a door, with CURVE keys.")
@@ -98,12 +97,13 @@ class Service:
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
         self._connections = Connections(self._router, self._knows)
+        self._reader = MessageReader(self._router, self._connections.note)
         self._inbox, self._lines = Inbox(), Lines()
         self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
         self._sender = Sender(clients, self._admission, self._lines, self._queues, self._connections.cut)
         self._refusals = Refusals(self._sender)
         self._in_pieces = RequestsInPieces(quota_of)
-        self._large = LargeRequests({"positions": positions, "tokens": positions})
+        self._large = LargeRequests(bounds or {})
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
         self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
@@ -209,11 +209,13 @@ class Service:
             self._stopping.wait(PAUSE_SECONDS)
 
     def _read(self) -> None:
-        """Read what zmq has, for TURN_SECONDS at most; let go of who sends more than the inbox takes."""
+        """Read what zmq has, for TURN_SECONDS at most; let go of who sends more than the inbox or a message takes."""
         until = time.monotonic() + TURN_SECONDS
         with suppress(zmq.Again):
             while time.monotonic() < until:
-                message = read_message(self._router, self._connections.note)
+                message = self._reader.read()
+                if isinstance(message, bytes):
+                    return self._sender.let_go(message)
                 if self._connections.is_cut(message.peer):
                     continue
                 if (too_many := self._inbox.put(message)) is not None:
@@ -259,7 +261,8 @@ class Service:
                     self._connections.require_room()
             except EngineError as error:
                 return self._refusals.refuse(client, envelope.id, error)
-            client = self._greet(peer, hello, resent_before=envelope.id if comes_anew else 0)
+            key, before = self._admission.key(peer), envelope.id if comes_anew else 0
+            client = self._lines.greet(peer, hello.token, key, resent_before=before)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
         elif isinstance(envelope.body, Assemble):
@@ -298,10 +301,6 @@ class Service:
     def _knows_of_old(self, peer: bytes, hello: Hello) -> bool:
         """Return whether the client that comes back is known, so that what it sends again is not done twice."""
         return self._lines.outlives(name_of(hello.token, self._admission.key(peer)))
-
-    def _greet(self, peer: bytes, hello: Hello, resent_before: int) -> bytes:
-        """Return the client that speaks on this connection from now on. A token is that of one key alone."""
-        return self._lines.greet(peer, hello.token, self._admission.key(peer), resent_before=resent_before)
 
     def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         """Answer a request that came before: when it is done, or now with the reply that it got."""

@@ -60,4 +60,4 @@ def finished_before(continued: Continued | None, recipe: str, shape: Sequence[in
     fits = len(numbers) == len(values) <= math.prod(shape) and all(len(of_cell) == metrics for of_cell in values)
     if not fits or not all(0 <= number < math.prod(shape) for number in numbers):
         raise UsageError("The grid to go on from has cells that this sweep has not; leave it out.")
-    return dict(zip(numbers, values, strict=True))
+    return {number: of_cell for number, of_cell in zip(numbers, values, strict=True)}  # noqa: C416  gives way to others

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from djinn_jupyter.engine.circuits.edge_patching import EdgeNames
+from djinn_jupyter.engine.gradients.edges import LayerEnds
 from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.checking import CheckCollect, CheckSweep
+from djinn_jupyter.wire.edges import MOST_EDGES
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import KINDS
 from tests.engine.crowd import is_refusal
@@ -94,9 +96,24 @@ NAMES = EdgeNames(writers=("embed", "mlp_out.0"), readers=("mlp_in.0", "logits")
 
 
 def test_an_edge_that_is_named_again_is_one_edge_and_more_than_there_are_are_refused_unread() -> None:
-    assert NAMES.checked([(0, 0), (1, 1), (0, 0)]) == ((0, 0), (1, 1))
+    assert _ended(NAMES.checked([(0, 0), (1, 1), (0, 0)])) == ((0, 0), (1, 1))
     with pytest.raises(UsageError, match="has 3 edges, not 4: name each once"):
-        NAMES.checked([(0, 0)] * 4)
+        _ended(NAMES.checked([(0, 0)] * 4))
+
+
+def _ended(steps: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def test_no_edge_is_beyond_the_bound_of_their_number() -> None:
+    for family in ("llama", "gpt2"):
+        engine = desk_of(family).engine
+        layers = [LayerEnds.of(engine.forward, layer) for layer in range(engine.forward.layers)]
+        assert sum(EdgeNames.of(layers).before) <= engine.extents["edges"] < MOST_EDGES
 
 
 def test_a_lens_tells_a_bounded_number_of_tokens_however_many_positions_it_reads() -> None:
