@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djinn_jupyter.engine.process.requests_in_pieces import RequestsInPieces
+from djinn_jupyter.engine.process import requests_in_pieces
+from djinn_jupyter.engine.process.requests_in_pieces import MOST_REQUESTS, RequestsInPieces
 from djinn_jupyter.errors import DjinnError, EngineError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.packing import pack
-from djinn_jupyter.wire.pieces import PieceTaken, PutPiece
+from djinn_jupyter.wire.pieces import MOST_FRAMES, PieceTaken, PutPiece
 from tests.process.large_request import edit, pieces_of_frames
 
 
@@ -52,6 +53,34 @@ def test_pieces_that_come_twice_or_overlap_change_nothing_and_a_gap_is_refused()
     assert [bytes(frame) for frame in incoming.take(b"c", 1)] == frames
     assert len(incoming) == 0
     incoming.close()
+
+
+def test_of_one_person_few_requests_are_on_their_way_however_small_they_are() -> None:
+    incoming = RequestsInPieces()
+    for number in range(MOST_REQUESTS):
+        incoming.put(b"c", _first(number, (2, 2)), _ignore, b"ada", None)
+    with pytest.raises(EngineError, match="1,000 requests of yours are on their way"):
+        incoming.put(b"d", _first(1, (2, 2)), _ignore, b"ada", None)
+    incoming.put(b"e", _first(1, (2, 2)), _ignore, b"bert", None)
+    incoming.drop(b"c", 0)
+    incoming.put(b"d", _first(1, (2, 2)), _ignore, b"ada", None)
+    incoming.close()
+
+
+def test_a_frame_without_bytes_takes_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_in_pieces, "PERSON_BYTES", 2**20)
+    incoming, sizes = RequestsInPieces(), (1, *[0] * (MOST_FRAMES - 1))
+    incoming.put(b"c", _first(1, sizes), _ignore, b"ada", None)
+    with pytest.raises(EngineError, match="of requests of yours are on their way"):
+        incoming.put(b"c", _first(2, sizes), _ignore, b"ada", None)
+    incoming.close()
+
+
+def _first(number: int, sizes: tuple[int, ...]) -> PutPiece:
+    return PutPiece(of=number, start=0, count=1, content=Array.of_bytes(b"."), sizes=sizes)
+
+
+def _ignore(reply: told.Reply) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,16 @@ from djinn_jupyter.wire.replies import Failed, Reply
 
 Answer = Callable[[Reply], None]
 ALIGNED: Final = 64  # bytes: an array begins at a multiple, as one that was allocated does
+FRAME_BYTES: Final = 256  # of Python for a frame, and where it is aligned
+MOST_REQUESTS: Final = 1000  # of one person: each is a mapping, and a process has 65,530
 NOT_WHOLE: Final = "The engine has not all of this request any more, and nothing of it was done; ask again."
 NOT_TAKEN: Final = (
     f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of requests of yours are on their way. Let "
     "them arrive or interrupt them, and ask again; nothing of it was done."
+)
+TOO_MANY: Final = (
+    f"The engine does not take this request: {MOST_REQUESTS:,} requests of yours are on their way. Let them arrive or "
+    "interrupt them, and ask again; nothing of it was done."
 )
 
 
@@ -44,6 +50,7 @@ class _IncomingRequest:
     def __init__(self, sizes: tuple[int, ...], person: PublicKey) -> None:
         codec.require_sizes(sizes)
         self.sizes, self.size, self.person, self.end = sizes, sum(sizes), person, 0
+        self.held = _held(sizes)
         *begins, taken = accumulate((-(-size // ALIGNED) * ALIGNED for size in sizes), initial=0)
         try:
             memory = memoryview(mmap.mmap(-1, max(taken, 1)))
@@ -80,8 +87,8 @@ class _IncomingRequest:
 
 
 class RequestsInPieces:
-    """One person has at most PERSON_BYTES here, beside one request of any size, and never more than their quota of host
-    memory (`quota_of` the person's name)."""
+    """One person has at most MOST_REQUESTS and PERSON_BYTES here, beside one request of any size, and never more than
+    their quota of host memory (`quota_of` the person's name)."""
 
     def __init__(self, quota_of: Callable[[str], Quota] = no_quota) -> None:
         self._quota_of = quota_of
@@ -125,12 +132,15 @@ class RequestsInPieces:
 
     def _begin(self, client: bytes, piece: PutPiece, key: PublicKey, person: str | None) -> _IncomingRequest:
         self.drop(client, piece.of)
-        self._require_room(sum(piece.sizes), key, person)
+        self._require_room(_held(piece.sizes), key, person)
         incoming = self._incoming[client, piece.of] = _IncomingRequest(piece.sizes, key)
         return incoming
 
     def _require_room(self, size: int, key: PublicKey, person: str | None) -> None:
-        on_their_way = sum(one.size for one in self._incoming.values() if one.person == key)
+        theirs = [one.held for one in self._incoming.values() if one.person == key]
+        if len(theirs) >= MOST_REQUESTS:
+            raise EngineError(TOO_MANY)
+        on_their_way = sum(theirs)
         if on_their_way and on_their_way + size > PERSON_BYTES:
             raise EngineError(NOT_TAKEN)
         most = self._quota_of(person).host if person is not None else None
@@ -146,6 +156,11 @@ class RequestsInPieces:
         if self._unpacker is None:
             self._unpacker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="djinn-unpack")
         return self._unpacker
+
+
+def _held(sizes: tuple[int, ...]) -> int:
+    """Return the bytes that a request of these frames takes here."""
+    return sum(sizes) + FRAME_BYTES * len(sizes)
 
 
 def _content(piece: PutPiece) -> memoryview:
