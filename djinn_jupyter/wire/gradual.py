@@ -48,7 +48,7 @@ def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> P
     entries are decoded. Raises MalformedMessage and UsageError."""
     require_sizes([memoryview(frame).nbytes for frame in frames])
     reader = FrameReader(frames[1:])
-    reading, raw = _Reading(reader, bounds), memoryview(frames[0])
+    reading, raw = _GradualDecoder(reader, bounds), memoryview(frames[0])
     with readable():
         read = yield from reading.value(raw, _Envelope, "the message")
     if reading.end != raw.nbytes:
@@ -57,7 +57,7 @@ def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> P
     return Envelope(id=read.id, body=read.body, traceparent=read.traceparent, asked_by=read.asked_by)
 
 
-class _Reading:
+class _GradualDecoder:
     """The decoding of one request. A value is given by all bytes from its first one on, whatever follows it; `end` is
     where the value decoded last ended."""
 
