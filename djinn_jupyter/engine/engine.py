@@ -71,7 +71,7 @@ class Engine:
 
     @property
     def extents(self) -> Mapping[str, int]:
-        """How long the lists of a request may be, by what of the model bounds them."""
+        """The lengths that lists of a request may have, by what of the model bounds them."""
         return extents(self.anatomy, self.description.context_length)
 
     @property

@@ -2,8 +2,8 @@
 comes from the same connection meanwhile waits behind, in order. Knows no sockets; called from one thread.
 
 Python frees a tuple of a million pairs in one go, in whatever thread drops it last, and no other runs meanwhile (30 ms
-quiet, 900 ms on two loaded cores for four million). So the entries of long lists are kept here until nobody else has
-the list, and then freed in parts.
+quiet, 900 ms on two loaded cores for four million). So the entries of long lists are kept here until the list has
+no other owner, and then freed in parts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LargeRequests:
         self._bounds = bounds
         self._waiting: dict[bytes, _PeerRequests] = {}
         self._lists: deque[Whole] = deque()
-        self._freed: list[Any] = []  # the entries of a list that nobody has any more
+        self._freed: list[Any] = []  # the entries of a list without an owner
 
     @property
     def busy(self) -> bool:
@@ -78,8 +78,8 @@ class LargeRequests:
         waiting.size += size
 
     def go_on(self) -> None:
-        """Read one part of the first request of a connection; those that have some take turns. Free what nobody has any
-        more."""
+        """Read one part of the first request of a connection; those that have some take turns. Free lists
+        without an owner."""
         if self._waiting:
             peer = next(iter(self._waiting))
             self._waiting[peer] = self._waiting.pop(peer)
@@ -93,7 +93,7 @@ class LargeRequests:
                 break
 
     def _take_unused(self) -> list[Any]:
-        """Take out the entries of a list that nobody else has; the list that holds others was added after them."""
+        """Take out the entries of a list without another owner; the list that holds others was added after them."""
         for _ in range(min(LOOKED_AT, len(self._lists))):
             self._lists.rotate()
             if sys.getrefcount(self._lists[0][0]) <= 2:  # by the pair, and by this very question
