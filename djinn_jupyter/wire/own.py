@@ -17,15 +17,19 @@ from djinn_jupyter.errors import UsageError
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _ELSEWHERE: Final = "set JUPYTER_RUNTIME_DIR to a folder of your own"
+ELSEWHERE: Final = (
+    "set JUPYTER_DATA_DIR to a folder of your own (JUPYTER_RUNTIME_DIR too where it is set, and HF_HOME for models of "
+    "the hub)"
+)
 
 
 def make_own_folder(path: Path, instead: str = _ELSEWHERE) -> Path:
     """Return `path`, made with mode 0700 where it is missing. Raises UsageError where it cannot be made or is not ours
-    alone; `instead` says what can be done other than to mend it."""
+    alone; `instead` says what can be done other than to mend one that is there."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"The folder {path} cannot be made ({_why(error)}): {instead}.") from None
+        raise UsageError(f"The folder {path} cannot be made ({_why(error)}): {ELSEWHERE}.") from None
     require_own_folder(path, instead)
     return path
 

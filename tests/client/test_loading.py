@@ -24,6 +24,7 @@ from djinn_jupyter.client import loading, waiting
 from djinn_jupyter.client.connection.channels import Channels
 from djinn_jupyter.client.engines.launcher import require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
+from djinn_jupyter.client.engines.registry import registry_folder
 from djinn_jupyter.client.engines.spelling import spell_model
 from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.session import RemoteSession
@@ -31,9 +32,11 @@ from djinn_jupyter.dap.arguments import Launch
 from djinn_jupyter.described import check_least, chosen, flag_of, part_of, settings_of, words_of
 from djinn_jupyter.engine.__main__ import engine_config, run
 from djinn_jupyter.engine.__main__ import parser as engine_parser
+from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import choose_device
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.engine.residency.tiers_from_config import open_disk
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
 from djinn_jupyter.magics.running import RunningMagics
@@ -324,3 +327,18 @@ def test_what_a_running_engine_has_and_what_was_asked_are_spelled_as_people_do(
         require_options(entry, Options(**asked))
     assert says in str(refused.value)
     assert "%djinn_stop" in str(refused.value)
+
+
+def test_where_the_home_folder_cannot_be_written_one_variable_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for ask in (registry_folder, lambda: open_disk(EngineConfig(model="demo"), torch.device("cpu"))):
+        with pytest.raises(DjinnError, match=r": set JUPYTER_DATA_DIR to a folder of your own \(.* HF_HOME for models"):
+            ask()
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    assert registry_folder().is_relative_to(tmp_path / "data")
+    assert open_disk(EngineConfig(model="demo"), torch.device("cpu")) is not None

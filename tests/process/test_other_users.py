@@ -141,7 +141,8 @@ if os.geteuid() == 0:  # only root can become another user
                 folder.chmod(0o755)
         assert _as_nobody(dj.engines) == (
             f"UsageError: The folder {runtime / 'djinn'} cannot be made (permission denied): "
-            "set JUPYTER_RUNTIME_DIR to a folder of your own."
+            "set JUPYTER_DATA_DIR to a folder of your own (JUPYTER_RUNTIME_DIR too where it is set, and HF_HOME for "
+            "models of the hub)."
         )
         own = runtime / "djinn"
         own.mkdir(mode=0o700)

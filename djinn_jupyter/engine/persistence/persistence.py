@@ -33,6 +33,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.wire.host import host_name
+from djinn_jupyter.wire.own import ELSEWHERE
 
 FOLDER: Final = "djinn"
 CHECKPOINTS: Final = "checkpoints"
@@ -74,8 +75,8 @@ class Persistence:
             own = self._take_folder(self._journals / slug, wake)
         except OSError as error:
             raise StorageFailed(
-                f"No journal can be kept in {place}: {error.strerror or error}. Make room there, or start the engine "
-                "with --no-journal: then its sessions end with it."
+                f"No journal can be kept in {place} ({error.strerror or error}): make room there, {ELSEWHERE}, or "
+                "start the engine with --no-journal (in Python no_journal=True): then its sessions end with it."
             ) from error
         return Journal(own, self.identity, self._device, wake)
 

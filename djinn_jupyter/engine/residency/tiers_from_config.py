@@ -20,6 +20,7 @@ from djinn_jupyter.engine.system.pinned import pinned_if_allowed
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.fsync import make_folder
 from djinn_jupyter.machine import main_memory
+from djinn_jupyter.wire.own import ELSEWHERE
 
 FOLDER: Final = "djinn"
 
@@ -46,8 +47,8 @@ def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = No
         file = DirectFile(kept or folder / f"pages-{os.getpid()}-{id(config):x}", keep=kept is not None)
     except OSError as error:
         raise StorageFailed(
-            f"The disk tier cannot be made in {folder}: {error.strerror or error}. Start with --disk-memory 0 to go on "
-            "without it."
+            f"The disk tier cannot be made in {folder} ({error.strerror or error}): {ELSEWHERE}, or start the "
+            "engine with --disk-memory 0 (in Python disk_memory=0) to go on without it."
         ) from error
     return DiskTier(file, limit, memory=memory_of(device))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import torch
@@ -152,7 +152,7 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
         passes=generation.passes,
         shared=generation.shared,
         largest_difference=generation.difference,
-        note=_alone(runtime, session, generation),
+        note=" ".join(filter(None, _notes(runtime, session, generation))) or None,
     )
 
 
@@ -161,6 +161,13 @@ def _top(runtime: Runtime, session: Session) -> tuple[TopToken, ...]:
     if session.logits_1V is None or not session.residence.present:
         return ()
     return top_tokens(runtime, session.logits_1V[0], TOP)
+
+
+def _notes(runtime: Runtime, session: Session, generation: Generation) -> Iterator[str | None]:
+    """Yield what there is to say of a run, None where there is nothing."""
+    if not generation.extends:
+        yield runtime.tokenizer.begun_twice(session.tokens)
+    yield _alone(runtime, session, generation)
 
 
 def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | None:

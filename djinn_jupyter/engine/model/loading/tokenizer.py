@@ -31,12 +31,15 @@ class TokenText:
         self._followers: list[list[int]] = []
         self._byte_of: dict[int, int] = {}
         self._longest: int | None = None
+        self._first: int | None = None  # the token that the tokenizer puts before a text
         self._lacking: dict[int, bool] = {}
         self._awaiting: dict[int, bool] = {}
         if tokenizer is not None:
             self._known = frozenset(tokenizer.get_vocab().values())
             self._last = max(self._known, default=-1)
-            ids = self._ids("a")[-1:]
+            ids, first = self._ids("a"), self._ids("a", special=True)[0]
+            self._first = first if first not in ids else None
+            ids = ids[-1:]
             self._anchor = ids, self.decode(ids)
             self._followers = [ids, *(self._ids(mark)[-1:] for mark in _MARKS)]
             self._bytes = ByteTokens(tokenizer)
@@ -70,6 +73,15 @@ class TokenText:
                 f"shorten it by {len(tokens) - most:,}."
             )
         return tokens
+
+    def begun_twice(self, tokens: Sequence[int]) -> str | None:
+        """Return what is said of a line that begins twice with the token that the tokenizer puts before a text."""
+        if self._first is None or list(tokens[:2]) != [self._first] * 2:
+            return None
+        return (
+            f"The line begins with {self.decode([self._first])!r} twice: the tokenizer adds one to a text, also where "
+            "the text has one. Leave it out of the text, or give token ids."
+        )
 
     def decode(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
