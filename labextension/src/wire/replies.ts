@@ -125,8 +125,9 @@ export interface Paused {
  * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
  * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
  * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
- * `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none.
- * `largest_difference`: of shared logits, where a pass of this row was drawn and computed again alone.
+ * `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none, and
+ * whether the tokenizer's first token stands twice. `largest_difference`: of shared logits, where a pass of this
+ * row was drawn and computed again alone.
  */
 export interface Finished {
   readonly reply: 'Finished';
