@@ -117,12 +117,9 @@ def _loaded_beside(model: str, given: GivenOptions) -> Entry:
 
 def _served(entry: Entry) -> int:
     """Follow the log of an engine until it ends; return the status of the command."""
-    found = entry.found
-    admitted = ", ".join(sorted(key_folder().allowed().values())) or "no one yet: `djinn key allow`"
-    named = f"Engine {short_name(found.model)} ({found.dtype} on {found.device})"
-    print(f"{named} listens on {entry.listens}. Admitted: {admitted}.", flush=True)
     log = FollowedLog(log_of(entry))
     try:
+        _tell_address(entry)
         while is_alive(entry):
             log.copy()
             time.sleep(LOOK_SECONDS)
@@ -133,6 +130,13 @@ def _served(entry: Entry) -> int:
         return 0
     print("The engine has ended; see its log with `djinn log`.", file=sys.stderr)
     return 1
+
+
+def _tell_address(entry: Entry) -> None:
+    found = entry.found
+    admitted = ", ".join(sorted(key_folder().allowed().values())) or "no one yet: `djinn key allow`"
+    named = f"Engine {short_name(found.model)} ({found.dtype} on {found.device})"
+    print(f"{named} listens on {entry.listens}. Admitted: {admitted}.", flush=True)
 
 
 def _take_old_flags(options: argparse.Namespace) -> None:
