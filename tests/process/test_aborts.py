@@ -1,5 +1,5 @@
 """What ends a libzmq socket by its own assertions, played against an engine's process: a connection that breaks while
-its requests wait to be read, under pings; and descriptors that strangers take."""
+its requests wait to be read, under pings; routing ids that are foreseen; and descriptors that strangers take."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("fake_site", "keys"), pytest.mark.processes]
 COSTLY = ask.Tokenize(text="one that fails inside, which takes the fake engine longer than to read it")
+FIRST_DRAWN = 0xE43C9869  # by glibc, in an engine
 BEAT_SECONDS = 4.9  # behind the handshake: shortly before the first heartbeat of an engine that has some
 
 
@@ -92,7 +93,23 @@ def floods_under_its_own_pings(context: zmq.Context[Any], listens: str) -> None:
     rude.close()
 
 
-PLAYS = [floods_and_goes, floods_under_its_own_pings]
+def takes_the_ids_that_are_drawn_next(context: zmq.Context[Any], listens: str) -> None:
+    """Have connections under the routing ids that libzmq would give to those that come without one. It counts them up
+    from a number that it draws by the C library, which draws the same in each process."""
+    entry = entry_at(read_address(listens), "ada")
+    with ExitStack() as clients:
+        for number in (*range(FIRST_DRAWN, FIRST_DRAWN + 40), *[None] * 3):
+            client = clients.enter_context(context.socket(zmq.DEALER))
+            client.setsockopt(zmq.LINGER, 0)
+            set_keys(client, entry)
+            if number is not None:
+                client.setsockopt(zmq.ROUTING_ID, b"\0" + number.to_bytes(4, "big"))
+            client.connect(entry.commands)
+            client.send_multipart(codec.encode(1, HELLO))
+            client.poll(20_000 if number is None else 100)  # the engine has read it, or another has that id
+
+
+PLAYS = [floods_and_goes, floods_under_its_own_pings, takes_the_ids_that_are_drawn_next]
 
 
 def _played(play: Callable[[zmq.Context[Any], str], None], times: int) -> None:

@@ -8,7 +8,9 @@ zmq closes it then. Called from the thread of the service.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import secrets
 import socket
 import struct
 import time
@@ -148,6 +150,13 @@ class Connections:
                     connection.shutdown(socket.SHUT_RDWR)
             finally:
                 connection.detach()
+
+
+def draw_unforeseen_ids() -> None:
+    """Have the next ROUTER count its routing ids up from a number that no one knows. libzmq draws it by the C library's
+    `rand`, which draws the same in each process, and where a client has taken the id that another is to get, it ends
+    the process (4.3.5, `socket_base.cpp`, `add_out_pipe`)."""
+    ctypes.CDLL(None).srand(secrets.randbits(32))
 
 
 def _watched(router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:

@@ -24,7 +24,7 @@ from zmq.utils import z85
 from djinn_jupyter.engine.log.logged import WorkingOn
 from djinn_jupyter.engine.process.admission import DOMAIN, Admission, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.connections import Connections
+from djinn_jupyter.engine.process.connections import Connections, draw_unforeseen_ids
 from djinn_jupyter.engine.process.inbox import Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.large_requests import LargeRequests, Read
 from djinn_jupyter.engine.process.lines import Lines, name_of
@@ -92,6 +92,7 @@ class Service:
             raise UsageError("An engine listens beyond a private folder only at a door, with CURVE keys.")
         self._clients, self._outbox, self._broken = clients, outbox, broken
         self._faults = faults or Faults()
+        draw_unforeseen_ids()
         self._context = zmq.Context()
         self._admission = Admission(door.admitted if door else None)
         self._authenticator = self._guard(door) if door else None
