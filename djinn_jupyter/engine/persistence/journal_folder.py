@@ -69,6 +69,10 @@ class JournalFolder(ABC):
         force_names(folder)
         return str(target)
 
+    def aside(self, suffix: str) -> list[Path]:
+        """Return the plain files with that suffix that were set aside, also by engines before."""
+        return [path for path in sorted((self.folder.parent / ASIDE).glob(f"*{suffix}")) if is_plain(path)]
+
     def clear(self, suffix: str) -> None:
         for path in self.files(suffix):
             path.unlink(missing_ok=True)

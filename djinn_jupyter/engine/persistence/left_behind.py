@@ -14,7 +14,7 @@ import torch
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal_folder import JournalFolder
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX, by_session
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX, by_session, name_of
 from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_journal_file, session_in
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,22 @@ class LeftBehind:
 
 
 def take_stock(folder: JournalFolder, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
-    """Return the sessions, in the order in which they were last written."""
+    """Return the sessions, in the order in which they were last written. What was set aside and fits again, as where a
+    model's files are what they were, is among them."""
+    _take_back(folder, model, device)
     found = [_newest(folder, files, model, device) for files in by_session(folder.files(SUFFIX))]
     there = [one for one in found if one is not None]
     return sorted(there, key=lambda one: _written(one.path))
+
+
+def _take_back(folder: JournalFolder, model: ModelIdentity, device: torch.device) -> None:
+    there = {name_of(path).stem for path in folder.files(SUFFIX)}
+    for path in folder.aside(SUFFIX):
+        with suppress(Exception):  # it stays aside
+            if name_of(path).stem not in there:
+                read_journal_file(path, model, device)
+                path.rename(folder.folder / path.name)
+                log.info("%s fits this engine again, and comes back", path.name)
 
 
 def _newest(

@@ -80,7 +80,7 @@ class SessionRequests:
         why = self._persistence.left_out(session)
         return why and (
             f"What an earlier engine kept of session {in_quotes(label(session))} is set aside, so it begins empty: "
-            f"{why} The engine's log (%djinn_log, `djinn log`) names the file."
+            f"{why} It comes back with an engine that it fits; the log (%djinn_log, `djinn log`) names the file."
         )
 
     def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None, *, temporary: bool) -> Session:

@@ -237,6 +237,12 @@ def test_another_version_and_another_model_are_set_aside(
     assert strange.ask(ask.Open(session="b")).note is None
     forget(strange)
     assert files(left) == [aside]
+    again = build_desk(build("llama"))
+    assert journal(again, left) == ("a",)
+    assert again.session().tokens == desk.session().tokens
+    assert again.run((), new=3, extend=True).tokens == desk.run((), new=3, extend=True).tokens
+    assert not list(left.rglob("aside/*"))
+    forget(again)
     monkeypatch.setattr(records, "FORMAT", records.FORMAT + 1)
     desk.open("newer")
     written(desk)
