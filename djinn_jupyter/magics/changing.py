@@ -84,6 +84,7 @@ class ChangingMagics(Group):
         if cell is None:
             edit = parse_edit(self.state, args.edit, args)
         else:
+            refuse_others(args, "a cell", "site", "positions", "effect", "measure", "torch", "keep", "session")
             edit = edited_by_code(
                 self.state, session, cell, site=args.site, positions=args.positions, use_torch=args.torch
             )

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -34,7 +35,9 @@ def plain(value: Any) -> Any:
             return {name: plain(one) for name, one in value.items()}
         case list() | tuple():
             return [plain(one) for one in value]
+        case Measurement():
+            return plain(value._content)
         case Finished():
             return plain(value.reply), plain(value.logits)
-    told = next((getattr(value, name) for name in ("reply", "replies", "read_heads") if hasattr(value, name)), None)
+    told = next((getattr(value, name) for name in ("reply", "replies") if hasattr(value, name)), None)
     return value if told is None else (type(value).__name__, plain(told))

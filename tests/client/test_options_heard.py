@@ -4,6 +4,7 @@ or it is refused. An option that does nothing is in no table and fails."""
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -11,13 +12,21 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.edits import KINDS
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.described import settings_of
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.sampling import GivenSampling
+from tests.client.observed import plain
+from tests.client.reached import reached
+from tests.engine.desk import Desk
 
+OF_AN_ENGINE = ("loss", "collect", "head_scores", "weight")
+OF_EDGES_FOUND = ("direct", "circuit", "circuit_curve", "acdc")
 LINE, OTHER = [9, 8, 7, 21], [9, 8, 7, 31]
 METRIC, CALLED, GRID = "logit(17) - logit(42)", "a call is noted", "a sweep that was cut short"
+EDGES, FOLDER = "edges that were scored", "a new folder"
 DRAWN: dict[str, Any] = {"temperature": 1.0, "seed": 3}
 Given = dict[str, Any]
 
@@ -111,8 +120,42 @@ OF_PATH = {
     "on_progress": (CALLED, {}),
 }
 OF_EDGES = {**LINES_OF_ALL, "steps": (3, {}), "method": ("exact", {}), "top": (2, {})}
+ADAPTER: dict[str, tuple[Any, Given]] = {"adapter": ("none of this name", {})}
+OF_LOSS = {"prompts": ([LINE], {}), "mode": ("fast", {}), "seed": (3, {"mode": "fast"}), **ADAPTER}
+OF_COLLECT = {
+    "prompts": ([LINE], {}),
+    "sites": ("z.1", {}),
+    "to": (LINE, {}),
+    "positions": (-1, {}),
+    "dtype": ("float16", {}),
+    "shard_prompts": (1, {}),
+    "mode": ("exact", {}),
+    "seed": (3, {}),
+    "on_progress": (CALLED, {}),
+    **ADAPTER,
+}
+OF_HEADS = {"prompts": ([LINE], {}), "length": (4, {}), "samples": (2, {}), "seed": (3, {}), **ADAPTER}
+OF_WEIGHT: dict[str, tuple[Any, Given]] = {
+    "name": ("W_O.1", {}),
+    "rows": (1, {}),
+    "columns": (1, {}),
+    "fold_norm": (True, {}),
+}
+OF_DIRECT = {"line": (OTHER, {}), "metric": ("logit(5)", {}), "over": ("layer", {}), **ADAPTER}
+DRAWN_INTERVAL: dict[str, tuple[Any, Given]] = {"confidence": (0.5, {}), "resamples": (9, {}), "seed": (4, {})}
+OF_CIRCUIT = {
+    "found": (LINE, {}),
+    "edges": (4, {}),
+    "threshold": (0.1, {"edges": None}),
+    "faithfulness": (0.5, {"edges": None}),
+    "absolute": (False, {"edges": 40}),
+    **DRAWN_INTERVAL,
+}
+OF_CURVE = {"found": (LINE, {}), "sizes": ((0.5, 1.0), {}), "absolute": (False, {}), **DRAWN_INTERVAL}
+OF_ACDC = {"found": (LINE, {}), "threshold": (2.0, {}), "first": (9, {}), "on_progress": (CALLED, {}), **DRAWN_INTERVAL}
 
 ELSEWHERE = {
+    ("collect", "beside"): "tests/client/test_spreading.py: other engines",
     ("run", "ignore_eos"): "tests/engine/test_endings.py: the model here has no token that ends a text",
     ("run", "model_defaults"): "tests/engine/session/test_sampling.py: the model here has no settings",
     ("run", "force"): "tests/client/test_ownership.py: rows of another notebook",
@@ -130,6 +173,31 @@ TABLES: dict[str, tuple[Callable[..., Any], Given, dict[str, tuple[Any, Given]]]
     "attribute": (dj.attribute, {**PAIR, "site": "resid_post", "over": "layer,position"}, OF_ATTRIBUTE),
     "path": (dj.path, {**PAIR, "path": "z -> logits"}, OF_PATH),
     "edges": (dj.edges, PAIR, OF_EDGES),
+    "loss": (RemoteEngine.loss, {"prompts": [LINE, OTHER]}, OF_LOSS),
+    "collect": (RemoteEngine.collect, {"prompts": [LINE, OTHER], "sites": "z.0", "to": FOLDER}, OF_COLLECT),
+    "head_scores": (RemoteEngine.head_scores, {}, OF_HEADS),
+    "weight": (RemoteEngine.weight, {"name": "W_Q.1"}, OF_WEIGHT),
+    "direct": (dj.direct, {"line": LINE, "metric": METRIC}, OF_DIRECT),
+    "circuit": (dj.circuit, {"found": EDGES, "edges": 3}, OF_CIRCUIT),
+    "circuit_curve": (dj.circuit_curve, {"found": EDGES, "sizes": (0.1, 1.0)}, OF_CURVE),
+    "acdc": (dj.acdc, {"found": EDGES, "threshold": 1.0, "first": 5}, OF_ACDC),
+}
+VERBS_ELSEWHERE = {
+    "session": "tests/client/test_ownership.py, tests/client/test_adapting.py, tests/engine/session/test_attention.py",
+    "restore": "tests/client/test_ownership.py",
+    "tokenize": "tests/engine/scheduling/test_tokenizing.py: the model here has no chat template",
+    "copies": "tests/engine/memory/weights/test_ring_on_streams.py: layers that stream",
+    "memory_trace": "tests/magics/test_vram.py: times",
+    "stop": "tests/process: the end of an engine",
+    "noise": "the sweep above",
+    "reproduce": "tests/client/test_reproducing_training.py",
+    "attribution_graph": "tests/client/test_graphs.py",
+    **dict.fromkeys(("add_module", "add_transcoders"), "tests/client/test_adding.py"),
+    **dict.fromkeys(("load", "connect", "beside"), "tests/client/test_loading.py"),
+    **dict.fromkeys(
+        ("train_sae", "train_transcoder", "train_probe", "train_tuned_lens", "steering_vector"),
+        "tests/client/test_training.py",
+    ),
 }
 
 
@@ -137,6 +205,19 @@ def options_of(verb: Callable[..., Any]) -> set[str]:
     named = {name for name, one in inspect.signature(verb).parameters.items() if one.kind is not one.VAR_KEYWORD}
     sampling = set(get_type_hints(GivenSampling)) if verb is RemoteSession.run else set()
     return (named | sampling) - {"self", "engine"}
+
+
+def test_each_verb_is_in_a_table() -> None:
+    edits = {kind.make.__name__ for kind in KINDS.values()}
+    functions = {name for name in dj.__all__ if inspect.isfunction(made := getattr(dj, name)) and with_options(made)}
+    verbs = {name for name, verb in inspect.getmembers(RemoteEngine, inspect.isfunction) if with_options(verb)}
+    found = {name for name in functions | verbs if not name.startswith("_")} - edits
+    of_sessions = {name for name, (verb, _, _) in TABLES.items() if verb is getattr(RemoteSession, name, None)}
+    assert found == (TABLES.keys() - of_sessions) | VERBS_ELSEWHERE.keys()
+
+
+def with_options(verb: Callable[..., Any]) -> bool:
+    return any(one.default is not one.empty for one in inspect.signature(verb).parameters.values())
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -165,6 +246,14 @@ def seen(engine: RemoteEngine, name: str, given: Given) -> object:
         engine.session(session.name).close(force=True)
     session = engine.session("a")
     try:
+        if given.get("found") is EDGES:
+            given = {**given, "found": dj.edges(engine, **PAIR)}
+        if given.get("to") is FOLDER:
+            given = {**given, "to": tempfile.mkdtemp()}
+        if name in OF_AN_ENGINE:
+            return plain(getattr(engine, name)(**given)), len(calls)
+        if name in OF_EDGES_FOUND:
+            return plain(getattr(dj, name)(engine, **given)), len(calls)
         if hasattr(dj, name):
             return of_lines(engine, name, given), len(calls)
         return of_session(session, name, given), [state(one) for one in engine.sessions()], len(calls)
@@ -219,3 +308,56 @@ def outcome(one: Any) -> object:
 
 def state(one: Any) -> object:
     return one.name, one.tokens, one.state, one.stopped_at, [rule.what for rule in one.rules]
+
+
+SAMPLING = [setting.name for setting in settings_of(GivenSampling)]
+
+
+@pytest.mark.parametrize("setting", SAMPLING)
+def test_sampling_is_refused_with_the_reason_where_a_run_goes_on(engine: RemoteEngine, setting: str) -> None:
+    session = engine.session("a")
+    session.breakpoint(1)
+    session.run(LINE, max_new_tokens=4)
+    with pytest.raises(UsageError, match=f"{setting} is of the sampling: a run goes on as it began"):
+        session.fork("b", **{setting: 1})
+    reason = "a run that goes on draws as it began" if setting == "seed" else "is of the sampling: a run goes on"
+    with pytest.raises(UsageError, match=reason):
+        session.resume(**{setting: 1})
+    assert [one.name for one in engine.sessions()] == ["a"]
+
+
+@pytest.mark.parametrize("given", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"seed": 3}, {"samples": 2}])
+def test_what_chooses_a_draw_is_refused_where_nothing_is_drawn(engine: RemoteEngine, given: Given) -> None:
+    session, drawn = engine.session("a"), {"temperature": 1.0}
+    for greedy in ({}, {"temperature": 0.0}, {"model_defaults": True}):
+        with pytest.raises(UsageError, match=f"^{next(iter(given))} is of a run that draws its tokens"):
+            session.run(LINE, max_new_tokens=2, **given, **greedy)
+    assert session.describe().tokens == 0
+    session.run(LINE, max_new_tokens=2, **given, **drawn)
+
+
+def test_what_belongs_to_something_that_is_not_given_is_refused(engine: RemoteEngine) -> None:
+    session = engine.session("a")
+    refused: dict[str, Callable[[], object]] = {
+        "chat puts a text": lambda: session.run(LINE, chat=True),
+        "name is what a direction is called": lambda: session.watch(1, name="d"),
+        "name is that of a direction": lambda: session.unwatch(name="d"),
+        "fast and a seed are for several prompts": lambda: session.loss(seed=3),
+        "length, samples and seed are of random tokens": lambda: engine.head_scores([LINE], samples=2),
+        "absolute says how scores choose edges": lambda: dj.circuit(
+            engine, found, [("embed", "logits")], absolute=False
+        ),
+        "logits and probability choose the outputs": lambda: dj.attribution_graph(engine, LINE, METRIC, logits=3),
+        "collection is what a module was trained on": lambda: dj.reproduce(engine, found, collection="acts"),
+    }
+    found = dj.edges(engine, **PAIR)
+    for reason, call in refused.items():
+        with pytest.raises(UsageError, match=reason):
+            call()
+
+
+def test_one_line_is_spread_over_no_engines(desk: Desk) -> None:
+    with reached(desk, "one", "two") as engines:
+        for verb in (dj.sweep, dj.attribute):
+            with pytest.raises(UsageError, match="beside spreads pairs over engines, and here is one line"):
+                verb(engines[0], **PAIR, site="resid_post", over="layer", beside=engines[1:])

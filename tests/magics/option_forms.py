@@ -63,7 +63,15 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "direct": forms("idle", f"{METRIC} The capital", f"{METRIC} --ids ids"),
     "edges": forms("ended", f"--from ids {METRIC}", f"--prompts pairs {METRIC}", f"--prompts pairs {METRIC} --exact"),
     "edit": forms(
-        "stopped", "scale 0.5", "add vec", "patch_from other", "scale 0.5 --effect", "--revert", "--on 1", "--off 1"
+        "stopped",
+        "scale 0.5",
+        "add vec",
+        "patch_from other",
+        "scale 0.5 --effect",
+        "\nh *= 2",
+        "--revert",
+        "--on 1",
+        "--off 1",
     ),
     "fork": forms("stopped", "new", "new add vec --site v.5", "new patch_from other --site v.5", "other")
     + forms("stopped", "other --fresh", "theirs --fresh"),

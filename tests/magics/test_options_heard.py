@@ -107,7 +107,8 @@ def seen(notebook: Notebook, name: str, state: str, line: str, places: dict[str,
     """Return the error of a line in a new state, or all that it does."""
     bring(notebook, state, places)
     asked = [notebook.engine.channel.requests, notebook.state.client.beside().channel.requests]
-    shown = notebook._run(placed(f"%djinn_{name} {line}", places))
+    form = "%%" if "\n" in line else "%"
+    shown = notebook._run(placed(f"{form}djinn_{name} {line}", places))
     if notebook.error:
         assert notebook.error.startswith("UsageError"), notebook.error
         return notebook.error
