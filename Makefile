@@ -187,16 +187,17 @@ store-test: setup
 	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own, SAELens with the TransformerLens that it
-# wants. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.
+# wants. circuit-tracer, which wants another transformers, is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.
 PEERS := .venv/peers
 peers: setup
-	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12 pandas==3.1.1; do \
+	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12 pandas==3.1.1 circuit-tracer==0.5.0; do \
 	  peer=$(PEERS)/$${tool%%==*}; \
 	  test -x $$peer/bin/python || $(BIN)/python -m venv $$peer; \
 	  $(BIN)/python -c 'import os, sysconfig; print(os.path.realpath(sysconfig.get_path("purelib")))' \
 	    > $$($$peer/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth; \
 	  grep --invert-match '^transformer-lens==' constraints.txt > $$peer/constraints.txt; \
-	  $$peer/bin/python -m pip install --quiet --constraint $$peer/constraints.txt $$tool \
+	  deps=; test $${tool%%==*} != circuit-tracer || deps=--no-deps; \
+	  $$peer/bin/python -m pip install --quiet --constraint $$peer/constraints.txt $$deps $$tool \
 	    || echo "not_run: pip could not install $$tool beside Djinn"; \
 	  $$peer/bin/python -m pytest -rs tests/integrations -m slow --ignore tests/integrations/test_agreement.py; \
 	done

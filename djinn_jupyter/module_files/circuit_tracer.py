@@ -24,6 +24,7 @@ from djinn_jupyter.wire.module_form import Activation, ModuleDtype, ModuleForm, 
 
 CONFIGURATION: Final = "config.yaml"
 OF_LAYER: Final = re.compile(r"(?P<kind>layer|W_enc)_(?P<layer>0|[1-9]\d{0,5})\.safetensors")
+QUOTED: Final = re.compile(r"""\s*(["'])(.*)\1\s*(#.*)?""")
 FIELD: Final = re.compile(r"(\w+):(?:[ \t]+(.*))?", re.DOTALL)
 CONTINUED: Final = (" ", "\t", "- ")
 UNSET: Final = ("", "null", "~", "false", "[]", "{}")
@@ -35,6 +36,7 @@ CONFIG: Final = FieldTable(
 KINDS: Final[dict[str, ModuleKind]] = {
     "transcoder_set": "transcoder", "cross_layer_transcoder": "cross_layer_transcoder",
 }  # fmt: skip
+ACTIVATIONS: Final = (("relu",), ("jumprelu", "jump_relu"))  # without and with a threshold
 THRESHOLD: Final = "activation_function.threshold"
 DTYPES: Final[dict[str, ModuleDtype]] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 Tensors = dict[str, Array]
@@ -79,7 +81,8 @@ def read_layer(folder: Path, layer: int) -> LayerFiles:
 def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path]) -> LayerFiles:
     digest, tensors = hashlib.blake2b(digest_size=16), Tensors()
     said = _said(folder)
-    hooks = {name: said[f"feature_{name}_hook"] for name in ("input", "output") if f"feature_{name}_hook" in said}
+    named = ((name, said.get(f"feature_{name}_hook")) for name in ("input", "output"))
+    hooks = {name: hook for name, hook in named if hook is not None}
     for path in paths.values():
         values = contents_of(path, MOST_BYTES)
         digest.update(values)
@@ -96,17 +99,20 @@ def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path])
         trained_at=_place(hooks.get("input"), layer),
         written_at=_place(hooks.get("output"), layer),
     )
-    named, unknown = said.get("model_name"), CONFIG.unknown(said)
-    return LayerFiles(form=form, tensors=tensors, digest=digest.hexdigest(), model=named, unknown=unknown)
+    model, unknown = said.get("model_name"), CONFIG.unknown(said)
+    return LayerFiles(form=form, tensors=tensors, digest=digest.hexdigest(), model=model, unknown=unknown)
 
 
-def _require_computed(said: Mapping[str, str], kind: ModuleKind, tensors: Tensors, where: Path) -> None:
-    CONFIG.require_heard({name: None if text.lower() in UNSET else text for name, text in said.items()}, str(where))
+def _require_computed(said: Mapping[str, str | None], kind: ModuleKind, tensors: Tensors, where: Path) -> None:
+    CONFIG.require_heard(said, str(where))
     declared, activation = said.get("model_kind"), said.get("activation")
+    for name in ("feature_input_hook", "feature_output_hook"):
+        if not re.fullmatch(r"[A-Za-z_][\w.]{0,999}", said.get(name) or "none"):
+            raise UsageError(f"{where} has {name} {short(said[name])}, which is no hook, such as mlp.hook_in.")
     if declared is not None and KINDS.get(declared) != kind:
         raise UsageError(f"{where} has model_kind {short(declared)}, and the files beside it are a {kind}.")
-    if activation == "topk" or (activation == "relu" and "threshold" in tensors):
-        raise UsageError(f"{where} has activation {activation!r}, which is not computed here with these files.")
+    if activation is not None and activation not in ACTIVATIONS["threshold" in tensors]:
+        raise UsageError(f"{where} has activation {short(activation)}, which is not computed here with these files.")
     if "threshold" in tensors and any_negative(tensors["threshold"]):
         raise UsageError(f"The threshold of {where.parent} has numbers below 0, which is not computed here.")
 
@@ -129,22 +135,25 @@ def _dtype(tensors: Tensors, path: Path) -> ModuleDtype:
     return DTYPES.get(tensors["W_enc"].dtype, "float32")
 
 
-def _said(folder: Path) -> dict[str, str]:
-    """Return the fields of config.yaml as texts; none where there is no such file. Raises UsageError for a line that is
-    not of a field."""
+def _said(folder: Path) -> dict[str, str | None]:
+    """Return the fields of config.yaml as texts, None for one without a value; none where there is no such file. Raises
+    UsageError for a line that is not of a field, and for a field that stands there twice."""
     path, said, last = folder / CONFIGURATION, dict[str, str](), None
     if not path.is_file():
-        return said
+        return {}
     for line in contents_of(path, MOST_DECLARATION).decode("utf-8", "replace").splitlines():
         field = FIELD.fullmatch(line)
         if field is not None:
             last = field[1]
-            said[last] = re.sub(r"(^|\s)#.*", "", field[2] or "").strip().strip("\"'")
+            if last in said:
+                raise UsageError(f"{path} contradicts itself: it has {last} twice.")
+            quoted = QUOTED.fullmatch(field[2] or "")
+            said[last] = re.sub(r"(^|\s)#.*", "", field[2] or "").strip() if quoted is None else quoted[2]
         elif last is not None and line.strip() and line.startswith(CONTINUED):
             said[last] += line.strip()
         elif line.strip() and not line.startswith(("#", "---", "...")):
             raise UsageError(f"{path} has a line that is no field, such as model_kind: transcoder_set: {short(line)}.")
-    return said
+    return {name: None if text.lower() in UNSET else text for name, text in said.items()}
 
 
 def _place(hook: str | None, layer: int) -> str | None:

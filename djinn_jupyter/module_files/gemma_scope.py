@@ -50,19 +50,22 @@ Tensors = dict[str, Array]
 def form_of(config: Mapping[str, Any], tensors: Tensors, where: Path) -> ModuleForm:
     """Return the form that a config.json says. Raises UsageError for what is not computed here."""
     _require_computed(config, tensors, where)
-    written, read = _written(config), _place(config, "hf_hook_point_in")
+    written, named = _written(config), config.get("hf_hook_point_in")
     return ModuleForm(
         kind="sae" if written is None else "transcoder",
         dtype=_dtype(tensors),
         activation="jumprelu",
         skip="W_skip" in tensors,
-        trained_at=f"{READ[read[1]]}.{read[0]}" if read is not None and read[1] in READ else None,
+        trained_at=site_of(named) or named or None,
         written_at=None if written is None else f"blocks.{written[0]}.hook_mlp_out",
     )
 
 
 def _require_computed(config: Mapping[str, Any], tensors: Tensors, where: Path) -> None:
     CONFIG.require_heard(config, str(where))
+    for name in ("model_name", "hf_hook_point_in", "hf_hook_point_out"):
+        if config.get(name) and not (isinstance(config[name], str) and len(config[name]) <= 1024):
+            raise UsageError(f"{where} has {name} {short(config[name])}; it has to be a text of at most 1,024 letters.")
     architecture, out = config.get("architecture"), config.get("hf_hook_point_out")
     if architecture != "jump_relu":
         raise UsageError(
@@ -82,6 +85,12 @@ def _require_computed(config: Mapping[str, Any], tensors: Tensors, where: Path) 
             f"{where} has affine_connection {config.get('affine_connection')!r}, and {WEIGHTS} has "
             f"{'a' if 'W_skip' in tensors else 'no'} {SKIP}."
         )
+
+
+def site_of(hook: object) -> str | None:
+    """Return the site that a hook of these files names; None where it names none."""
+    found = HOOK.fullmatch(str(hook or ""))
+    return None if found is None or found[2] not in READ else f"{READ[found[2]]}.{int(found[1])}"
 
 
 def renamed(tensors: Tensors) -> Tensors:

@@ -100,7 +100,7 @@ def read_adapter(folder: Path) -> AdapterFolder:
         path=folder,
         modules=modules,
         digest=digest.hexdigest(),
-        model=named if isinstance(named, str) and named else None,
+        model=named or None,
         unknown=tuple(LORA.unknown(config)),
     )
 
@@ -116,6 +116,11 @@ def _require_computed(config: Config, where: Path) -> None:
             "it in PEFT (save_pretrained with path_initial_model_for_weight_conversion)."
         )
     LORA.require_heard(config, str(where))
+    scaled, named = config.get("use_rslora"), config.get("base_model_name_or_path")
+    if scaled is not None and not isinstance(scaled, bool):
+        raise UsageError(f"{where} has use_rslora {short(scaled)}; it has to be true or false.")
+    if named is not None and not isinstance(named, str):
+        raise UsageError(f"{where} has base_model_name_or_path {short(named)}; it has to be a text.")
 
 
 def _modules(config: Config, tensors: Mapping[str, Array], folder: Path) -> Iterator[AdaptedModule]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.module_files import gemma_scope
 from djinn_jupyter.module_files.field_table import short
 from djinn_jupyter.module_files.numbers import all_ones
 from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA, MODEL
@@ -42,9 +43,12 @@ DTYPES: Final[dict[str, ModuleDtype]] = {
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
 }
+KWARGS: Final = "model_from_pretrained_kwargs"
 DEFAULT_K: Final = 100
 MOST_K: Final = 2**31
 ALL: Final = ("W_enc", "W_dec")
+ACTIVATION: Final = ("activation_fn", "activation_fn_str")
+ONE_HEAD: Final = ("hook_head_index", "hook_point_head_index")
 SCALE: Final = "scaling_factor"
 CENTERED: Final = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 BEHIND_A_NORM: Final = ("attn_in", "mlp_in")
@@ -66,7 +70,11 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
     architecture, k = _architecture(cfg, where)
     kind, activation = ARCHITECTURES[architecture]
     _require_computed(cfg, kind, where)
-    trained_at = _trained_at(cfg, where)
+    trained_at, written_at = _trained_at(cfg, where), _place(cfg, where, "hook_name_out")
+    if kind == "sae" and written_at not in (None, trained_at):
+        raise UsageError(
+            f"{where} has hook_name_out {short(written_at)}, and an SAE writes where it reads, {trained_at}."
+        )
     return ModuleForm(
         kind=kind,
         activation=activation,
@@ -75,16 +83,19 @@ def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
         subtracts_decoder_bias=kind == "sae" and _truth(cfg, "apply_b_dec_to_input", where, default=True),
         normalization=_normalization(cfg, where),
         skip="skip" in architecture,
-        by_decoder_norm=_truth(cfg, "rescale_acts_by_decoder_norm", where) and activation == "topk",
+        by_decoder_norm=_truth(cfg, "rescale_acts_by_decoder_norm", where),
         **_loaded(cfg, kind, trained_at, where),
         trained_at=trained_at,
-        written_at=_place(cfg, where, "hook_name_out") if kind == "transcoder" else None,
+        written_at=None if kind == "sae" else written_at,
     )
 
 
 def unknown_in(cfg: Mapping[str, Any]) -> list[str]:
     """Return the fields that are in no table."""
-    return CONFIG.unknown(cfg) + METADATA.unknown(_metadata(cfg))
+    loaded = (place.get(KWARGS) or {} for place in (cfg, _metadata(cfg)))
+    return (
+        CONFIG.unknown(cfg) + METADATA.unknown(_metadata(cfg)) + [one for said in loaded for one in MODEL.unknown(said)]
+    )
 
 
 def model_in(cfg: Mapping[str, Any], where: str) -> str | None:
@@ -111,7 +122,7 @@ def _require_widths(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> Non
     shapes = [tensors[name].shape for name in ALL if name in tensors and len(tensors[name].shape) == 2]
     if len(shapes) < len(ALL):
         return  # the form says what is missing
-    there = {"d_sae": shapes[0][1], "d_out": shapes[1][1]}  # an engine compares d_in with the point's width
+    there = {"d_in": shapes[0][0], "d_sae": shapes[0][1], "d_out": shapes[1][1]}
     for name, width in there.items():
         if cfg.get(name) is not None and cfg[name] != width:
             raise UsageError(f"{where} has {name} {short(cfg[name])}, and the tensors beside it have {width}.")
@@ -119,20 +130,23 @@ def _require_widths(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> Non
 
 def _architecture(cfg: Mapping[str, Any], where: str) -> tuple[str, int | None]:
     """Return the architecture, and the k of a topk."""
-    named = str(cfg.get("architecture", "standard"))
-    given = cfg.get("activation_fn_str", cfg.get("activation_fn", "relu"))
+    named = str(_said((cfg,), ("architecture",), where) or "standard")
+    given = _said((cfg,), ACTIVATION, where) or "relu"
     kwargs = cfg.get("activation_fn_kwargs")
     k = _said(({"k": cfg.get("k")}, kwargs if isinstance(kwargs, dict) else {}), ("k",), where)
     if given == "topk" and named == "standard" and k is None:
         raise UsageError(f"{where} has activation_fn 'topk' and no k.")
-    if given == "topk":
+    if given == "topk" and named == "standard":
         named = "topk"
     if named not in ARCHITECTURES:
         raise UsageError(
             f"{where} is of architecture {named!r}, which is not computed here; there are {', '.join(ARCHITECTURES)}."
         )
-    if given not in ("relu", "topk"):
-        raise UsageError(f"{where} has activation_fn {given!r}, which is not computed here; there are relu and topk.")
+    if given not in ("relu", "topk") or (given == "topk" and named != "topk"):
+        raise UsageError(
+            f"{where} has {_named(cfg, ACTIVATION)} {short(given)}, which is not computed here in architecture "
+            f"{named!r}; there are relu, and topk of a standard one."
+        )
     if named != "topk":
         return named, None
     k = DEFAULT_K if k is None else k
@@ -143,7 +157,7 @@ def _architecture(cfg: Mapping[str, Any], where: str) -> tuple[str, int | None]:
 
 def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> None:
     CONFIG.require_heard(cfg, where)
-    if not isinstance(cfg.get("metadata", {}), dict):
+    if not isinstance(cfg.get("metadata") or {}, dict):
         raise UsageError(f"{where} has metadata {short(cfg['metadata'])}; it has to be an object.")
     METADATA.require_heard(_metadata(cfg), f"{where}: metadata")
     if kind == "transcoder" and cfg.get("apply_b_dec_to_input"):
@@ -151,7 +165,9 @@ def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> N
     given = cfg.get("activation_fn_kwargs") or {}
     if not isinstance(given, dict) or set(given) - {"k"}:
         raise UsageError(f"{where} has activation_fn_kwargs {short(given)}, which is not computed here; there is k.")
-    reshape = cfg.get("reshape_activations", "none")
+    if _truth(cfg, "rescale_acts_by_decoder_norm", where) and _architecture(cfg, where)[0] != "topk":
+        raise UsageError(f"{where} has rescale_acts_by_decoder_norm, which is computed here for topk alone.")
+    reshape = cfg.get("reshape_activations") or "none"
     if reshape not in ("none", "hook_z"):
         raise UsageError(f"{where} has reshape_activations {reshape!r}, which is not computed here; there is hook_z.")
     trained_at = _place(cfg, where, "hook_name", "hook_point")
@@ -162,11 +178,10 @@ def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> N
 def _loaded(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, where: str) -> dict[str, bool]:
     """Return how the values that it reads differ from the model's, by the way that TransformerLens loaded it. Raises
     UsageError where they differ in a way not computed here."""
-    name = "model_from_pretrained_kwargs"
-    given = _said((cfg, _metadata(cfg)), (name,), where)
+    given = _said((cfg, _metadata(cfg)), (KWARGS,), where)
     if not isinstance(given or {}, dict):
-        raise UsageError(f"{where} has {name} {short(given)}; it has to be an object.")
-    inside, where = given or {}, f"{where}: {name}"
+        raise UsageError(f"{where} has {KWARGS} {short(given)}; it has to be an object.")
+    inside, where = given or {}, f"{where}: {KWARGS}"
     MODEL.require_heard(inside, where)
     set_so, point = {one for one in LOADED if _truth(inside, one, where)}, _point(trained_at)
     wrong = [one for one in LOADED if one in set_so and not _computed(one, point, kind)]
@@ -188,15 +203,21 @@ def _computed(loaded: str, point: str | None, kind: ModuleKind) -> bool:
 
 
 def _trained_at(cfg: Mapping[str, Any], where: str) -> str | None:
-    """Return the place that the file names, with its head where it reads one alone."""
-    named = _place(cfg, where, "hook_name", "hook_point")
-    head = _said((cfg, _metadata(cfg)), ("hook_head_index", "hook_point_head_index"), where)
+    """Return the place that the file names, with its head where it reads one alone. SAELens writes hook_mlp_in for a
+    transcoder of Gemma Scope 2, which reads behind the norm, as its hf_hook_name says."""
+    named, of_gemma = (
+        _place(cfg, where, "hook_name", "hook_point"),
+        gemma_scope.site_of(_place(cfg, where, "hf_hook_name")),
+    )
+    if of_gemma is not None and (named or "").endswith(".hook_mlp_in"):
+        named = of_gemma
+    head = _said((cfg, _metadata(cfg)), ONE_HEAD, where)
     if head is None:
         return named
     if type(head) is not int or not 0 <= head < MOST_K or _point(named) not in HEAD_POINTS:
-        raise UsageError(f"{where} has hook_head_index {short(head)}, and {named} has no such head.")
-    if cfg.get("reshape_activations", "none") != "none":
-        raise UsageError(f"{where} has hook_head_index {head} and reshape_activations, which is for all heads.")
+        raise UsageError(f"{where} has {_named(cfg, ONE_HEAD)} {short(head)}, and {named} has no such head.")
+    if (cfg.get("reshape_activations") or "none") != "none":
+        raise UsageError(f"{where} has {_named(cfg, ONE_HEAD)} {head} and reshape_activations, which is for all heads.")
     return f"{named}[{head}]"
 
 
@@ -227,7 +248,7 @@ def _normalization(cfg: Mapping[str, Any], where: str) -> Normalization:
 
 
 def _dtype(cfg: Mapping[str, Any], where: str) -> ModuleDtype:
-    named = str(cfg.get("dtype", "float32")).removeprefix("torch.")
+    named = str(cfg.get("dtype") or "float32").removeprefix("torch.")
     if named not in DTYPES:
         raise UsageError(f"{where} has dtype {named!r}, which is not computed here; there are {', '.join(DTYPES)}.")
     return DTYPES[named]
@@ -241,7 +262,16 @@ def _metadata(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
 def _place(cfg: Mapping[str, Any], where: str, *names: str) -> str | None:
     """Return the text that the file gives by one of these names, in cfg.json or in its metadata."""
     named = _said((cfg, _metadata(cfg)), names, where)
-    return named if isinstance(named, str) and 0 < len(named) <= 1024 else None
+    if named is not None and not (isinstance(named, str) and len(named) <= 1024):
+        name = _named(cfg, names)
+        raise UsageError(f"{where} has {name} {short(named)}; it has to be a text of at most 1,024 letters.")
+    return named
+
+
+def _named(cfg: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return that of several names by which a file says something."""
+    places = (cfg, _metadata(cfg))
+    return next(name for place in places for name in names if not CONFIG.is_unset(name, place.get(name)))
 
 
 def _said(places: Iterable[Mapping[str, Any]], names: Sequence[str], where: str) -> Any:

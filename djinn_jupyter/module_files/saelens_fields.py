@@ -10,7 +10,7 @@ from djinn_jupyter.module_files.field_table import FieldTable
 ONE_HEAD: Final = "it writes to one head alone, and a transcoder here writes to an MLP"
 OF_METADATA: Final = frozenset({
     "context_size", "dataset_path", "dataset_trust_remote_code", "disable_concat_sequences",
-    "exclude_special_tokens", "hf_hook_name", "hf_hook_name_out", "hook_layer", "hook_layer_out",
+    "exclude_special_tokens", "hf_hook_name_out", "hook_layer", "hook_layer_out",
     "hook_point_layer", "l0", "model_class_name", "neuronpedia_id", "num_dead_features", "prepend_bos",
     "sae_lens_training_version", "sae_lens_version", "seqpos_slice", "sequence_separator_token",
     "training_architecture", "training_architecture_details"
@@ -42,7 +42,7 @@ OF_TRAINING: Final = frozenset({
     "wandb_id", "wandb_log_frequency", "wandb_project"
 })  # fmt: skip
 PLACES: Final = frozenset({
-    "hook_head_index", "hook_name", "hook_name_out", "hook_point", "hook_point_head_index",
+    "hf_hook_name", "hook_head_index", "hook_name", "hook_name_out", "hook_point", "hook_point_head_index",
     "model_from_pretrained_kwargs", "model_name",
 })  # fmt: skip
 HEADS: Final = {"hook_head_index_out": (None, ONE_HEAD)}

@@ -3,6 +3,8 @@ files. `make peers` installs it."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib.util import find_spec
@@ -13,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.module_files import gemma_scope
 from djinn_jupyter.module_files.folder import read_folder
 from djinn_jupyter.module_files.saelens import ARCHITECTURES
 from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA
@@ -103,6 +106,15 @@ def test_every_field_of_saelenss_configs_is_in_the_tables(tmp_path: Path) -> Non
     for architecture in read:
         theirs = drawn(architecture, 32, **({"apply_b_dec_to_input": False} if "transcoder" in architecture else {}))
         assert read_folder(saved(theirs, tmp_path / architecture)).unknown == ()
+
+
+def test_every_field_that_saelens_reads_of_gemma_scope_is_in_the_table() -> None:
+    from sae_lens.loading import pretrained_sae_loaders as loaders
+
+    source = inspect.getsource(loaders.get_gemma_3_config_from_hf)
+    named = set(re.findall(r"""raw_cfg_dict(?:\.get\(|\[)["'](\w+)["']""", source))
+    assert {"architecture", "model_name", "hf_hook_point_in"} <= named
+    assert not gemma_scope.CONFIG.unknown(named)
 
 
 @pytest.mark.parametrize("named", [{}, {"finetuning_scaling_factor": True}])

@@ -19,6 +19,7 @@ from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.sites import _TRANSFORMER_LENS, _TRANSFORMER_LENS_MODEL
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.families import build
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 TEXT = "The capital of France is"
 LINES = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17, 18]])
+MASKED = -1e30
 ROUNDED = ("hook_scale", "hook_normalized")  # computed here, in another order of operations
 
 
@@ -49,8 +51,9 @@ def both(engine: RemoteEngine, folder: Path | str) -> Iterator[tuple[Any, Any]]:
     assert engine.sessions() == ()
 
 
-@pytest.fixture(scope="module")
-def demo() -> Iterator[tuple[Any, Any]]:
+@contextmanager
+def of_demo() -> Iterator[tuple[Any, Any]]:
+    """Yield both bridges to the demo model."""
     with one_thread():
         loaded = load_model(EngineConfig(model="demo"))
         with (
@@ -60,12 +63,23 @@ def demo() -> Iterator[tuple[Any, Any]]:
             yield bridges
 
 
-@pytest.fixture(scope="module", params=["gpt2", "qwen3", "gpt_neox", "gemma2"])
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    folder = tmp_path_factory.mktemp(request.param)
-    build(request.param, layers=3).save_pretrained(folder)
+def saved(family: str, folder: Path) -> Path:
+    """Write a small model with the demo's tokenizer, as TransformerLens loads it, and return the folder."""
+    build(family, layers=3).save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL_PATH / file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[tuple[Any, Any]]:
+    with of_demo() as bridges:
+        yield bridges
+
+
+@pytest.fixture(scope="module", params=["gpt2", "qwen3", "gpt_neox", "gemma2"])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    folder = saved(request.param, tmp_path_factory.mktemp(request.param))
     with (
         one_thread(),
         reached(build_desk(build(request.param, layers=3))) as [engine],
@@ -199,6 +213,31 @@ def test_families_are_served_where_both_have_the_same_values(family: tuple[Any, 
         if ours._driver.sites[name].changes and name.startswith(("blocks.1.", "embed", "ln_final", "unembed")):
             found, changed = (bridge.run_with_hooks(LINES, fwd_hooks=[(name, halve)]) for bridge in family)
             assert torch.allclose(found, changed, rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_every_hook_name_of_a_bridge_has_the_value_of_its_site(name: str, tmp_path: Path) -> None:
+    """What a bridge does not have is HookedTransformer's, whose names `test_hooked_transformer` compares."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    own = TransformerBridge.boot_transformers(str(saved(name, tmp_path)), device="cpu").eval()
+    with torch.inference_mode():
+        _, theirs = own.run_with_cache(LINES[:1], return_cache_object=False)
+    desk = build_desk(build(name, layers=3))
+    desk.open()
+    desk.stop_at("logits")
+    desk.run(LINES[0].tolist())
+    there = [
+        one for one in (*(f"blocks.1.{hook}" for hook in _TRANSFORMER_LENS), *_TRANSFORMER_LENS_MODEL) if one in theirs
+    ]
+    assert len(there) > 20
+    for hook in there:
+        value = theirs[hook].transpose(1, 2) if hook.endswith(("pattern", "scores")) else theirs[hook]
+        found = desk.value(hook)
+        value = value[0, -len(found) :]  # a pass makes the logits of its last position
+        seen = value > MASKED
+        assert torch.equal(seen, found > MASKED), hook
+        assert torch.allclose(found[seen], value[seen], rtol=1e-4, atol=1e-5), hook
 
 
 def test_the_driver_is_one_of_theirs(demo: tuple[Any, Any]) -> None:

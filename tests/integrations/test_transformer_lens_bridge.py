@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk
 from tests.families import build
 from tests.integrations import coming_from
-from tests.integrations.test_transformer_lens import TEXT, both, halve, require_same_bits
+from tests.integrations.test_transformer_lens import TEXT, halve, of_demo, require_same_bits, saved
 from tests.threads import one_thread
 
 pytestmark = [
@@ -205,13 +204,8 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.fixture
 def demo() -> Iterator[tuple[Any, Any]]:
-    with one_thread():
-        loaded = load_model(EngineConfig(model="demo"))
-        with (
-            reached(build_desk(loaded.model, loaded.tokenizer)) as [engine],
-            both(engine, MODEL_PATH) as bridges,
-        ):
-            yield bridges
+    with of_demo() as bridges:
+        yield bridges
 
 
 def test_every_public_method_is_served_or_refused(demo: tuple[Any, Any]) -> None:
@@ -262,10 +256,7 @@ def test_compatibility_mode_without_processing_has_the_names_and_the_bits(demo: 
 
 def test_the_page_lists_the_points_that_are_not_served(tmp_path: Path) -> None:
     """The table is what this test makes."""
-    folder = tmp_path / "gpt2"
-    build("gpt2", layers=3).save_pretrained(folder)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(MODEL_PATH / file, folder)
+    folder = saved("gpt2", tmp_path / "gpt2")
     loaded = load_model(EngineConfig(model="demo"))
     llama = unserved(build_desk(loaded.model, loaded.tokenizer), MODEL_PATH)
     gpt2 = unserved(build_desk(build("gpt2", layers=3)), folder)

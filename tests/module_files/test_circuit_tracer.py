@@ -50,6 +50,9 @@ def test_a_layer_of_a_cross_layer_transcoder_is_a_module(tmp_path: Path) -> None
     ("config", "said"),
     [
         ("activation: topk\nk: 8", "has activation 'topk', which is not computed here"),
+        ("activation: gelu", "has activation 'gelu', which is not computed here with these files"),
+        ("activation: jumprelu", "has activation 'jumprelu', which is not computed here with these files"),
+        ("scan: one\nscan: other", "contradicts itself: it has scan twice"),
         (
             "model_kind: cross_layer_transcoder",
             "has model_kind 'cross_layer_transcoder', and the files beside it are a",
@@ -79,6 +82,13 @@ def test_other_fields_are_heard_or_change_nothing(tmp_path: Path) -> None:
         ("of_tomorrow",),
         "blocks.0.mlp.hook_in",
     )
+
+
+def test_a_hook_without_a_value_is_none(tmp_path: Path) -> None:
+    folder = transcoders.set_saved(tmp_path, {0: TENSORS}, config=False)
+    (folder / "config.yaml").write_text("feature_input_hook: null\nfeature_output_hook:\nmodel_name: ~\n")
+    found = read_folder(folder, 0)
+    assert (found.form.trained_at, found.form.written_at, found.model) == (None, None, None)
 
 
 def test_a_negative_threshold_is_refused(tmp_path: Path) -> None:

@@ -86,6 +86,17 @@ def test_a_declared_form_is_read(tmp_path: Path) -> None:
             {"hook_name": "blocks.4.hook_resid_pre", "metadata": {"hook_name": "blocks.3.hook_resid_pre"}},
             "contradicts itself: it has hook_name 'blocks.4.hook_resid_pre' and 'blocks.3.hook_resid_pre'",
         ),
+        (
+            {"architecture": "transcoder", "activation_fn_str": "topk", "k": 5},
+            "'topk', .* in architecture 'transcoder'",
+        ),
+        (
+            {"rescale_acts_by_decoder_norm": True},
+            "has rescale_acts_by_decoder_norm, which is computed here for topk alone",
+        ),
+        ({"hook_name": ["blocks.4.hook_resid_pre"]}, "has hook_name .*; it has to be a text"),
+        ({"model_name": 5}, "has model_name 5; it has to be a text"),
+        ({"d_in": 17}, "has d_in 17, and the tensors beside it have 16"),
         ({"d_out": 17}, "has d_out 17, and the tensors beside it have 16"),
         ({"d_sae": 49}, "has d_sae 49, and the tensors beside it have 48"),
         ({"metadata": [1]}, r"has metadata \[1\]; it has to be an object"),
@@ -182,12 +193,12 @@ def test_one_head_is_named_with_its_place(tmp_path: Path, name: str) -> None:
 
     assert form(hook_name="blocks.4.attn.hook_z", **{name: 0}).trained_at == "blocks.4.attn.hook_z[0]"
     for hook in ("blocks.4.hook_resid_pre", "model.layers.3", None):
-        with pytest.raises(UsageError, match=f"has hook_head_index 2, and {hook} has no such head"):
+        with pytest.raises(UsageError, match=f"has {name} 2, and {hook} has no such head"):
             form(hook_name=hook, metadata={name: 2})
     for head in (-1, 1.5, True, "2", [0]):
         with pytest.raises(UsageError, match="has no such head"):
             form(hook_name="blocks.4.attn.hook_z", **{name: head})
-    with pytest.raises(UsageError, match="has hook_head_index 1 and reshape_activations, which is for all heads"):
+    with pytest.raises(UsageError, match=f"has {name} 1 and reshape_activations, which is for all heads"):
         form(hook_name="blocks.4.attn.hook_z", reshape_activations="hook_z", **{name: 1})
 
 

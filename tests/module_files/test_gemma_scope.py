@@ -28,10 +28,10 @@ def numbers(found: ModuleFolder) -> dict[str, tuple[tuple[int, ...], bytes]]:
         ("model.language_model.layers.17.output", "resid_post.17"),
         ("model.layers.3.self_attn.o_proj.input", "z.3"),
         ("model.layers.3.post_feedforward_layernorm.output", "mlp_out_post.3"),
-        ("model.layers.3.nowhere", None),
+        ("model.layers.3.nowhere", "model.layers.3.nowhere"),
     ],
 )
-def test_an_sae_is_that_which_saelens_saves(tmp_path: Path, read: str, site: str | None) -> None:
+def test_an_sae_is_that_which_saelens_saves(tmp_path: Path, read: str, site: str) -> None:
     tensors = saes.drawn(WIDTH, "jumprelu")
     found = read_folder(gemma_scopes.saved(tmp_path / "gemma", tensors, read=read))
     same = read_folder(saes.saved(tmp_path / "same", tensors, "jumprelu", apply_b_dec_to_input=False, hook_name=site))
@@ -55,6 +55,17 @@ def test_a_transcoder_with_an_affine_connection_is_that_which_saelens_saves(tmp_
     with_skip = {**tensors, "W_skip": skip_IO.T}
     same = read_folder(saes.saved(tmp_path / "same", with_skip, "jumprelu_skip_transcoder", **hooks))
     assert (found.form, numbers(found)) == (same.form, numbers(same))
+
+
+def test_a_transcoder_that_saelens_saved_reads_behind_the_norm(tmp_path: Path) -> None:
+    """SAELens writes a hook before the norm, and beside it the place where Gemma Scope says that it reads."""
+    said = {"hook_name": "blocks.1.hook_mlp_in", "hook_name_out": "blocks.1.hook_mlp_out", "hf_hook_name": BEFORE_MLP}
+    tensors = saes.drawn(WIDTH, "jumprelu")
+    found = read_folder(saes.saved(tmp_path, tensors, "jumprelu_transcoder", metadata=said))
+    assert found.form.trained_at == "mlp_in.1"
+    del said["hf_hook_name"]
+    found = read_folder(saes.saved(tmp_path, tensors, "jumprelu_transcoder", metadata=said))
+    assert found.form.trained_at == "blocks.1.hook_mlp_in"
 
 
 def test_other_files_of_gemma_scope_are_refused_by_name(tmp_path: Path) -> None:

@@ -78,9 +78,8 @@ class EngineBridge(TransformerBridge):  # type: ignore[misc]
         """Have the names of HookedTransformer. NotImplementedError unless the weights stay as they are."""
         if not no_processing:
             raise NotImplementedError(
-                "enable_compatibility_mode: folding and centering would change the copy of the weights here, and not "
-                "the engine's: call enable_compatibility_mode(no_processing=True) for its names. They change no "
-                "probability."
+                "enable_compatibility_mode: folding and centering, which change no probability, would change the copy "
+                "of the weights here, and not the engine's: call enable_compatibility_mode(no_processing=True)."
             )
         if any(point.fwd_hooks or point.bwd_hooks for point in self.hook_points()):
             raise UsageError("enable_compatibility_mode: hook points have functions: call `reset_hooks` first.")
