@@ -14,7 +14,7 @@ def doses_of(rows: Sequence[object], coefs: Sequence[float], samples: int) -> li
     return [coefs[number // samples % len(coefs)] for number in range(len(rows))]
 
 
-class DoseRows(list[Any], Tabular):
+class DoseRows(Tabular, list[Any]):
     """The rows of a dose-response in order, each with its coefficient in `doses`; and as a table. `responses` has the
     mean of each of `metrics` by coefficient, read behind the prompt."""
 

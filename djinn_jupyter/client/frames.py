@@ -45,12 +45,21 @@ class Tabular(Displayed):
         table: dict[str, list[Any]] = self.columns()  # type: ignore[attr-defined]
         return table
 
+    def __repr__(self) -> str:
+        told = {name: [_spelled(one) for one in column] for name, column in self.told().items()}
+        rows = list(zip(*([name, *column] for name, column in told.items()), strict=True))
+        if len(rows) < 2:
+            return "()"
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
     def to_pandas(self: ByColumn) -> Any:
         """Return `columns()` as a table of pandas. Raises MissingDependency."""
         return frame_of(self.columns())
 
 
-class Listing(tuple[Described, ...], Tabular):
+class Listing(Tabular, tuple[Described, ...]):
     """Descriptions of one kind, one a row: a tuple of them, and a table. Printed it has the `shown` fields alone."""
 
     _shown: tuple[str, ...]
@@ -69,14 +78,6 @@ class Listing(tuple[Described, ...], Tabular):
             for name, column in table.items()
             if self._shown or not any(isinstance(one, parts) for one in column)
         }
-
-    def __repr__(self) -> str:
-        if not self:
-            return "()"
-        rows = [list(row) for row in zip(*([name, *column] for name, column in self.told().items()), strict=True)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(line.rstrip() for line in lines)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the fields of the descriptions as lists by column; no column where there is no description."""

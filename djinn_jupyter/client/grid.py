@@ -11,7 +11,7 @@ import msgspec
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, largest, to_numpy
-from djinn_jupyter.client.displayed import Displayed
+from djinn_jupyter.client.displayed import SHORT, TAIL, Displayed, shortened
 from djinn_jupyter.client.frames import frame_of
 from djinn_jupyter.client.grid_files import GRID, KeptGrid
 from djinn_jupyter.client.measurement import STRONGEST
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its last cell
+FLAGS: Final = ("paired", "several", "interrupted", "missing")
 RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
 
 
@@ -267,13 +268,7 @@ class Grid(Displayed):
         The file is one of safetensors, whose tensor `values` has the axes of the grid; `dj.reproduce` computes it
         again."""
         target = named(path, GRID)
-        kept = KeptGrid(
-            paired=self.paired,
-            several=self.several,
-            interrupted=self.interrupted,
-            missing=self.missing,
-            replies=self.replies,
-        )
+        kept = KeptGrid(replies=self.replies, **{name: getattr(self, name) for name in FLAGS})
         put(target, encoded(kept, kept.tensors(self.values.shape)), replace=replace or self._is_made_again(target))
         return target
 
@@ -289,8 +284,7 @@ class Grid(Displayed):
     def read(cls, path: str | Path) -> Grid:
         """Return the grid that `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
         kept = read(path, GRID)
-        flags = {name: getattr(kept, name) for name in ("paired", "several", "interrupted", "missing")}
-        return cls(kept.replies, **flags)
+        return cls(kept.replies, **{name: getattr(kept, name) for name in FLAGS})
 
     def __repr__(self) -> str:
         sizes = " x ".join(f"{len(at)} {axis}s" for axis, at in zip(self.over, self.places(), strict=True))
@@ -299,6 +293,13 @@ class Grid(Displayed):
         cells = self.replies[0].confirmed
         told = "" if cells is None else f", {len(cells.cells):,} cells computed exactly too"
         return f"Grid of {self.metric}{over}: {self.what}, {how}{told}"
+
+    def _shortened(self, text: str) -> str:
+        """Return the view's text; of a long one the largest changes and its end, with the unedited metrics."""
+        if len(text) <= SHORT:
+            return text
+        largest = [f"{', '.join(map(str, place))}: {change:+.4g}" for *place, change in self.top()]
+        return shortened("\n".join([repr(self), "largest changes:", *largest, text[-TAIL:].partition("\n")[2]]))
 
     @property
     def what(self) -> str:

@@ -71,6 +71,11 @@ class SteeringRules(tuple[SteeringRule, ...], Tabular):
         """Return what is told of the rules as lists by column; no column where there is no rule."""
         return Listing(rule.reply for rule in self).columns()
 
+    def told(self) -> dict[str, list[Any]]:
+        """Return the rules in words."""
+        fields = ("number", "what", "enabled")
+        return {name: [getattr(rule, name) for rule in self] for name in fields} if self else {}
+
 
 def steering(
     session: PatchedSession,

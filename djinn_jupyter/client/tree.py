@@ -26,7 +26,7 @@ class TreeRow:
     depth: int
 
 
-class Branches(tuple[Branch, ...], Tabular):
+class Branches(Tabular, tuple[Branch, ...]):
     """The stops of all sessions: a tuple of branches, one a session, and a table."""
 
     def columns(self) -> dict[str, list[Any]]:
