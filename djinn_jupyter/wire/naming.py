@@ -6,6 +6,7 @@ A field whose type is marked `PERSONAL` holds such names, alone or in a tuple; n
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -56,9 +57,15 @@ def _respelled(value: Any, spell: Spell, is_name: bool) -> Any:
             return spell(value) if value else value  # empty: of all sessions
         case msgspec.Struct():
             return respelled(value, spell)
-        case tuple() if not (value and isinstance(value[0], int)):  # a line of tokens has no names in it
-            return tuple(_respelled(one, spell, is_name) for one in value)
+        case tuple() if not _is_line(value):
+            after = tuple(one if _is_line(one) else _respelled(one, spell, is_name) for one in value)
+            return value if all(map(operator.is_, after, value)) else after
     return value
+
+
+def _is_line(value: Any) -> bool:
+    """Return whether a value is a line of tokens, which has no names in it."""
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], int)
 
 
 @functools.cache

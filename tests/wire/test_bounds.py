@@ -54,3 +54,5 @@ def test_a_line_of_tokens_is_not_walked_for_names() -> None:
     spelled = respelled(ask.Score(session="s", prompts=(line, "b")), lambda name: f"ada@{name}")
     assert (spelled.session, spelled.prompts) == ("ada@s", (line, "ada@b"))
     assert spelled.prompts[0] is line
+    lines = (line, (1, 2), ())
+    assert respelled(ask.Score(session="s", prompts=lines), lambda name: f"ada@{name}").prompts is lines
