@@ -8,9 +8,11 @@ import torch
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.codec import MAX_FRAMES
 
 ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 ANSWERED_VALUES: Final = 4 * 2**30  # bytes as computed
+ANSWERED_ARRAYS: Final = MAX_FRAMES - 1
 ANSWERED_TOKENS: Final = 2**20  # tokens with their probabilities, about 200 bytes each
 
 
@@ -28,6 +30,16 @@ class Room:
                 f"The values at these sites are more than the {spell_bytes(ANSWERED_VALUES)} of one answer: ask for "
                 "those of fewer sites at a time."
             )
+
+
+def require_few_passes(site: str, passes: int, size: int) -> None:
+    """Raise UsageError where a watch has recorded more passes, or bytes, than one answer may have."""
+    if passes > ANSWERED_ARRAYS or size > ANSWERED_VALUES:
+        raise UsageError(
+            f"The watch of {site} has recorded {spell_bytes(size)} in {passes:,} passes, more than the "
+            f"{spell_bytes(ANSWERED_VALUES)} or {ANSWERED_ARRAYS:,} passes of one answer: watch anew (`fresh=True`), "
+            "and read it after fewer."
+        )
 
 
 def require_few_tokens(positions: int, each: int) -> None:

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests import interventions
-from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
+from djinn_jupyter.engine.requests.answer_sizes import require_few_passes, require_few_tokens
 from djinn_jupyter.engine.requests.figures import figures_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.look_recipes import look_recipe
@@ -211,6 +211,7 @@ class InspectionRequests:
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
         session = self._sessions.find(request.session)
         watch = interventions.watch_of(session, request.site, request.direction)
+        require_few_passes(request.site, len(watch.values), watch.bytes_held)
         made, unmade = watch_recipe(self._persistence.identity, self._runtime.description, session, watch)
         return WatchRead(
             watch=watch.describe(),
