@@ -12,6 +12,7 @@ import pytest
 
 from djinn_jupyter.engine.circuits.edge_patching import EdgeNames
 from djinn_jupyter.engine.gradients.edges import LayerEnds
+from djinn_jupyter.engine.requests import answer_sizes
 from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec
@@ -21,12 +22,15 @@ from djinn_jupyter.wire.edges import MOST_EDGES
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import KINDS
 from tests.engine.crowd import is_refusal
-from tests.engine.desk import ME, Desk, desk_of, tokens
+from tests.engine.desk import ME, Desk, build_desk, desk_of, tokens
+from tests.families import build
 from tests.wire import largest
 
 TIMES = 4  # the seconds that it takes to read the request's bytes
 MORE = 0.1  # CPU seconds: a pass of the model, or a layer of a longer line
 STEPS = 12
+SOME = 8192  # entries
+FLOOR = 0.02  # CPU seconds: steps that do not depend on the entries
 LINES: dict[str, Any] = {"corrupted": tokens(6), "clean": tokens(6, seed=2), "prompts": (tokens(6),)}
 SWEEP: dict[str, Any] = {**LINES, "site": "resid_post", "over": ("layer", "position")}
 BESIDE: dict[type, dict[str, Any]] = {
@@ -38,6 +42,8 @@ BESIDE: dict[type, dict[str, Any]] = {
     CheckCollect: {**LINES, "sites": ("resid_post.1",)},
 }
 LARGE = [(kind, path) for kind in KINDS for path in largest.lists_of(kind)]
+COMPUTED = {"tokens", "corrupted", "clean", "line", "lines[]", "prompts[]"}  # by passes, which see all of it
+WALKED = [(kind, path) for kind, path in LARGE if path not in COMPUTED]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,31 @@ def test_no_step_of_a_large_request_takes_longer_than_its_bytes(desk: Desk, kind
             _bring(desk)
             read, steps = _seconds_to_read(request), _steps_of(desk, request)
             assert max(steps) <= TIMES * read + MORE, (session, read, steps)
+
+
+@pytest.fixture(scope="module")
+def long(desk: Desk) -> Iterator[Desk]:
+    """An engine with so many positions that no list below is refused for their number."""
+    model = build("llama")
+    model.config.max_position_embeddings = 8 * SOME
+    desk = build_desk(model)
+    yield desk
+    desk.close_all()
+
+
+@pytest.mark.parametrize(("kind", "path"), WALKED, ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_a_list_four_times_as_long_takes_no_more_than_eight_times_as_long(long: Desk, kind: type, path: str) -> None:
+    """A walk for each entry takes sixteen times as long. The engine's CPU seconds, in one of three tries."""
+    fields = {**BESIDE.get(kind, LINES), "session": "empty" if kind in BESIDE else "stopped"}
+    few, many = (largest.requests(kind, path, most=SOME * times, **fields) for times in (1, 4))
+    for of_few, of_many in zip(few, many, strict=True):
+        tries = ((_seconds(long, of_few), _seconds(long, of_many)) for _ in range(3))
+        assert any(longer <= 8 * shorter + FLOOR for shorter, longer in tries)
+
+
+def _seconds(desk: Desk, request: Any) -> float:
+    _bring(desk)
+    return sum(_steps_of(desk, request))
 
 
 def _bring(desk: Desk) -> None:
@@ -114,6 +145,22 @@ def test_no_edge_is_beyond_the_bound_of_their_number() -> None:
         engine = desk_of(family).engine
         layers = [LayerEnds.of(engine.forward, layer) for layer in range(engine.forward.layers)]
         assert sum(EdgeNames.of(layers).before) <= engine.extents["edges"] < MOST_EDGES
+
+
+@pytest.mark.parametrize("bound", ["ANSWERED_ARRAYS", "ANSWERED_VALUES"])
+def test_a_watch_with_more_than_one_answer_takes_is_refused_in_a_sentence(
+    desk: Desk, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _bring(desk)
+    desk.ask(ask.Watch(session="empty", site="resid_post.1"))
+    desk.run(tokens(10), 4, "empty")
+    watched = desk.ask(ask.ReadWatch(session="empty", site="resid_post.1"))
+    passes, size = len(watched.values), watched.watch.bytes_held
+    monkeypatch.setattr(answer_sizes, bound, {"ANSWERED_ARRAYS": passes, "ANSWERED_VALUES": size}[bound])
+    assert desk.ask(ask.ReadWatch(session="empty", site="resid_post.1")).watch == watched.watch
+    monkeypatch.setattr(answer_sizes, bound, 1)
+    with pytest.raises(UsageError, match=rf"The watch of resid_post.1 has recorded .* in {passes} passes, more than"):
+        desk.ask(ask.ReadWatch(session="empty", site="resid_post.1"))
 
 
 def test_a_lens_tells_a_bounded_number_of_tokens_however_many_positions_it_reads() -> None:
