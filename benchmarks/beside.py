@@ -1,9 +1,11 @@
 """Another session's verbs while a sweep, a collection or a batch computes many lines at once: each a request at a
-random moment, until its reply. The bar is the time that a layer of the chunk may take. Wall clock."""
+random moment, until its reply. The bar is the time that a layer of the chunk may take. Likewise pings, while another
+client asks for as much as a request may name: of these the slowest hundredth is held to the bar. Wall clock."""
 
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import djinn_jupyter as dj
 from benchmarks.asking import LONGEST_PAUSE, Ask, sample, timed, under_way
 from benchmarks.measuring import in_milliseconds
 from benchmarks.results import Checks, Figure, Result, at_most
-from benchmarks.serving_engine import engine_of
+from benchmarks.serving_engine import engine_of, pid_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
+from benchmarks.workers.heavy import ASKED
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
@@ -22,7 +25,7 @@ from djinn_jupyter.experiments.serving import random_tokens
 
 LAYER_MILLISECONDS = 20.0
 POSITIONS, PROMPTS, LENGTH, ROWS, NEW, SHORT = 24, 128, 32, 32, 20, 8
-ROUNDS, IDLE = 3, 40
+ROUNDS, IDLE, ASKED_AGAIN = 3, 40, 10
 SHARE = 0.95  # of the requests of a kind: so many are answered within the second figure
 
 
@@ -46,6 +49,7 @@ def run(setting: Setting) -> Result:
                 checks.same(f"times that {work} came to its end", len(ended), 1)
             figures += [_figure(f"{name}, beside {work}", times[name], idle[name]) for name in kinds]
             setting.so_far(figures, f"up to {work}")
+        figures += _beside_much(engine, setting, checks)
     settings = {"shape": shape, "rounds": setting.rounds(ROUNDS), "idle_requests": setting.rounds(IDLE)}
     return Result(benchmark="beside", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -92,6 +96,31 @@ def _works(engine: RemoteEngine, setting: Setting, place: Path) -> dict[str, Ask
         ),
         "a batch": lambda: batch.run(rows, max_new_tokens=NEW, ignore_eos=True, mode="fast"),
     }
+
+
+def _beside_much(engine: RemoteEngine, setting: Setting, checks: Checks) -> list[Figure]:
+    """Return the pings while another client asks for much."""
+    figures, asked = [], setting.rounds(ASKED_AGAIN)
+    with worker("heavy") as other:
+        for what in ASKED:
+            pings: dict[str, list[float]] = {"ping": []}
+            ended: list[object] = []
+            ask_again = partial(other.ask, "ask_again", pid=pid_of(engine), what=what, times=asked)
+            with under_way(ask_again, ended) as still:
+                sample({"ping": engine.ping}, pings, still, LONGEST_PAUSE)
+            checks.same(f"replies to {what}", ended, [{"replies": asked}])
+            late = sorted(pings["ping"])[int(0.99 * len(pings["ping"])) :]
+            figures.append(
+                Figure(
+                    name=f"the slowest 1% of pings, beside {what}",
+                    unit="ms",
+                    value=in_milliseconds(late),
+                    bar=at_most(LAYER_MILLISECONDS),
+                    sides={"all": in_milliseconds(pings["ping"])},
+                    sides_unit="ms",
+                )
+            )
+    return figures
 
 
 def _figure(name: str, times: list[float], idle: list[float]) -> Figure:
