@@ -243,6 +243,11 @@ def arrays_of(edit: Edit, part: Tensor) -> Arrays:
     return measure(edit, name, array.expand(*array.shape[:-1], part.shape[-1]))
 
 
+def array_bytes(edit: Edit, itemsize: int) -> int:
+    """Return the bytes of an edit's arrays, were each of their numbers this large."""
+    return itemsize * sum(math.prod(array.shape) for array in _fields(edit, Array).values())
+
+
 def compute(part: Tensor, edit: Edit, arrays: Mapping[str, Tensor] | None = None, **given: Tensor) -> Tensor:
     """Return the edited part, in the part's dtype and shape. `arrays` are those of the edit, if they are there already;
     `given` are values that the edit only names."""

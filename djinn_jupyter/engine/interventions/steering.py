@@ -26,6 +26,8 @@ from djinn_jupyter.wire.positions import limits_of
 from djinn_jupyter.wire.sites import Site
 
 SIZES_TOLD: Final = 256
+UNREAD_KEPT: Final = 4096  # sizes that stay on the device until they are read, of 512 bytes each on a GPU
+FLOAT_BYTES: Final = 32  # of a number in a list
 ARRAYS_KEPT: Final = 1 << 20  # bytes of an edit's arrays that stay on the device; larger ones are copied at each pass
 
 
@@ -109,6 +111,8 @@ class Rule:
             return None
         value, sizes = applied
         if counted:
+            if len(self._unread) >= UNREAD_KEPT:
+                self.sizes()
             self._unread.append((self.passes_met, sizes))
         return value, Change(what=self.what, size=sizes, rule=self.number)
 
@@ -173,6 +177,24 @@ class Rule:
             kept, self._made_for = edit_kinds.arrays_of(self.edit, part), made_for
             self._arrays = kept if sum(one.nbytes for one in kept.values()) <= ARRAYS_KEPT else None
         return kept
+
+    @property
+    def copies(self) -> Iterable[Tensor]:
+        """The tensors that stay on the device, made of the edit's arrays."""
+        return () if self._arrays is None else self._arrays.values()
+
+    @property
+    def copies_to_come(self) -> int:
+        """The bytes that the next pass leaves on the device of its arrays, in float32; none of large ones."""
+        if self._arrays is not None or not self.enabled:
+            return 0
+        size = edit_kinds.array_bytes(self.edit, 4)
+        return size if size <= ARRAYS_KEPT else 0
+
+    @property
+    def bytes_recorded(self) -> int:
+        """The bytes on the host of the sizes of its changes."""
+        return FLOAT_BYTES * len(self._read)
 
     # --- its counts --------------------------------------------------------------------------------------------------
 

@@ -114,9 +114,12 @@ class EditRequests:
         site = edited_site(session, request.site)
         stop_edits.require_editable(frame.tap)
         patched: Tensor | None = None
+        size = frame.raw.nbytes
         if isinstance(request.edit, PatchFrom):
             patched = yield from self._patch(request.edit, site, _touched(frame, request.positions))
-        yield from self._residency.set_aside(session, frame.raw.nbytes)
+            self._residency.require_given(patched.nbytes)  # the values of the patch become the edit's
+            size += patched.nbytes
+        yield from self._residency.set_aside(session, size, of_quota=size)
         made = stop_edits.make(
             frame,
             request.edit,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
+from torch import Tensor
+
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
@@ -13,7 +16,8 @@ from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors
+from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors, tensors_of_states
+from djinn_jupyter.engine.session.given_arrays import parts_within
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -68,7 +72,10 @@ class WholeImages:
         self, image: SessionImage, source: str, name: str, holder: Holder, waits: Session
     ) -> Generator[Blocked | None, None, Session]:
         """Return a session like the image, with its rows and states, not yet in the table. `source` names the file in a
-        refusal; `waits` is the session whose job this is."""
+        refusal; `waits` is the session whose job this is. Raises SlabFull where no room can be made, and OverQuota
+        where the person may not have so much."""
+        need = _bytes_on_device(image)
+        yield from self._residency.set_aside(waits, need, of_quota=need)
         session = load.load_session(
             self._runtime,
             image,
@@ -77,10 +84,13 @@ class WholeImages:
             holder=holder.name,
             stops_kept=self._options.stops_kept,
         )
+        self._residency.note_tensors((*own_tensors(session), *past_tensors(session)))
+        self._residency.put_back()
         try:
             rows = load.rows_of(self._runtime, image)
             yield from self._put(session.cache, rows, image.committed, waits)
             session.cache.restore_all(load.states_of(self._runtime, image.states or {}))
+            self._residency.note_tensors(tensors_of_states(session.cache.live_states()))
         except checkpoint_files.CRAFTED as error:
             session.cache.free()
             raise CheckpointRefused(f"{source} is refused. What it holds does not fit this engine: {error}.") from error
@@ -92,8 +102,7 @@ class WholeImages:
     def _put(
         self, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
     ) -> Generator[Blocked | None, None, None]:
-        """Put rows into pages, once there is room for them. Raises SlabFull where no room can be made, OverQuota where
-        the person may not have so much."""
+        """Put rows into pages, once there is room for them."""
         need = bytes_of(rows)
 
         def begun() -> Generator[None, None, None]:
@@ -102,6 +111,12 @@ class WholeImages:
             return steps
 
         yield from (yield from self._residency.with_room(waits, lambda: need, begun, of_quota=lambda: need))
+
+
+def _bytes_on_device(image: SessionImage) -> int:
+    """Return the bytes that an image takes on the device, but for the ends of pages."""
+    kept = parts_within(msgspec.structs.replace(image, watches=()), Tensor)
+    return sum({id(tensor): tensor.nbytes for tensor in kept}.values())
 
 
 def bytes_of(rows: Sequence[Rows]) -> int:

@@ -8,6 +8,7 @@ comes back when there is room again, so the oldest work always goes on, and what
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 from djinn_jupyter.amounts import spell_bytes
@@ -18,7 +19,8 @@ from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.pass_allowance import PassRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session.footprint import own_tensors
+from djinn_jupyter.engine.session.footprint import own_tensors, tensors_of_states
+from djinn_jupyter.engine.session.given_arrays import copies_on_device
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.errors import SlabFull
@@ -66,10 +68,8 @@ class StopRoom:
 
     def accounted(self, session: Session) -> None:
         """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
-        storage_table = self._swapping.storage_table
-        storage_table.note(own_tensors(session))
-        for state in session.cache.live_states().values():
-            storage_table.note(state.tensors())
+        states = tensors_of_states(session.cache.live_states())
+        self._swapping.storage_table.note(chain(own_tensors(session), states, copies_on_device(session)))
         self.put_back()
 
     def put_back(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
-from djinn_jupyter.engine.session.given_arrays import given_arrays
+from djinn_jupyter.engine.session.given_arrays import given_arrays, past_arrays
 from djinn_jupyter.engine.session.holdings import Holdings, by_person, holdings_of
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
@@ -86,12 +86,16 @@ class MemoryQuotas:
 
     def require_given(self, need: int, most: int) -> None:
         """Raise UsageError where rules and edits of all sessions would have more than `most` bytes of arrays with so
-        many more: they stay in main memory, and in the journal, until they are removed."""
-        given = {id(array): array.nbytes for session in self._sessions.values() for array in given_arrays(session)}
+        many more: they stay in main memory, and in the journal, until they are removed; where passes were run under a
+        rule, until the session runs another prompt."""
+        sessions = self._sessions.values()
+        each = (array for one in sessions for array in (*given_arrays(one), *past_arrays(one)))
+        given = {id(array): array.nbytes for array in each}
         if (held := sum(given.values())) + need > most:
             raise UsageError(
                 f"The arrays of rules and edits take {spell_bytes(held)} and {spell_bytes(need)} more are needed; all "
-                f"sessions may have {spell_bytes(most)} of them. Remove rules, or allow more device memory."
+                f"sessions may have {spell_bytes(most)} of them. Remove rules, close a session, or allow more device "
+                "memory."
             )
 
     def refusal(self, session: Session, need: int) -> OverQuota:

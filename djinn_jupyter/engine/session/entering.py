@@ -40,7 +40,8 @@ def entered(
             cache,
             lambda: cache.bytes_wanted(frame.committed, frame.end),
             enter,
-            always=_left_by_every_pass(runtime, cache, logits),
+            always=_left_by_every_pass(runtime, cache, logits)
+            + sum(rule.copies_to_come for rule in session.rules.values()),
             expected=len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0,
         )
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.session.footprint import items_of
-from djinn_jupyter.engine.session.given_arrays import given_arrays, recorded_bytes
+from djinn_jupyter.engine.session.given_arrays import given_arrays, recorded
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.naming import person_of
@@ -74,7 +74,10 @@ def by_person(sessions: Iterable[Session], storage_table: StorageTable) -> dict[
             if id(array) not in counted:
                 counted.add(id(array))
                 held.given += array.nbytes
-        held.host += recorded_bytes(session)
+        for kept, size in recorded(session):
+            if id(kept) not in counted:
+                counted.add(id(kept))
+                held.host += size
         held.reserved += session.residence.reserved
     return found
 

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.interventions.steering import FLOAT_BYTES, Rule
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
+from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.footprint import items_of
+from djinn_jupyter.engine.session.given_arrays import (
+    POSITION_BYTES,
+    TOKEN_BYTES,
+    given_arrays,
+    recorded,
+)
 from djinn_jupyter.engine.session.holdings import Holdings, by_person, holdings_of, memory_of_persons
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Add
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.edits import Add, PatchFrom, ProjectOut
 from djinn_jupyter.wire.holdings import PersonMemory
 from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
 from djinn_jupyter.wire.replies import Failed, Finished, Opened, Paused
+from djinn_jupyter.wire.watches import Direction
 from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.requests.house import House
 from tests.families import build
@@ -71,12 +91,14 @@ def run(house: House, person: str | None) -> Any:
 
 
 def held_by_the_engine(desk: Desk) -> Holdings:
-    """The bytes of all pages and storages that exist."""
+    """The bytes of all pages and storages that exist, and of what sessions recorded."""
     table = desk.engine.storage_table
     table.purge()
     every = Holdings()
     for item in (*(page for slab in desk.engine.slabs for page in slab), *table):
         every.count(item)
+    kept = {id(one): size for session in desk.engine.sessions.values() for one, size in recorded(session)}
+    every.host += sum(kept.values())
     return every
 
 
@@ -172,13 +194,77 @@ def test_arrays_of_rules_and_edits_and_records_of_watches_are_held_by_the_person
     stopped = house.ask("carl", ask.Run(session="held", tokens=PROMPT, max_new_tokens=2))
     assert isinstance(stopped, Paused)
     watched = house.desk.session("carl@held").watches["resid_post.2"].bytes_held
-    assert carl(house).host_bytes - before.host_bytes == watched > 0
+    noted = (2 * TOKEN_BYTES + POSITION_BYTES) * len(PROMPT) + FLOAT_BYTES  # of the stop and of its pass
+    assert carl(house).host_bytes - before.host_bytes == watched + noted > noted
     halted = carl(house).device_bytes
     house.ask("carl", ask.ApplyEdit(session="held", edit=Add(vector=vector)))
     assert carl(house).device_bytes - halted >= vector.nbytes
     for name in ("held", "twin"):
         house.ask("carl", ask.Close(session=name, force=True))
     house.desk.settle()
+
+
+OF_THE_ENGINE: Final = (PagedCache, Tap, StorageTable, HeldAdapter, Forward, torch.nn.Module, type, ModuleType)
+
+
+def everything_within(value: Any, seen: dict[int, Any]) -> dict[int, Any]:
+    """All that can be reached from a session, without what is the engine's."""
+    if id(value) in seen or isinstance(value, OF_THE_ENGINE) or callable(value):
+        return seen
+    seen[id(value)] = value
+    if isinstance(value, Mapping):
+        parts: list[Any] = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = list(value)
+    else:
+        names = [name for one in type(value).__mro__ for name in getattr(one, "__slots__", ())]
+        parts = [getattr(value, name, None) for name in (*names, *getattr(value, "__dict__", ()))]
+    for part in parts if not isinstance(value, Tensor | Array) else ():
+        everything_within(part, seen)
+    return seen
+
+
+def test_every_tensor_and_array_that_a_session_holds_is_counted() -> None:
+    """Also those of rules that are gone, and the tokens of each stop."""
+    desk = build_desk(build("llama"))
+    desk.open("b")
+    desk.stop_at("resid_post.1", name="b")
+    desk.run(PROMPT, 2, "b")
+    desk.open("a")
+    vector = array(torch.randn(desk.engine.description.hidden_size))
+    gone = desk.steer("resid_post.2", Add(vector=vector)).rule.number
+    desk.steer("resid_post.0", ProjectOut(direction=vector))
+    for direction in (None, Direction(name="d", vector=vector)):
+        desk.ask(ask.Watch(session="a", site="resid_post.3", direction=direction))
+    desk.run(PROMPT, 20, sampling=Sampling(temperature=1.0))
+    desk.ask(ask.Unsteer(session="a", number=gone))
+    desk.stop_at("resid_post.1")
+    desk.run(tokens(3), 5, extend=True)
+    desk.edit(PatchFrom(session="b", positions=(37, 38, 39)), positions=(60, 61, 62))
+    desk.edit(Add(vector=vector))
+    desk.resume()
+    desk.run(PROMPT, 3)
+    desk.ask(ask.Fork(session="a", name="c"))
+    for name in "ac":
+        uncounted(desk, desk.session(name))
+    desk.close_all()
+
+
+def uncounted(desk: Desk, session: Session) -> None:
+    """Assert that whatever the session holds is in one of the sums."""
+    table = desk.engine.storage_table
+    items = {item.identity for item in items_of(session, table) if isinstance(item, Storage)}
+    within = everything_within(session, {}).values()
+    copies = [copy for rule in within if isinstance(rule, Rule) for copy in rule.copies]
+    items |= {one.identity for one in map(table.known, copies) if one is not None}
+    kept = [*given_arrays(session), *(one for one, _ in recorded(session) if not isinstance(one, Rule))]
+    counted = {identity for one in kept for identity in everything_within(one, {})}
+    for value in within:
+        if isinstance(value, Tensor):
+            storage = table.known(value)
+            assert (storage is not None and storage.identity in items) or id(value) in counted, value.shape
+        elif isinstance(value, Array) or (isinstance(value, tuple) and len(value) >= len(PROMPT)):
+            assert id(value) in counted, value
 
 
 def carl(house: House) -> PersonMemory:
@@ -206,4 +292,30 @@ def test_arrays_beyond_a_quota_or_the_memory_of_all_sessions_are_refused() -> No
     for code in ("", "UsageError"):
         given = ask.Steer(session="held", site="resid_post.1", edit=Add(vector=array(torch.randn(size))))
         assert getattr(house.ask("carl", given), "code", "") == code
+    desk.close_all()
+
+
+def test_the_values_of_a_patch_and_arrays_of_rules_that_are_gone_have_a_limit() -> None:
+    desk = build_desk(build("llama"))
+    for name in "ab":
+        desk.open(name)
+        desk.stop_at("resid_post.1", name=name)
+        desk.run(PROMPT, 2, name)
+    desk.engine.residency._most_given = 4 * desk.engine.description.hidden_size * 2
+    patch = PatchFrom(session="b", positions=(37, 38, 39))
+    with pytest.raises(UsageError, match="arrays of rules and edits"):
+        desk.edit(patch, positions=(37, 38, 39))
+    desk.edit(PatchFrom(session="b", positions=(38, 39)), positions=(38, 39))
+    desk.ask(ask.RevertEdits(session="a"))
+    desk.clear("b")
+    for refused in (False, False, True):
+        vector = array(torch.randn(desk.engine.description.hidden_size))
+        with pytest.raises(UsageError, match="arrays of rules and edits") if refused else nullcontext():
+            number = desk.steer("resid_post.2", Add(vector=vector), name="b").rule.number
+            desk.resume("b")
+            desk.run(tokens(3), 1, "b", extend=True)
+            desk.ask(ask.Unsteer(session="b", number=number))
+            desk.stop_at("resid_post.1", name="b")
+            desk.run(tokens(2), 1, "b", extend=True)
+            desk.clear("b")
     desk.close_all()
