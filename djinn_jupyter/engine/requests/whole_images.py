@@ -84,9 +84,9 @@ class WholeImages:
             holder=holder.name,
             stops_kept=self._options.stops_kept,
         )
-        self._residency.note_tensors((*own_tensors(session), *past_tensors(session)))
-        self._residency.put_back()
         try:
+            self._residency.note_tensors((*own_tensors(session), *past_tensors(session)))
+            self._residency.put_back()
             rows = load.rows_of(self._runtime, image)
             yield from self._put(session.cache, rows, image.committed, waits)
             session.cache.restore_all(load.states_of(self._runtime, image.states or {}))
