@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.interventions.steering import FLOAT_BYTES, Rule
@@ -204,7 +204,7 @@ def test_arrays_of_rules_and_edits_and_records_of_watches_are_held_by_the_person
     house.desk.settle()
 
 
-OF_THE_ENGINE: Final = (PagedCache, Tap, StorageTable, HeldAdapter, Forward, torch.nn.Module, type, ModuleType)
+OF_THE_ENGINE: Final = (PagedCache, Tap, Storage, StorageTable, HeldAdapter, Forward, nn.Module, type, ModuleType)
 
 
 def everything_within(value: Any, seen: dict[int, Any]) -> dict[int, Any]:
