@@ -18,7 +18,7 @@ LINES: Final[dict[str, Any]] = {"corrupted": (1, 2), "clean": (1, 3), "metric": 
 ASKED: Final[dict[str, Callable[[], ask.Request]]] = {
     "a million chosen edges": lambda: ask.AttributeEdges(session="heavy", method="exact", chosen=PAIRS * 4, **LINES),
     "four million edges of circuits": lambda: ask.RunCircuits(session="heavy", circuits=(PAIRS,) * 16, **LINES),
-    "65,000 prompts of 1,000 tokens": lambda: ask.Score(session="none", prompts=((1,) * 1000,) * 65_000),
+    "8,000 prompts of 1,000 tokens": lambda: ask.Score(session="none", prompts=((1,) * 1000,) * 8_000),
 }
 
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("djinn_jupyter.engine")
 
 STANDARD_ERROR = 2  # its descriptor
-SWITCH_SECONDS = 0.001  # after which a thread gives way to others; a ping is answered in up to four such turns
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,7 +94,6 @@ def _ended(options: argparse.Namespace, launcher: LauncherPipe) -> int:
 
 def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     end_before = reason_of_end(Path(options.log)) if options.log else None  # before this process writes to it
-    sys.setswitchinterval(SWITCH_SECONDS)
     require_supported_platform()
     check_least(GivenOptions, chosen(GivenOptions, options))
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
