@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypedDict
 from djinn_jupyter.described import AllowedValues, Description
 from djinn_jupyter.errors import UsageError
 
-OF_DRAWING: Final = ("top_k", "top_p", "min_p", "seed", "samples")
+OF_DRAWING: Final = ("top_k", "top_p", "min_p", "samples")
 DRAWN_AS_BEGUN: Final = "a run goes on as it began, and only `run` takes settings of sampling."
 
 
@@ -74,9 +74,12 @@ class GivenSampling(TypedDict, total=False):
 
 def require_drawn(given: Mapping[str, object], defaults: Mapping[str, str]) -> None:
     """Raise UsageError for settings that choose what is drawn, of a run that draws nothing: `given` are all that it is
-    given, `defaults` the model's own, which `model_defaults` applies."""
-    draws = given.get("temperature") or (given.get("model_defaults") and defaults.get("do_sample") == "True")
-    idle = [name for name in OF_DRAWING if given.get(name) is not None]
+    given, `defaults` the model's own, which `model_defaults` applies. A seed is none of them, nor is any but `samples`
+    beside a temperature of 0: a loop over temperatures begins there."""
+    temperature = given.get("temperature")
+    draws = temperature or (given.get("model_defaults") and defaults.get("do_sample") == "True")
+    chosen = OF_DRAWING if temperature is None else ("samples",)
+    idle = [name for name in chosen if given.get(name) is not None]
     if idle and not draws:
         raise UsageError(
             f"{' and '.join(idle)} {'is' if len(idle) == 1 else 'are'} of a run that draws its tokens, and this one "

@@ -326,14 +326,20 @@ def test_sampling_is_refused_with_the_reason_where_a_run_goes_on(engine: RemoteE
     assert [one.name for one in engine.sessions()] == ["a"]
 
 
-@pytest.mark.parametrize("given", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"seed": 3}, {"samples": 2}])
+@pytest.mark.parametrize("given", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"samples": 2}])
 def test_what_chooses_a_draw_is_refused_where_nothing_is_drawn(engine: RemoteEngine, given: Given) -> None:
     session, drawn = engine.session("a"), {"temperature": 1.0}
-    for greedy in ({}, {"temperature": 0.0}, {"model_defaults": True}):
+    for greedy in ({}, {"model_defaults": True}, *([{"temperature": 0.0}] if "samples" in given else [])):
         with pytest.raises(UsageError, match=f"^{next(iter(given))} is of a run that draws its tokens"):
             session.run(LINE, max_new_tokens=2, **given, **greedy)
     assert session.describe().tokens == 0
     session.run(LINE, max_new_tokens=2, **given, **drawn)
+
+
+def test_a_loop_over_temperatures_begins_at_0(engine: RemoteEngine) -> None:
+    session = engine.session("a")
+    greedy, _ = (session.run(LINE, max_new_tokens=2, temperature=t, top_k=3, seed=1) for t in (0.0, 1.0))
+    assert greedy.tokens == session.run(LINE, max_new_tokens=2, seed=4).tokens
 
 
 def test_what_belongs_to_something_that_is_not_given_is_refused(engine: RemoteEngine) -> None:
