@@ -97,9 +97,9 @@ def test_connections_are_let_in_one_by_one(connections: Connections, door: Door)
 def test_strangers_leave_descriptors_to_local_clients_and_both_leave_some(
     connections: Connections, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight are free, of which four are kept from strangers."""
+    """Twelve are free, of which strangers leave eight."""
     connections._kept_free = 4
-    monkeypatch.setattr(its_module, "_free", lambda limit: 8 - len(connections._peers))
+    monkeypatch.setattr(its_module, "_free", lambda limit: 12 - len(connections._peers))
     with ExitStack() as clients:
         for _ in range(20):
             clients.enter_context(socket.create_connection(("127.0.0.1", door.port)))
@@ -110,5 +110,5 @@ def test_strangers_leave_descriptors_to_local_clients_and_both_leave_some(
             clients.enter_context(socket.socket(socket.AF_UNIX)).connect(door.path)
         while connections.monitor.poll(QUIET_MILLISECONDS):
             connections.read_events()
-        assert len(connections._peers) == 7
+        assert len(connections._peers) == 11
         assert len(connections._at_door) == 4

@@ -88,7 +88,7 @@ class Connections:
         and are told where they are few."""
         free = _free(self._limit)
         for kind, gate in self._gates.items():
-            if free > (self._kept_free // 4 if kind == "ipc" else self._kept_free):
+            if free > (self._kept_free // 4 if kind == "ipc" else 2 * self._kept_free):
                 gate.open()
             else:
                 gate.close()
