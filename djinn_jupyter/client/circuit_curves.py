@@ -13,6 +13,7 @@ from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval
 from djinn_jupyter.client.frames import in_columns
+from djinn_jupyter.client.interrupts import counted
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
@@ -51,7 +52,7 @@ class CircuitCurve(Measurement):
 
     def again(self, channel: Channel) -> CircuitCurve:
         """Return the same circuits, run anew."""
-        return CircuitCurve([one.again(channel) for one in self.circuits], self.sizes)
+        return CircuitCurve([one.again(channel) for one in counted(self.circuits, "circuits")], self.sizes)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the size of the circuit, and the pair, of the metric at this index."""
@@ -100,7 +101,7 @@ def circuit_curve(
 ) -> CircuitCurve:
     """Return the circuits of the first edges by the scores in `found`, at each of the `sizes`, rising shares of all
     edges (those of MIB by default), with MIB's areas `cpr` and `cmd`. Other arguments are as in `dj.circuit`; MIB takes
-    the scores as they are for CPR, and by size for CMD.
+    the scores as they are for CPR, and by size for CMD. WorkInterrupted has the curve of what was run as `kept`.
 
     >>> found = dj.edges(
     ...     engine, clean="The capital of France is", corrupted="The capital of Italy is", metric="logit(' Paris')"
@@ -115,4 +116,5 @@ def circuit_curve(
     drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
     order = ordered(found, absolute=absolute)
     with CircuitRuns(engine, found, drawn) as runs:
-        return CircuitCurve(runs.of([order[: round(size * len(order))] for size in shares], LARGEST), shares)
+        sized = [order[: round(size * len(order))] for size in shares]
+        return CircuitCurve(runs.of(sized, LARGEST, kept=lambda done: CircuitCurve(done, shares[: len(done)])), shares)

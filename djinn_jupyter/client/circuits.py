@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +18,11 @@ from djinn_jupyter.client.edges import Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
+from djinn_jupyter.client.interrupts import counted, in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.client.pair_statistics import NO_INTERVAL
+from djinn_jupyter.client.waiting import far
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 NamedEdge = tuple[str, str]
 Numbers = tuple[tuple[int, int], ...]
 LARGEST: Final = "the largest scores"
+WORK: Final = "The run of a circuit"
 MOST_ASKED: Final = 2**18  # edges in one request
 
 
@@ -104,7 +107,7 @@ class Circuit(EdgeMeasurement):
     def again(self, channel: Channel) -> Circuit:
         """Return the same circuit, run anew."""
         return Circuit(
-            [_run(channel, one.made.asked, one.made) for one in self.replies if one.made is not None],
+            [_run(channel, one.made.asked, one.made) for one in counted(self.replies, "pairs") if one.made is not None],
             scores=self.scores,
             of=self.of,
             drawn=self.drawn,
@@ -138,7 +141,7 @@ class Circuit(EdgeMeasurement):
         return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:z.1%}{low_high}{pairs}"
 
 
-@waits("The run of a circuit")
+@waits(WORK)
 @typed
 def circuit(
     engine: RemoteEngine,
@@ -157,7 +160,8 @@ def circuit(
     halving. The model runs on the clean lines of `found`, with all other edges patched from the corrupted ones.
 
     Scores count by their size; without `absolute` as they are, the largest first. The interval is a percentile
-    bootstrap over pairs, of which each resample has as many. UsageError; SlabFull.
+    bootstrap over pairs, of which each resample has as many. WorkInterrupted has the circuit on the pairs that were
+    done as `kept`, or the smallest so far that is as faithful. UsageError; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -232,9 +236,15 @@ def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
             f"All {len(order):,} edges together have a faithfulness of {best.faithfulness:z.1%}, less than the "
             f"{faithfulness:z.1%} asked for."
         )
+
+    def smallest(done: list[Circuit]) -> Circuit:
+        return best
+
+    tries = 0
     while high - low > 1:
-        middle = (low + high) // 2
-        [tried] = runs.of([order[:middle]], how)
+        middle, tries = (low + high) // 2, tries + 1
+        far(f"circuit {tries} of about {math.ceil(math.log2(len(order)))}, of {middle:,} edges")
+        [tried] = runs.of([order[:middle]], how, kept=smallest)
         if tried.faithfulness >= faithfulness:
             best, high = tried, middle
         else:
@@ -257,13 +267,24 @@ class CircuitRuns:
     def __exit__(self, *raised: object) -> None:
         self._open.close()
 
-    def of(self, circuits: Sequence[Numbers], how: str) -> list[Circuit]:
-        """Return each circuit, run on all pairs; `how` says how its edges were chosen."""
-        return [one for part in _in_parts(circuits) for one in self._together(part, how)]
+    def of(
+        self, circuits: Sequence[Numbers], how: str, kept: Callable[[list[Circuit]], object] = lambda done: done[0]
+    ) -> list[Circuit]:
+        """Return each circuit, run on all pairs; `how` says how its edges were chosen. An interrupt keeps what is
+        `kept` of those that were run by then, on all pairs or the first ones."""
+        done: list[Circuit] = []
+        part: list[Numbers] = []
 
-    def _together(self, circuits: Sequence[Numbers], how: str) -> list[Circuit]:
-        """Return circuits that one request runs on each pair."""
-        runs, name = self.made(circuits), name_of(self.engine)
+        def left(runs: list[CircuitsRun]) -> object:
+            return kept(done or self._circuits(part, runs, how)) if runs or done else None
+
+        for part in _in_parts(circuits):
+            done += self._circuits(part, in_parts(WORK, "pairs", tuple(self._requests(part)), self._asked, left), how)
+        return done
+
+    def _circuits(self, circuits: Sequence[Numbers], runs: Sequence[CircuitsRun], how: str) -> list[Circuit]:
+        """Return circuits that one request ran on each pair."""
+        name = name_of(self.engine)
         return [
             Circuit(
                 [_alone(one, at) for one in runs],
@@ -279,7 +300,10 @@ class CircuitRuns:
 
     def made(self, circuits: Sequence[Numbers]) -> list[CircuitsRun]:
         """Return the runs of all circuits on each pair."""
-        return [ask_for(self.engine.channel, one, CircuitsRun) for one in self._requests(circuits)]
+        return [self._asked(one) for one in self._requests(circuits)]
+
+    def _asked(self, request: ask.RunCircuits) -> CircuitsRun:
+        return ask_for(self.engine.channel, request, CircuitsRun)
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[ask.RunCircuits]:
         for reply in self.found.replies:

@@ -22,7 +22,7 @@ from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
-from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.prompts import given_prompts, of_how_many, tokenized
 from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waiting import far
@@ -111,7 +111,7 @@ def collect(
     quiet = on_progress is not None
     with interruptible("The collection", lambda: (kept, None), quiet=quiet), _ended_with(kept):
         shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
-        work = CollectionWork(asked, on_progress or (lambda done: None))
+        work = CollectionWork(asked, on_progress or (lambda done: None), of_how_many(prompts))
         requests = _requests(asked, shards)
         first = next(requests, None)
         if first is None:
@@ -207,6 +207,7 @@ class CollectionWork:
 
     asked: Collection
     on_progress: OnCollected
+    of: str = ""
     done: dict[int, int] = field(default_factory=dict)
 
     def collect(self, channel: Channel, request: ask.Collect, tell: Tell = lambda show: show()) -> Path:
@@ -233,7 +234,7 @@ class CollectionWork:
     def _note(self, shard: int, done: int, tell: Tell) -> None:
         self.done[shard] = done
         total = sum(self.done.values())
-        far(f"{total:,} prompts")
+        far(f"{total:,}{self.of} prompts")
         tell(lambda: self.on_progress(total))
 
 

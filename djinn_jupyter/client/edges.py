@@ -15,6 +15,7 @@ from djinn_jupyter.client.edge_measurement import EdgeMeasurement
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
+from djinn_jupyter.client.interrupts import counted, in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 ANY_SESSION: Final = "edges"
+WORK: Final = "The attribution of edges"
 
 
 class Edges(EdgeMeasurement):
@@ -81,7 +83,7 @@ class Edges(EdgeMeasurement):
     def again(self, channel: Channel) -> Edges:
         """Return the same edges, scored anew."""
         each, exact = (
-            [scored(channel, one.made.asked, one.made) for one in replies if one.made is not None]
+            [scored(channel, one.made.asked, one.made) for one in counted(replies, "pairs") if one.made is not None]
             for replies in (self.replies, self.patched)
         )
         return Edges(each, paired=self.paired, engine=self.engine, patched=exact)
@@ -128,7 +130,7 @@ class Edges(EdgeMeasurement):
         return "\n".join([head, *(f"{writer} -> {reader}: {score:+.3f}" for writer, reader, score in self.top())])
 
 
-@waits("The attribution of edges")
+@waits(WORK)
 @typed
 def edges(
     engine: RemoteEngine,
@@ -156,7 +158,8 @@ def edges(
     that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
     with so many largest scores of gradients are patched too, and `found.exact` has their changes. With an `adapter`, by
     its name, lines that are no session's are its model's. A model whose heads and MLPs do not sum to its residual is
-    refused with the reason. UsageError; UnknownSite; InvalidCondition; SlabFull.
+    refused with the reason. WorkInterrupted has the Edges of the pairs that were done as `kept`. UsageError;
+    UnknownSite; InvalidCondition; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -179,10 +182,16 @@ def edges(
     require_texts(adapter, corrupted, clean)
     metrics = _metric_of_each(metric, len(lines))
     asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(lines, metrics, strict=True)]
-    found = Edges([_first_scored(engine.channel, one, adapter) for one in asked], paired=paired, engine=name_of(engine))
+
+    def edges_of(replies: list[EdgesAttributed]) -> Edges | None:
+        return Edges(replies, paired=paired, engine=name_of(engine)) if replies else None
+
+    replies = in_parts(WORK, "pairs", asked, lambda one: _first_scored(engine.channel, one, adapter), edges_of)
+    found = Edges(replies, paired=paired, engine=name_of(engine))
     if top is None:
         return found
-    patched = [scored(engine.channel, one, made) for one, made in _patching(found, top)]
+    patching = tuple(_patching(found, top))
+    patched = in_parts(WORK, "pairs, patched", patching, lambda one: scored(engine.channel, *one), lambda done: found)
     return Edges(found.replies, paired=paired, engine=found.engine, patched=patched)
 
 

@@ -3,15 +3,20 @@ ended and what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
-from djinn_jupyter.client.waiting import waiting
+from djinn_jupyter.client.waiting import far, waiting
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class WorkInterrupted(KeyboardInterrupt):
     """Raised after a KeyboardInterrupt during a sweep, a collection or a measurement. The engine was told to end it.
-    `kept` is what was finished: the Grid so far, the Losses of the first prompts, or None."""
+    `kept` is what was finished: the Grid so far, the Losses of the first prompts, the Edges of the first pairs and the
+    like; or None."""
 
     def __init__(self, said: str, kept: object = None) -> None:
         self.kept = kept
@@ -37,3 +42,29 @@ def interruptible(
         words, found = kept()
         said = f"{work} was interrupted, and {done}. {words}"
         raise WorkInterrupted(said.strip(), found) from None
+
+
+def in_parts(
+    work: str, name: str, items: Sequence[Item], do: Callable[[Item], Result], kept: Callable[[list[Result]], object]
+) -> list[Result]:
+    """Return what `do` makes of each item. An interrupt keeps what is `kept` of those that were done, if anything;
+    `name` says what the items are, as "pairs"."""
+    found: list[Result] = []
+
+    def left() -> tuple[str, object]:
+        rest = kept(found)
+        said = f"{len(found):,} of {len(items):,} {name} were done; `kept` of this error has what there is."
+        return ("", None) if rest is None else (said, rest)
+
+    with interruptible(work, left):
+        for item in counted(items, name):
+            found.append(do(item))
+    return found
+
+
+def counted(items: Sequence[Item], name: str) -> Iterator[Item]:
+    """Yield the items; the line of the wait says how many were done, where there are several."""
+    for number, item in enumerate(items):
+        if len(items) > 1:
+            far(f"{number:,} of {len(items):,} {name}")
+        yield item

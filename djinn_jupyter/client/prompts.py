@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -28,6 +28,11 @@ def given_prompts(prompts: object) -> Iterator[object]:
         yield from _in_file(prompts)
     else:
         yield from _one_by_one(prompts)
+
+
+def of_how_many(prompts: object) -> str:
+    """Return " of 12" for a list of prompts; nothing where they are counted only by reading them."""
+    return f" of {len(prompts):,}" if isinstance(prompts, Sized) and not isinstance(prompts, Path) else ""
 
 
 def _one_by_one(prompts: Any) -> Iterator[object]:

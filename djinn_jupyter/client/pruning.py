@@ -8,6 +8,7 @@ an edge that is kept are asked for again. So what is decided is decided as by on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.circuits import MOST_ASKED, Circuit, CircuitRuns, Numbers, ordered, require_count
@@ -15,16 +16,18 @@ from djinn_jupyter.client.edge_measurement import layers_of
 from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval
+from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 
 Kept = frozenset[tuple[int, int]]
 OnPruned = Callable[[int, int, int], None]
+WORK: Final = "The pruning of a circuit"
 FEW, AHEAD = 8, 64  # passes asked for together: at first, and at most
 
 
-@waits("The pruning of a circuit")
+@waits(WORK)
 @typed
 def acdc(
     engine: RemoteEngine,
@@ -42,7 +45,8 @@ def acdc(
     of the pairs by less than `threshold`. Edges into a head or MLP that no kept edge leaves are dropped without a pass.
 
     Every other edge takes a pass for each pair. `on_progress(decided, edges, kept)` is called meanwhile. The interval
-    is as in `dj.circuit`. UsageError; SlabFull.
+    is as in `dj.circuit`. WorkInterrupted has the names of the edges that were left by then as `kept`, for
+    `dj.circuit`. UsageError; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -64,7 +68,9 @@ def acdc(
     order = ordered(found)
     how = f"ACDC, threshold {threshold:g}" + ("" if first is None else f", of the first {first:,}")
     with CircuitRuns(engine, found, drawn) as runs:
-        kept = _Pruning(runs, order if first is None else order[:first], threshold).left(on_progress)
+        pruning = _Pruning(runs, order if first is None else order[:first], threshold)
+        with interruptible(WORK, pruning.so_far):
+            kept = pruning.left(on_progress)
         return runs.of([tuple(edge for edge in order if edge in kept)], how)[0]
 
 
@@ -75,12 +81,20 @@ class _Pruning:
         self.runs, self.threshold = runs, threshold
         self.order = sorted(edges, key=lambda edge: (edge[1], edge[0]), reverse=True)
         self.heard = heard(runs.found.writers, runs.found.readers)
+        self.decided, self.kept = 0, frozenset(self.order)
+
+    def so_far(self) -> tuple[str, list[tuple[str, str]]]:
+        """Return what was decided in words, and the names of the edges that are left."""
+        found, left = self.runs.found, [edge for edge in reversed(self.order) if edge in self.kept]
+        said = f"Of {len(self.order):,} edges {self.decided:,} were decided; `kept` of this error names the "
+        return f"{said}{len(left):,} left.", [(found.writers[writer], found.readers[at]) for writer, at in left]
 
     def left(self, on_progress: OnPruned | None) -> Kept:
         """Return the edges that are kept."""
         kept, at, ahead = frozenset(self.order), 0, FEW
         [metric] = self._metrics([kept])
         while at < len(self.order):
+            self.decided, self.kept = at, kept
             far(f"{at:,} of {len(self.order):,} edges decided")
             if on_progress is not None:
                 on_progress(at, len(self.order), len(kept))

@@ -35,7 +35,7 @@ def reproduced_collection(channel: Channel, kept: Activations, on_done: Callable
     made, compared = [shard.made for shard in kept.shards], _Compared(kept)
     with _folder_beside(kept) as folder, _named(channel, made[0].by):
         asked = _asked_of(kept, folder)
-        work = CollectionWork(asked, on_done)
+        work = CollectionWork(asked, on_done, f" of {len(kept):,}")
         for number, before in enumerate(kept.shards):
             require_modules(channel, made[number].modules)
             with session_like(channel, "collection", made[number]) as session:

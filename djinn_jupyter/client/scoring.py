@@ -13,11 +13,11 @@ from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.interrupts import counted, interruptible
 from djinn_jupyter.client.likeness import ruling_session
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import LOSSES, KeptLosses
-from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.prompts import given_prompts, of_how_many, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
@@ -68,7 +68,7 @@ class Losses(Measurement):
 
     def again(self, channel: Channel) -> Losses:
         """Return the same losses, measured anew, prompts together that were."""
-        return Losses([_scored_again(channel, reply) for reply in self.replies])
+        return Losses([_scored_again(channel, reply) for reply in counted(self.replies, "parts")])
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the prompt and the position of the token with this loss."""
@@ -148,7 +148,7 @@ def _score(
     with temporary_session(channel, "score", adapter) as session:
         while part is not None:
             first = sum(len(reply.tokens) for reply in found)
-            far(f"{first:,} prompts")
+            far(f"{first:,}{of_how_many(prompts)} prompts")
             found.append(ask_for(channel, request_of(session=session, prompts=part, first=first), Scored))
             part = next(parts, None)
 

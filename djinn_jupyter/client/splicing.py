@@ -6,7 +6,7 @@ are and the error term out; and under one that sets the point to zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.client import scoring
@@ -16,7 +16,7 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edits import scale, zero
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import SPLICE, KeptSplice
@@ -24,7 +24,7 @@ from djinn_jupyter.client.prompts import given_prompts
 from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.errors import MeasurementEnded, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.replies import AddedModules
@@ -118,7 +118,7 @@ def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     error term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read,
     such as "sae.4", or a name, such as "clt", for those of all its layers at once, as of a cross-layer transcoder.
     Prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module that writes nothing
-    back; MeasurementEnded; WorkInterrupted.
+    back; MeasurementEnded and WorkInterrupted, whose `kept` has the whole losses by name.
 
     >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
     'sae.4'
@@ -126,22 +126,34 @@ def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     >>> found.model.loss < found.spliced.loss, found.recovered < 1  # an SAE of random numbers
     (True, True)
     """
-    with interruptible("The measurement", lambda: ("", None)):
-        return _measured(engine.channel, module, tuple(given_prompts(prompts)))
+    return _measured(engine.channel, module, tuple(given_prompts(prompts)))
 
 
 def _measured(channel: Channel, module: str, prompts: Sequence[object]) -> Splice:
     told = _added(channel, module)
     written = [one.writes or one.at for one in told]
-    zeroed = _under(channel, written, zero(), prompts)
-    return Splice(
-        module=module,
-        at=", ".join(written),
-        modules=told,
-        model=scoring.loss_of(channel, prompts),
-        spliced=_spliced(channel, told, prompts),
-        zeroed=zeroed,
-    )
+    measures: dict[str, Callable[[], Losses]] = {
+        "zeroed": lambda: _under(channel, written, zero(), prompts),
+        "model": lambda: scoring.loss_of(channel, prompts),
+        "spliced": lambda: _spliced(channel, told, prompts),
+    }
+    done: dict[str, Losses] = {}
+    for name, measure in measures.items():
+        done[name] = _whole(name, measure, done)
+    return Splice(module=module, at=", ".join(written), modules=told, **done)
+
+
+def _whole(name: str, measure: Callable[[], Losses], done: Mapping[str, Losses]) -> Losses:
+    """Return a loss of all prompts. Where it is cut short, the error has the whole ones that were `done` by name, and
+    not the part of one that nothing is compared with."""
+    kept = dict(done) or None
+    there = f"Whole are, as `kept` of this error: {', '.join(done) or 'none'}."
+    try:
+        return measure()
+    except WorkInterrupted:
+        raise WorkInterrupted(f"The measurement was interrupted in the loss {name!r} of three. {there}", kept) from None
+    except MeasurementEnded as error:
+        raise MeasurementEnded(f"The loss {name!r} of three: {error.__cause__ or error} {there}", kept) from error
 
 
 def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:

@@ -223,7 +223,8 @@ def _swept_pairs(
     interrupted = False
     for number, pair in enumerate(pairs):
         one = sweep_of_a_pair(engines[0], number)
-        several = one.asked.several
+        one.pairs, several = len(pairs), one.asked.several
+        far(one.of_pair.removeprefix(" of "))
         try:
             [reply] = one.of(*pair).replies
             require_shape(reply, found)
@@ -283,6 +284,7 @@ class _Sweep:
     engine: RemoteEngine
     asked: AskedSweep
     pair: int = 0
+    pairs: int = 1
     attention: AttentionName | None = None
     cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
     places: tuple[tuple[Any, ...], ...] = ()
@@ -292,6 +294,10 @@ class _Sweep:
     done: int = 0  # cells that were finished when it last told
     interrupted: bool = False
     session: str | None = None  # once it is open
+
+    @property
+    def of_pair(self) -> str:
+        return f" of pair {self.pair + 1} of {self.pairs}" if self.pairs > 1 else ""
 
     def telling(self, tell: Tell) -> _Sweep:
         """Return the sweep, which has its progress shown by another thread."""
@@ -373,7 +379,7 @@ class _Sweep:
                 self.cells.clear()
             self.done = event.done
             self.cells.update(zip(event.cells, event.values, strict=True))
-            far(f"{event.done:,} of {event.total:,} cells" + (f" of pair {self.pair}" if self.pair else ""))
+            far(f"{event.done:,} of {event.total:,} cells{self.of_pair}")
             if self.asked.on_progress is not None:
                 self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
 

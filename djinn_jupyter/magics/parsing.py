@@ -115,6 +115,7 @@ def verb(
         def magic(self: Group, line: str, *body: str, local_ns: Mapping[str, Any] | None = None) -> None:
             if literal:
                 line = expanded(made.parser, line, {**self.state.shell.user_ns, **(local_ns or {})})
+            args = Namespace()
             try:
                 with asked_by(f"%{method.__name__}"):
                     args = reader(made.parser, line)
@@ -126,7 +127,7 @@ def verb(
             except ShellUsageError as error:  # argparse's own
                 raise OneLine(_in_words(made.parser, str(error))) from None
             except KeyboardInterrupt as broken:
-                raise OneLine(f"Interrupted. {str(broken) or UNHEARD}") from None
+                raise _interrupted(self, broken, getattr(args, "keep", None)) from None
             finally:
                 self.state.tell_unkept()
 
@@ -137,6 +138,17 @@ def verb(
         return no_var_expand(needs_local_scope(made)) if literal else made
 
     return decorate
+
+
+def _interrupted(group: Group, broken: KeyboardInterrupt, name: str | None) -> Exception:
+    """Return the error of an interrupted magic, which has what was `kept`; so has the variable of -o."""
+    kept, said = getattr(broken, "kept", None), str(broken) or UNHEARD
+    if kept is not None and name is not None:
+        group.state.keep(name, kept)
+        said += f" So does {name}."
+    ended: Exception = OneLine(f"Interrupted. {said}")
+    ended.kept = kept  # type: ignore[attr-defined]  # of the error that the cell raises
+    return ended
 
 
 def expanded(parser: argparse.ArgumentParser, line: str, names: Mapping[str, Any]) -> str:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
+import pytest
+
 from djinn_jupyter.widgets.graph import MIME
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
@@ -27,6 +32,23 @@ def test_what_was_kept_is_displayed_as_the_same_graph(stopped: Notebook) -> None
     stopped.cell(f"%djinn_edges --from clean {METRIC} -o found")
     bundle, _ = stopped.shell.display_formatter.format(stopped.shell.user_ns["found"])
     assert bundle[MIME]["session"] == "work/paris.ipynb"
+
+
+def test_an_interrupt_keeps_the_pairs_that_were_scored(stopped: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped.shell.user_ns["two"] = [([1, 2, 3], [1, 2, 4]), ([1, 2, 5], [1, 2, 6])]
+    channel: Any = stopped.engine.channel
+    ask, left = channel.ask, iter([1])
+
+    def asked(request: requests.Request) -> Any:
+        if isinstance(request, requests.AttributeEdges) and next(left, None) is None:
+            raise KeyboardInterrupt
+        return ask(request)
+
+    monkeypatch.setattr(channel, "ask", asked)
+    said = stopped.fails(f"%djinn_edges --prompts two {METRIC} -o found")
+    assert said.endswith("1 of 2 pairs were done; `kept` of this error has what there is. So does found.")
+    assert len(stopped.shell.user_ns["found"].by_pair) == 1
+    assert getattr(sys.last_value, "kept", None) is stopped.shell.user_ns["found"]
 
 
 def test_the_edges_that_are_drawn_are_patched_exactly_where_that_is_asked(stopped: Notebook) -> None:
