@@ -115,6 +115,10 @@ def circuit_curve(
         raise UsageError("The sizes of circuits are rising shares of all edges, from 0 to 1, such as (0.01, 0.1, 1).")
     drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
     order = ordered(found, absolute=absolute)
+
+    def so_far(done: list[Circuit]) -> CircuitCurve | None:
+        return CircuitCurve(done, shares[: len(done)]) if done else None
+
     with CircuitRuns(engine, found, drawn) as runs:
         sized = [order[: round(size * len(order))] for size in shares]
-        return CircuitCurve(runs.of(sized, LARGEST, kept=lambda done: CircuitCurve(done, shares[: len(done)])), shares)
+        return CircuitCurve(runs.of(sized, LARGEST, kept=so_far), shares)

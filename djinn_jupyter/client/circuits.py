@@ -268,7 +268,10 @@ class CircuitRuns:
         self._open.close()
 
     def of(
-        self, circuits: Sequence[Numbers], how: str, kept: Callable[[list[Circuit]], object] = lambda done: done[0]
+        self,
+        circuits: Sequence[Numbers],
+        how: str,
+        kept: Callable[[list[Circuit]], object] = lambda done: done[0] if done else None,
     ) -> list[Circuit]:
         """Return each circuit, run on all pairs; `how` says how its edges were chosen. An interrupt keeps what is
         `kept` of those that were run by then, on all pairs or the first ones."""
@@ -276,7 +279,7 @@ class CircuitRuns:
         part: list[Numbers] = []
 
         def left(runs: list[CircuitsRun]) -> object:
-            return kept(done or self._circuits(part, runs, how)) if runs or done else None
+            return kept(done or (self._circuits(part, runs, how) if runs else []))
 
         for part in _in_parts(circuits):
             done += self._circuits(part, in_parts(WORK, "pairs", tuple(self._requests(part)), self._asked, left), how)

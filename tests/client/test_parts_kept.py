@@ -98,13 +98,14 @@ def test_a_circuit_keeps_the_pairs_that_it_ran_on(
     assert said[-1] == f"{done} of 3 pairs"
 
 
-def test_halving_keeps_the_smallest_circuit_so_far(engine: RemoteEngine, cut: Callable[..., None]) -> None:
+@pytest.mark.parametrize("number", [6, 7])
+def test_halving_keeps_the_smallest_circuit_so_far(engine: RemoteEngine, cut: Callable[..., None], number: int) -> None:
     edges = found(engine)
-    cut(ask.RunCircuits, 7)  # the whole one, one more, and a pair of the next
+    cut(ask.RunCircuits, number)  # the whole one, one more, and none or one pair of the next
     left = kept(lambda: dj.circuit(engine, edges, faithfulness=0.5))
     assert left.faithfulness >= 0.5
-    assert len(left.values) == 3
-    assert np.array_equal(left.values, dj.circuit(engine, edges, len(left)).values) if len(left) < len(edges) else True
+    cut(ask.RunCircuits, 1000)
+    assert np.array_equal(left.values, dj.circuit(engine, edges, len(left)).values)
 
 
 @pytest.mark.parametrize("together", [2**18, 1])
@@ -131,19 +132,20 @@ def test_pruning_keeps_the_names_of_the_edges_that_are_left(engine: RemoteEngine
     assert set(dj.circuit(engine, edges, left).edges) == set(left) <= {edge[:2] for edge in edges.top(30)}
 
 
-def test_a_splice_keeps_whole_losses_by_name(engine: RemoteEngine, cut: Callable[..., None], tmp_path: Path) -> None:
+def test_a_splice_keeps_whole_losses_by_name(
+    engine: RemoteEngine, cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)  # a request for each prompt of each loss
     engine.add_module("sae", saes.saved(tmp_path / "sae", saes.drawn(32)), at="resid_post.1")
+    model = engine.loss(CLEAN)
     try:
-        model = engine.loss(CLEAN)
         for error, raised in ((None, dj.WorkInterrupted), (SlabFull("There is no page."), MeasurementEnded)):
-            for done, names in ((2, ["zeroed", "model"]), (1, ["zeroed"])):
-                cut(ask.Score, done, error)
+            for number, names in ((7, ["zeroed", "model"]), (4, ["zeroed"])):
+                cut(ask.Score, number, error)
                 with pytest.raises(raised) as broken:
                     dj.splice(engine, "sae.1", CLEAN)
                 assert list(broken.value.kept) == names
-        cut(ask.Score, 2)
-        left = kept(lambda: dj.splice(engine, "sae.1", CLEAN))
-        assert np.array_equal(left["model"].values, model.values)
+                assert "model" not in names or np.array_equal(broken.value.kept["model"].values, model.values)
     finally:
         engine.remove_module("sae")
 
