@@ -139,7 +139,7 @@ def test_the_line_says_how_far_it_is(engine: RemoteEngine, monkeypatch: pytest.M
     swept(engine)
     engine.loss([LINE, OTHER])
     assert any(one.endswith(" cells") for one in said)
-    assert "0 prompts" in said
+    assert "0 of 2 prompts" in said
 
 
 def test_every_public_function_waits_so_or_says_why_not() -> None:
