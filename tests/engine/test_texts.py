@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from djinn_jupyter.widgets.views import result_view
+from djinn_jupyter.widgets.views import result_view, stop_view
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
 from tests.engine.model.test_tokenizer import byte_level, metaspace
-from tests.families import configuration
+from tests.families import VOCAB, build, configuration
 
 PROMPTS = ("مرحبا بالعالم", "שלום עולם", "Hi \U0001f44d\U0001f3fd there", "The capital of Köln")
 
@@ -59,3 +60,24 @@ def test_a_stop_in_the_midst_of_a_character_has_the_whole_text(desk: Desk) -> No
     assert stop.prompt_text == PROMPTS[0][:-1]
     assert set(stop.new_text) == {"\ufffd"}
     assert stop.texts[-1].startswith("<0x")
+
+
+def test_a_token_that_the_tokenizer_lacks_reads_as_its_number_wherever_it_is_shown() -> None:
+    known = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
+    desk = build_desk(build("llama", layers=2), known)
+    desk.open()
+    desk.stop_at(0, when="step == 0")
+    stop = desk.run((VOCAB - 1, 1), 2)
+    lens = desk.ask(ask.Lens(session="a", k=3))
+    done = desk.ask(ask.Resume(session="a"))
+    lacking = f"<{VOCAB - 1}>"
+    assert (stop.texts[0], stop.prompt_text[: len(lacking)], done.prompt_texts[0]) == (lacking,) * 3
+    assert lens.rows[0].text == lacking
+    streamed = "".join(event.text for event in desk.events if isinstance(event, told.TokenSampled))
+    assert (streamed, "".join(done.texts)) == (done.text, done.text)
+    read = [(one.token, one.text) for one in (*done.top, *(top for row in lens.rows for top in row.top))]
+    assert [text for token, text in read if token > 1] == [f"<{token}>" for token, _ in read if token > 1]
+    for view in (stop_view(stop), result_view(done)):
+        assert lacking in view.plain
+        assert lacking.replace("<", "&lt;").replace(">", "&gt;") in str(view.html)
+    desk.close_all()
