@@ -223,8 +223,8 @@ def _swept_pairs(
     interrupted = False
     for number, pair in enumerate(pairs):
         one = sweep_of_a_pair(engines[0], number)
-        one.pairs, several = len(pairs), one.asked.several
-        far(one.of_pair.removeprefix(" of "))
+        one.of_pair, several = f"pair {number + 1} of {len(pairs)}", one.asked.several
+        far(one.of_pair)
         try:
             [reply] = one.of(*pair).replies
             require_shape(reply, found)
@@ -243,8 +243,7 @@ def _swept_pairs(
             missing = len(pairs) - len(replies)
             raise SweepEnded(why, Grid(replies, paired=True, several=several, missing=missing)) from error
         found.append(reply)
-        interrupted = one.interrupted
-        if interrupted:
+        if interrupted := one.interrupted:
             if number + 1 < len(pairs):
                 found[-1] = noted(without_end(reply), f"The sweep is not whole: it was interrupted in pair {number}.")
             break
@@ -284,7 +283,7 @@ class _Sweep:
     engine: RemoteEngine
     asked: AskedSweep
     pair: int = 0
-    pairs: int = 1
+    of_pair: str | None = None
     attention: AttentionName | None = None
     cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
     places: tuple[tuple[Any, ...], ...] = ()
@@ -294,10 +293,6 @@ class _Sweep:
     done: int = 0  # cells that were finished when it last told
     interrupted: bool = False
     session: str | None = None  # once it is open
-
-    @property
-    def of_pair(self) -> str:
-        return f" of pair {self.pair + 1} of {self.pairs}" if self.pairs > 1 else ""
 
     def telling(self, tell: Tell) -> _Sweep:
         """Return the sweep, which has its progress shown by another thread."""
@@ -379,7 +374,7 @@ class _Sweep:
                 self.cells.clear()
             self.done = event.done
             self.cells.update(zip(event.cells, event.values, strict=True))
-            far(f"{event.done:,} of {event.total:,} cells{self.of_pair}")
+            far(f"{event.done:,} of {event.total:,} cells" + (f" of {self.of_pair}" if self.of_pair else ""))
             if self.asked.on_progress is not None:
                 self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
 

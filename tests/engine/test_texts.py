@@ -68,7 +68,7 @@ def test_a_token_that_the_tokenizer_lacks_reads_as_its_number_wherever_it_is_sho
     desk.open()
     desk.stop_at(0, when="step == 0")
     stop = desk.run((VOCAB - 1, 1), 2)
-    lens = desk.ask(ask.Lens(session="a", k=3))
+    lens = desk.ask(ask.Lens(session="a", top=3))
     done = desk.ask(ask.Resume(session="a"))
     lacking = f"<{VOCAB - 1}>"
     assert (stop.texts[0], stop.prompt_text[: len(lacking)], done.prompt_texts[0]) == (lacking,) * 3
