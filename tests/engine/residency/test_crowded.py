@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from djinn_jupyter.engine.session.given_arrays import arrays_within
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Paused
 from djinn_jupyter.wire.sweeps import Estimate
+from tests import saes
+from tests.engine.added import adding
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.evicting import held, nothing_left
 from tests.engine.residency.test_pressure import PAGE, small, start, until
@@ -25,6 +30,7 @@ METRIC = "logit(17) - logit(42)"
 PROMPTS = tuple(tokens(40, seed=number) for number in range(6))
 SHARD: dict[str, Any] = {"shard": 0, "first": 0, "last": True}
 ROOMY = 400  # pages
+MODEL_WIDTH = 32
 
 
 def failed(replies: list[Any]) -> list[Any]:
@@ -81,6 +87,9 @@ WORK: dict[str, tuple[int, Callable[[str], ask.Request]]] = {  # the fewest page
 }
 
 
+FITTING = ("exact", "estimate", "collection", "heads")  # in the room of the machine below
+
+
 @pytest.mark.parametrize("kind", WORK)
 def test_work_that_reserves_room_gives_it_to_earlier_work_and_begins_anew(kind: str) -> None:
     desk, (pages, work) = engines()[0], WORK[kind]
@@ -101,8 +110,21 @@ def test_work_that_reserves_room_gives_it_to_earlier_work_and_begins_anew(kind: 
 
 
 @functools.lru_cache(maxsize=1)
+def folder() -> Path:
+    """A folder for checkpoints, and for the files of an SAE."""
+    made = Path(tempfile.mkdtemp())
+    saes.saved(made / "sae", saes.drawn(MODEL_WIDTH))
+    return made
+
+
+@functools.lru_cache(maxsize=1)
 def built() -> tuple[Desk, Desk]:
-    return small(ROOMY), small(ROOMY)
+    desks = small(ROOMY, data_folder=folder() / "one"), small(ROOMY, data_folder=folder() / "two")
+    for desk, kind in itertools.product(desks, FITTING):  # the family is tried in much room
+        desk.open("tried")
+        desk.ask(WORK[kind][1]("tried"))
+        desk.close("tried")
+    return desks
 
 
 def engines() -> tuple[Desk, Desk]:
@@ -115,16 +137,17 @@ def engines() -> tuple[Desk, Desk]:
 
 
 class Crowd(RuleBasedStateMachine):
-    """Sessions that run, stop, look and are forked, all at once, in room for little more than the largest of them. A
-    twin with much room does the same one by one."""
+    """Sessions that run, stop, look, are forked and restored, sweeps, collections and modules, all at once, in room for
+    little more than the largest of them. A twin with much room does the same one by one."""
 
-    @initialize(pages=st.integers(10, 12))
+    @initialize(pages=st.integers(14, 16))
     def begin(self, pages: int) -> None:
         self.desk, self.roomy = engines()
         self.desk.engine.budget.limit = pages * PAGE
         self.asked: dict[str, list[Any]] = {}
         self.last: dict[str, Any] = {}
-        self.made = 0
+        self.made = self.modules = 0
+        self.kept: Any = None
 
     def free(self) -> list[str]:
         """The sessions that are not asked anything now."""
@@ -191,11 +214,55 @@ class Crowd(RuleBasedStateMachine):
         self.roomy.fork(twin, name)
         self.last[twin] = self.last[name]
 
+    @precondition(lambda self: len(self.last) < 9)
+    @rule(kind=st.sampled_from(FITTING), count=st.integers(1, 3))
+    def work(self, kind: str, count: int) -> None:
+        """Sweep, collect, or read heads, in sessions of their own."""
+        for _ in range(count):
+            self.made += 1
+            name = f"w{self.made}"
+            for desk in (self.desk, self.roomy):
+                desk.open(name)
+            self.post(name, WORK[kind][1](name))
+
+    @precondition(lambda self: self.modules < 2)
+    @rule()
+    def add_a_module(self) -> None:
+        self.made, self.modules = self.made + 1, self.modules + 1
+        name = f"m{self.made}"
+        for desk in (self.desk, self.roomy):
+            desk.open(name)
+        self.post(name, adding.request(folder() / "sae", "resid_post.4", name, name))
+
+    @precondition(lambda self: self.stopped())
+    @rule(which=WHICH)
+    def keep(self, which: int) -> None:
+        """Save a checkpoint."""
+        name = self.stopped()[which % len(self.stopped())]
+        self.asked[name] = []
+        request = ask.SaveCheckpoint(session=name, name="kept", replace=True)
+        self.desk.post(request, self.asked[name])
+        self.roomy.ask(request)
+        self.kept = self.last[name]
+        self.everything_is_answered()
+
+    @precondition(lambda self: self.kept is not None and len(self.last) < 9)
+    @rule(count=st.integers(1, 2))
+    def restore(self, count: int) -> None:
+        for _ in range(count):
+            self.made += 1
+            name = f"k{self.made}"
+            self.post(name, ask.RestoreCheckpoint(session=name, name="kept"))
+            self.last[name] = self.kept
+
     @precondition(lambda self: self.asked)
     @rule(which=WHICH)
     def close(self, which: int) -> None:
         """Close a session, whatever it does."""
-        name = list(self.asked)[which % len(self.asked)]
+        there = [name for name in self.asked if name in self.desk.engine.sessions]  # others are being restored
+        if not there:
+            return
+        name = there[which % len(there)]
         self.desk.close(name)
         self.roomy.close(name)
         del self.asked[name], self.last[name]
@@ -223,8 +290,10 @@ class Crowd(RuleBasedStateMachine):
                 assert torch.equal(self.desk.logits(name), self.roomy.logits(name))
             elif isinstance(last, Paused):
                 assert torch.equal(self.desk.value(name=name), self.roomy.value(name=name))
-        self.desk.close_all()
-        self.roomy.close_all()
+        for desk in (self.desk, self.roomy):
+            desk.close_all()
+            for module in desk.ask(ask.ListAddedModules()).modules:
+                desk.ask(ask.RemoveModule(name=module.name))
         assert nothing_left(self.desk)
 
 
