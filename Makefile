@@ -6,7 +6,7 @@
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
 #   make processors  the tests of bits with the kernels of smaller processors
-#   make bench    measure; writes benchmarks/results/*.json
+#   make bench    measure; writes evaluation/results/benchmarks/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
 #   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
@@ -39,13 +39,13 @@ help:
 setup: $(STAMP)
 
 # Made again when what is installed changes; a second `make setup` does nothing.
-$(STAMP): pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
+$(STAMP): pyproject.toml evaluation/pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Djinn needs Python 3.11 or later; name one with: make setup PYTHON=python3.12"; exit 1; }
 	@echo "Setting up .venv: downloads torch, JupyterLab and what the tests need, and builds the sidebar. This takes minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(MAKE) --no-print-directory node
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,lab,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,lab,test]' --editable ./evaluation
 	@touch $@
 	@echo "Djinn is set up in .venv: make lab, make demo, or . .venv/bin/activate"
 
@@ -139,7 +139,7 @@ processors: setup
 	done; exit $$status
 
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m djinn_evaluation.benchmarks
 
 # A hub's environment sees what .venv has, and adds JupyterHub and its proxy.
 HUB := .venv/hub
@@ -206,18 +206,18 @@ peers: setup
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.
 gpu:
-	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(if $(LIST),--list) $(if $(SIZE),--size $(SIZE)) \
+	PYTHONPATH=$(CURDIR)/evaluation:$(CURDIR) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m djinn_evaluation.benchmarks.gpu $(if $(LIST),--list) $(if $(SIZE),--size $(SIZE)) \
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS)) $(STEP)
 
 # What `make gpu` needs besides PyTorch, to carry to a machine without a network: Python 3.12, Linux, x86-64.
 wheels: setup
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --abi cp312 --abi abi3 --abi none \
 	  $$(for n in $$(seq 17 35); do echo --platform manylinux_2_$${n}_x86_64; done) --platform manylinux2014_x86_64 \
-	  --dest wheels --requirement benchmarks/gpu/requirements.txt
+	  --dest wheels --requirement evaluation/djinn_evaluation/benchmarks/gpu/requirements.txt
 
 pictures: setup
 	$(BIN)/python docs/copy_pictures.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist wheels benchmarks/.models
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist wheels evaluation/.models
 	rm -rf labextension/node_modules labextension/lib djinn_jupyter/labextension

@@ -16,8 +16,8 @@ import zmq
 from hypothesis import settings
 from jupyter_client.connect import LocalPortCache
 
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.engine.system.collector import importing
-from djinn_jupyter.experiments.devices import computed_on
 from tests.ports import port_of_a_kernel
 
 # Short, because the path of an ipc socket may have no more than about a hundred characters.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.cli import cluster, dap, engines, entry, experiment, hub, keys, people
+from djinn_jupyter.cli import added, cluster, dap, engines, entry, hub, keys, people
 from djinn_jupyter.cli.commands import Parser, as_typed
 from djinn_jupyter.errors import DjinnError
 
@@ -42,7 +42,7 @@ def parser() -> Parser:
     top = Parser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for family in (engines, people, entry, keys, hub, cluster, dap, experiment):
+    for family in (engines, people, entry, keys, hub, cluster, dap, added):
         family.add_to(commands)
     return top
 

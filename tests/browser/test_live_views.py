@@ -78,7 +78,7 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
 
 @pytest.mark.alone
 def test_a_stop_card_is_painted_at_once_and_an_update_in_a_few_frames(lab: LabServer, page: Page) -> None:
-    """The bar is a bare line of HTML in the same notebook; `benchmarks/paint.py` measures against the design's bars."""
+    """The bar is a bare line of HTML in the same notebook; the benchmark `paint` measures against the design's bars."""
     cells = [
         LOAD + "\nfrom IPython.display import HTML",
         "%djinn_load demo --fresh -o engine",

@@ -19,6 +19,15 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
+from djinn_evaluation import link
+from djinn_evaluation.agents import experiment as agents
+from djinn_evaluation.baselines import weights
+from djinn_evaluation.baselines.eager import Eager
+from djinn_evaluation.memory import on_device
+from djinn_evaluation.pressure import experiment as pressure
+from djinn_evaluation.timing import checkpoint_cost, resume_latency
+from djinn_evaluation.whitebox import experiment as whitebox
+from djinn_evaluation.whitebox import pause, until_full
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
@@ -30,15 +39,6 @@ from djinn_jupyter.engine.process.registration import SocketFolder
 from djinn_jupyter.engine.process.zmq_service import Service
 from djinn_jupyter.engine.residency import eviction
 from djinn_jupyter.errors import UnknownSession
-from djinn_jupyter.experiments import link
-from djinn_jupyter.experiments.agents import experiment as agents
-from djinn_jupyter.experiments.baselines import weights
-from djinn_jupyter.experiments.baselines.eager import Eager
-from djinn_jupyter.experiments.memory import on_device
-from djinn_jupyter.experiments.pressure import experiment as pressure
-from djinn_jupyter.experiments.timing import checkpoint_cost, resume_latency
-from djinn_jupyter.experiments.whitebox import experiment as whitebox
-from djinn_jupyter.experiments.whitebox import pause, until_full
 from tests.device import DEVICE
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from, save

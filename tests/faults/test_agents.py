@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from djinn_evaluation.agents import crowd, experiment
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.memory.offload.tiers import Load, Tiers
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.session import run
 from djinn_jupyter.engine.session.residence import Swap
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.experiments.agents import crowd, experiment
 from tests.faults.inside import Inside, Ran
 
 CARD = (280_736 + 15 * 16_384) / 2**30  # GiB: the weights and fifteen pages; an agent comes to six

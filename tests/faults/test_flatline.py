@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from djinn_evaluation.memory import Curve
+from djinn_evaluation.validation.flatline_verdict import Bar, Flow, judge
+from djinn_evaluation.validation.windows import TimeSpan
 from djinn_jupyter.engine.memory.weights.ring import BlockOrder
-from djinn_jupyter.experiments.memory import Curve
-from djinn_jupyter.experiments.validation.flatline_verdict import Bar, Flow, judge
-from djinn_jupyter.experiments.validation.windows import TimeSpan
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
 from tests.engine.desk import Desk, tokens
 from tests.engine.memory.weights.streaming import arrive, streamed, streamed_desk
-from tests.experiments.test_flatline import wanted
+from tests.evaluation.test_flatline import wanted
 
 Patch = pytest.MonkeyPatch
 PROMPT, RUNS, NEW = tokens(8), 2, 3

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.experiments.baselines.eager import Eager
-from djinn_jupyter.experiments.configuration.section import keys_of
-from djinn_jupyter.experiments.configuration.timing import CheckpointCost, ResumeLatency
-from djinn_jupyter.experiments.configuration.whitebox import Whitebox
-from djinn_jupyter.experiments.whitebox import experiment as whitebox
+from djinn_evaluation.baselines.eager import Eager
+from djinn_evaluation.configuration.section import keys_of
+from djinn_evaluation.configuration.timing import CheckpointCost, ResumeLatency
+from djinn_evaluation.configuration.whitebox import Whitebox
+from djinn_evaluation.whitebox import experiment as whitebox
 from tests.faults.inside import OURS_ALONE, Inside, Ran
 
 Patch = pytest.MonkeyPatch

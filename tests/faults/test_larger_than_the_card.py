@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_evaluation.baselines import weights
+from djinn_evaluation.baselines.by_hand import ByHand
+from djinn_evaluation.configuration.reading import read
+from djinn_evaluation.configuration.streaming import Streaming
+from djinn_evaluation.course import Course
+from djinn_evaluation.streaming import experiment, others, ring
 from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy
-from djinn_jupyter.experiments.baselines import weights
-from djinn_jupyter.experiments.baselines.by_hand import ByHand
-from djinn_jupyter.experiments.configuration.reading import read
-from djinn_jupyter.experiments.configuration.streaming import Streaming
-from djinn_jupyter.experiments.course import Course
-from djinn_jupyter.experiments.streaming import experiment, others, ring
 from tests.device import DEVICE
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.streaming import SlowCopyEngine, streamed_desk

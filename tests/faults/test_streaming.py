@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from djinn_evaluation.baselines.eager import Eager
+from djinn_evaluation.configuration.reading import read
+from djinn_evaluation.configuration.validation import ValidationFile
+from djinn_evaluation.course import Course
+from djinn_evaluation.link import WAYS, Link
+from djinn_evaluation.validation import logit_equivalence
 from djinn_jupyter.engine.memory.weights.ring import BlockOrder, Ring, Slot
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.experiments.baselines.eager import Eager
-from djinn_jupyter.experiments.configuration.reading import read
-from djinn_jupyter.experiments.configuration.validation import ValidationFile
-from djinn_jupyter.experiments.course import Course
-from djinn_jupyter.experiments.link import WAYS, Link
-from djinn_jupyter.experiments.validation import logit_equivalence
 from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk

@@ -17,7 +17,7 @@ import pytest
 
 from tests.house.repository import ROOT, in_the_repository
 
-OURS = ("djinn_jupyter", "benchmarks")
+OURS = ("djinn_jupyter", "djinn_evaluation")
 SOURCES = [
     ast.parse(file.read_text())
     for file in in_the_repository()

@@ -10,24 +10,20 @@ from tests.house.import_graph import circles, import_graph, imported_in_function
 
 ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
 PACKAGE = ENGINE.parent
+EVALUATION = PACKAGE.parent / "evaluation" / "djinn_evaluation"
 # Files that import our own modules within functions: the reason, and those modules or the folders they are in.
 LATE = {
     "cli/cluster.py": ("Ray, which an environment of engines may not have", {"cluster"}),
     "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
     "cli/engines.py": ("the process of `djinn serve` stays small", {"client.engine", "client.loading"}),
     "cli/entry.py": ("the process of `djinn serve` stays small", {"client.loading"}),
-    "cli/every.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
-    "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/hub.py": ("tornado, which an environment of engines may not have", {"hub"}),
-    "cli/offers.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
     "cli/people.py": ("the process of `djinn serve` stays small", {"client.loading"}),
     "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
     "engine/process/daemon.py": ("Prometheus's library, 50 ms of every start", {"engine.process.metrics"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
-    "experiments/baselines/with_accelerate.py": ("it says that accelerate is missing without torch", {"experiments"}),
-    "experiments/baselines/with_deepspeed.py": ("it says that DeepSpeed is missing without torch", {"experiments"}),
     "training/__main__.py": ("it says that PyTorch is missing without it", {"training.running.run"}),
     "magics/__init__.py": ("importing the package registers and loads nothing", {"magics"}),
     "magics/cell_events.py": ("`%load_ext` must not wait for zmq", {"client.session"}),
@@ -67,6 +63,7 @@ def _within(module: str, folder: str) -> bool:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports for types and those within functions count."""
     assert circles(import_graph(PACKAGE)) == []
+    assert circles(import_graph(EVALUATION)) == []
 
 
 def test_a_circle_of_types_is_found() -> None:

@@ -20,7 +20,7 @@ _FIGURE = re.compile(
 )
 _CELL = re.compile(r"(?<=\| )\d+\.\d+(?= \|)")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"benchmarks/results/([\w/-]+)\.json")
+_FILE = re.compile(r"evaluation/results/benchmarks/([\w/-]+)\.json")
 
 
 def figures_of(text: str) -> Iterator[tuple[str, set[str]]]:
@@ -36,7 +36,7 @@ def figures_of(text: str) -> Iterator[tuple[str, set[str]]]:
 
 def readings(name: str) -> Iterator[float]:
     """Every value in a file of results; in a file that no benchmark of ours wrote every number."""
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path = ROOT / "evaluation" / "results" / "benchmarks" / f"{name}.json"
     if path.exists():
         written = json.loads(path.read_text())
         if "figures" not in written:
@@ -76,20 +76,20 @@ def test_a_figure_is_in_the_results_that_its_paragraph_names(document: Path) -> 
 
 def test_what_came_out_is_in_the_results() -> None:
     """The table of benchmarks beside it has bars, which are no measurements."""
-    _, _, told = (ROOT / "benchmarks" / "README.md").read_text().partition("## What came out\n")
+    _, _, told = (ROOT / "evaluation" / "README.md").read_text().partition("## What came out\n")
     assert unfounded(told.partition("\n## ")[0]) == []
     assert len(list(figures_of(told))) > 10
 
 
 def test_a_figure_of_no_file_is_found() -> None:
     assert unfounded("A stop takes 12 ms.") == ["12"]
-    assert unfounded("A stop takes 12.7 ms (`benchmarks/results/no_such.json`).") == ["12.7"]
-    assert unfounded("It is 0.52 of a copy (`benchmarks/results/streaming.json`).") == ["0.52"]
-    assert unfounded("It is 0.74 of that (`benchmarks/results/streaming.json`), at most 30 ms.") == []
-    assert unfounded("It is 0.494 of that (`benchmarks/results/batches.json`).") == ["0.494"]
+    assert unfounded("A stop takes 12.7 ms (`evaluation/results/benchmarks/no_such.json`).") == ["12.7"]
+    assert unfounded("It is 0.52 of a copy (`evaluation/results/benchmarks/streaming.json`).") == ["0.52"]
+    assert unfounded("It is 0.74 of that (`evaluation/results/benchmarks/streaming.json`), at most 30 ms.") == []
+    assert unfounded("It is 0.494 of that (`evaluation/results/benchmarks/batches.json`).") == ["0.494"]
 
 
 def test_a_cell_of_a_table_is_sought_in_the_file_above_it() -> None:
-    said = "On a card (`benchmarks/results/nvidia-h100-80gb-hbm3/graphs_prototype.json`):\n\n"
+    said = "On a card (`evaluation/results/benchmarks/nvidia-h100-80gb-hbm3/graphs_prototype.json`):\n\n"
     assert unfounded(f"{said}| two graphs a layer | 112.6 | 73.3 |") == []
     assert unfounded(f"{said}| two graphs a layer | 112.6 | 99.9 |") == ["99.9"]

@@ -43,7 +43,7 @@ def test_the_repository_is_seen() -> None:
 
 
 def test_no_source_file_is_longer_than_400_lines() -> None:
-    everywhere = ("djinn_jupyter", "labextension", "tests", "benchmarks", "examples", "demo_training")
+    everywhere = ("djinn_jupyter", "labextension", "tests", "evaluation", "examples", "demo_training")
     assert {name: n for name, n in lines_of({".py", ".ts"}, *everywhere).items() if n > 400} == {}
 
 

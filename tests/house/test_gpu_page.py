@@ -31,7 +31,7 @@ def words_of(node: ast.AST) -> Iterator[str]:
 
 
 def modules() -> Iterator[str]:
-    for folder in ("djinn_jupyter", "benchmarks"):
+    for folder in ("djinn_jupyter", "evaluation"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = str(path.relative_to(ROOT))
             if "/." not in name and speaks_of_cuda(path.read_text()):

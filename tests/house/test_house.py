@@ -47,7 +47,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 def test_every_make_command_that_the_documents_name_exists() -> None:
     assert {"lab", "demo", "test", "check", "bench", "setup"} <= TARGETS
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "evaluation" / "README.md"]
     named = {(d.name, t) for d in documents for t in re.findall(r"(?:`|^)make ([a-z]+)", d.read_text(), re.MULTILINE)}
     assert {target for name, target in named if name == "README.md"} >= {"lab", "demo"}
     assert {(document, target) for document, target in named if target not in TARGETS} == set()
@@ -65,10 +65,9 @@ def test_every_import_is_a_declared_dependency() -> None:
     providers = metadata.packages_distributions()
     extras = PROJECT["optional-dependencies"]
     declared = required(PROJECT["dependencies"]) | required(extras["engine"]) | required(extras["lab"])
-    declared |= required(extras["evaluation"]) | required(extras["cluster"]) | required(extras["transformer-lens"])
+    declared |= required(extras["cluster"]) | required(extras["transformer-lens"])
     declared |= required(extras["store"]) | required(extras["nnsight"])
     used = imported_by(ROOT / "djinn_jupyter") - set(sys.stdlib_module_names) - {"djinn_jupyter"}
-    used -= {"vllm", "deepspeed"}  # baselines that are compared with only where they are installed
     undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}
     assert undeclared == set()
 

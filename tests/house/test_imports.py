@@ -70,12 +70,6 @@ ENTRIES = {
     "djinn_jupyter.cli.main",
     "djinn_jupyter.engine.__main__",
     "djinn_jupyter.engine.startup.rank",
-    "djinn_jupyter.experiments.baselines.by_hand",
-    "djinn_jupyter.experiments.baselines.link",
-    "djinn_jupyter.experiments.baselines.offload",
-    "djinn_jupyter.experiments.baselines.vllm_agents",
-    "djinn_jupyter.experiments.baselines.with_accelerate",
-    "djinn_jupyter.experiments.baselines.with_deepspeed",
     "djinn_jupyter.server.extension",
     "djinn_jupyter.training.__main__",
 }

@@ -8,6 +8,7 @@ import psutil
 import pytest
 import torch
 
+from djinn_evaluation.machine import machine as reported
 from djinn_jupyter import machine
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engines import doctor
@@ -16,7 +17,6 @@ from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
 from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.errors import ModelDoesNotFit
-from djinn_jupyter.experiments.machine import machine as reported
 from djinn_jupyter.machine import main_memory
 from tests.house.test_files import text_files
 

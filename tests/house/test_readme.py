@@ -19,7 +19,7 @@ from djinn_jupyter.client.engines.terminal import TerminalProgress
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 COPYING = ROOT / "docs" / "copy_pictures.py"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "evaluation" / "README.md"])
 
 
 def block(heading: str) -> str:

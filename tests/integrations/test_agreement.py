@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import agreement
-from benchmarks.environments import NotRun
-from benchmarks.peers import peer_python
-from benchmarks.setting import setting
+from djinn_evaluation.benchmarks import agreement
+from djinn_evaluation.benchmarks.environments import NotRun
+from djinn_evaluation.benchmarks.peers import peer_python
+from djinn_evaluation.benchmarks.setting import setting
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

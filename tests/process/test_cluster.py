@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.cli.every import UNDECIDED
+from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.timing import checkpoint_cost
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.errors import ModelNotFound, UsageError
-from djinn_jupyter.experiments.timing import checkpoint_cost
 from djinn_jupyter.wire.host import host_name
-from tests.experiments.test_afar import COST
+from tests.evaluation.test_afar import COST
 from tests.process.ray_machines import MACHINES, Machines, at, cluster, drained, needs_ray
 from tests.waiting import until
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 import torch
 
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines import keys as own
@@ -22,7 +23,6 @@ from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import EngineUnavailable
-from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale

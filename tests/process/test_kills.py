@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
@@ -25,7 +26,6 @@ from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.errors import EngineUnavailable
-from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.registry import Ready, decode_notice

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.logs import lines_of_request, log_of
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.log_files import with_older

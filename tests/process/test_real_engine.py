@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, SessionsWouldSuffer, UnknownSite, UsageError
-from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.process.echoes import echo
@@ -302,7 +302,7 @@ TRIES = 60  # a process that polls or sleeps needs more in every one; a busy mac
 
 @pytest.mark.alone
 def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
-    """No process polls or sleeps meanwhile. The bar in milliseconds is the benchmark's (`benchmarks/round_trip.py`)."""
+    """No process polls or sleeps meanwhile. The bar in milliseconds is the benchmark's `round_trip`."""
     session = engine.session("quick")
     session.run(PROMPT, max_new_tokens=1)
     session.describe()

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.server.link import engine_id
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 

@@ -53,7 +53,7 @@ def by_rest(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _rank(claim: Claim) -> int:
     """Return the claim's rank; idle and paused have one: evicting all idle sessions before any paused one costs 1.4 to
-    1.5 times the waiting of least-recently-used order in the office trace of benchmarks/replay."""
+    1.5 times the waiting of least-recently-used order in the replay of the office trace."""
     return Claim.IDLE if claim is Claim.PAUSED else claim
 
 

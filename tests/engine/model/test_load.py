@@ -10,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, BertConfig, T5Config
 
+from djinn_evaluation.baselines.weights import device_for
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
@@ -18,8 +20,6 @@ from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.load import choose_device, load_model
 from djinn_jupyter.engine.startup.describe import describe
 from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
-from djinn_jupyter.experiments.baselines.weights import device_for
-from djinn_jupyter.experiments.devices import computed_on
 from tests.families import build
 
 

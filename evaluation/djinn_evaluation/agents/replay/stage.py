@@ -1,0 +1,366 @@
+"""A device on which a trace is played in simulated time: sessions on it, bytes over the link, waiting times of runs.
+
+Whole sessions are swapped out and in, as in the engine; one link, first come first served; dirty bytes are copied
+before their place is free; a second after a stop dirty bytes are copied in the background, which is counted and delays
+no session (in the engine by 32 MiB at most). A run that had to wait stops later by as much; its user's next action
+keeps its time, for a person's pauses are longer. A fork has its own bytes only. Swapped-out sessions are on the host
+while that has room, else on disk.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Literal, Protocol
+
+from djinn_evaluation.agents.replay.trace import Event, Trace
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, victims
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
+from djinn_jupyter.engine.residency.prefetch import (
+    PATIENCE,
+    PrefetchCounts,
+    Prefetching,
+    Signal,
+)
+from djinn_jupyter.engine.residency.priority import (
+    QUIET,
+    Claim,
+    Signals,
+    claim_of,
+)
+from djinn_jupyter.engine.residency.returns import lead
+from djinn_jupyter.wire.nouns import SessionState
+
+WRITE_THROUGH_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Bytes, bytes/s and seconds."""
+
+    slab: int
+    host: int
+    host_in: float
+    host_out: float
+    disk_in: float
+    disk_out: float
+    latency: float
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Actor:
+    """A session on the stage. `ready`: the time at which its bytes are there. `moves` counts its runs and stops."""
+
+    name: str
+    place: Literal["nowhere", "device", "host", "disk"] = "nowhere"
+    size: int = 0
+    dirty: int = 0
+    state: SessionState = "idle"
+    held: bool = True
+    signals: Signals = QUIET
+    ready: float = 0.0
+    until: float = 0.0
+    waits: bool = False
+    last: float = 0.0
+    moves: int = 0
+
+    @property
+    def claim(self) -> Claim:
+        return claim_of(self.state, held=self.held, signals=self.signals)
+
+
+@dataclass(slots=True, kw_only=True)
+class Score:
+    """The cost of playing a trace. `stalls`: seconds waited by each run that waited at all."""
+
+    runs: int = 0
+    refused: int = 0
+    stalls: list[float] = field(default_factory=list)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    most: int = 0
+    byte_seconds: float = 0.0
+    prefetches: PrefetchCounts = field(default_factory=PrefetchCounts)
+
+
+class Policy(Protocol):
+    """`order` sorts the sessions that may be evicted in the order of eviction."""
+
+    swaps: bool
+    at_once: bool
+
+    def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]: ...
+
+
+Step = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanting:
+    """A requested run that takes `seconds` on a free device."""
+
+    actor: Actor
+    stop: Event
+    seconds: float
+    asked: float
+
+
+class Stage:
+    def __init__(
+        self, trace: Trace, costs: Costs, policy: Policy, *, prefetch: bool, idle_seconds: float | None = None
+    ) -> None:
+        self.trace, self.costs, self.policy = trace, costs, policy
+        self._prefetch, self._idle_seconds = prefetch, idle_seconds
+        self.actors = {name: Actor(name=name) for name in trace.sessions}
+        self.idle_times, self.prefetching, self.score = IdleTimes(), Prefetching(), Score()
+        self._agenda: list[tuple[float, int, Step]] = []
+        self._numbers = count()
+        self._link_free = 0.0
+        self._used = self._on_host = 0
+        self._counted_until = trace.events[0].time
+        self._waiting: deque[Wanting] = deque()
+
+    def play(self) -> Score:
+        lasts = _durations(self.trace.events)
+        for number, event in enumerate(self.trace.events):
+            if event.kind == "run" and number in lasts:
+                self._at(event.time, self._run_step(event, lasts[number][0], lasts[number][1]))
+            elif event.kind not in ("run", "stop"):
+                self._at(event.time, self._signal_step(event))
+        end = self.trace.events[-1].time
+        while self._agenda and self._agenda[0][0] <= end + 60.0:
+            now, _, step = heapq.heappop(self._agenda)
+            self.score.byte_seconds += self._used * max(0.0, now - self._counted_until)
+            self._counted_until = max(now, self._counted_until)
+            step(now)
+        self.prefetching.expire(end + 2 * PATIENCE)
+        self.score.prefetches = self.prefetching.counts
+        return self.score
+
+    # ------------------------------------------------------------------------------------------------- events
+
+    def _at(self, when: float, step: Step) -> None:
+        heapq.heappush(self._agenda, (when, next(self._numbers), step))
+
+    def _run_step(self, event: Event, seconds: float, stop: Event) -> Step:
+        def step(now: float) -> None:
+            actor = self.actors[event.session]
+            if actor.state == "running":  # its run waited, and its user did not
+                self._at(max(actor.until, now) + 0.05, step)
+                return
+            self.score.runs += 1
+            self.idle_times.acts(actor.name, now)
+            self.prefetching.used(actor.name, now, present=actor.place == "device" and actor.ready <= now)
+            actor.held, actor.state, actor.moves = True, "running", actor.moves + 1
+            self._begin(Wanting(actor=actor, stop=stop, seconds=seconds, asked=now), now)
+
+        return step
+
+    def _begin(self, wanting: Wanting, now: float) -> None:
+        actor = wanting.actor
+        ready = self._bring(actor, max(wanting.stop.bytes, actor.size), now)
+        actor.waits = ready is None
+        if ready is None:
+            self._no_room(wanting, now)
+            return
+        if ready > wanting.asked:
+            self.score.stalls.append(ready - wanting.asked)
+        actor.until = ready + wanting.seconds
+        self._at(actor.until, lambda then: self._stop(actor, wanting.stop, then))
+
+    def _no_room(self, wanting: Wanting, now: float) -> None:
+        """Queue the run, to be tried again at the next stop, or when a session that is being loaded has arrived and may
+        be evicted; refuse it where there is no session to wait for."""
+        others = [a for a in self.actors.values() if a is not wanting.actor and a.place == "device"]
+        coming = [a.ready for a in others if a.state != "running" and a.ready > now]
+        if self.policy.swaps and (coming or any(a.state == "running" and not a.waits for a in others)):
+            self._waiting.append(wanting)
+            if coming:
+                self._at(min(coming), self._try_again)
+            return
+        self.score.refused += 1
+        wanting.actor.state, wanting.actor.waits = "idle", False
+
+    def _stop(self, actor: Actor, stop: Event, now: float) -> None:
+        actor.state, actor.last, actor.moves = stop.state, now, actor.moves + 1
+        self._rests(actor, now)
+        if self.policy.at_once:
+            self._leave(actor, now)
+        moves = actor.moves
+        self._at(now + WRITE_THROUGH_SECONDS, lambda then: self._write_through(actor, moves))
+        if self._idle_seconds is not None:
+            self._at(now + self._idle_seconds, lambda then: self._let_go(actor, moves, then))
+        self._try_again(now)
+
+    def _try_again(self, now: float) -> None:
+        for _ in range(len(self._waiting)):
+            self._begin(self._waiting.popleft(), now)
+
+    def _write_through(self, actor: Actor, moves: int) -> None:
+        if actor.moves == moves and actor.place == "device" and self.policy.swaps:
+            self.score.bytes_out += actor.dirty
+            actor.dirty = 0
+
+    def _let_go(self, actor: Actor, moves: int, now: float) -> None:
+        expected = self.idle_times.announced(actor.name, now) is not None
+        present = actor.moves == moves and actor.place == "device" and actor.ready <= now
+        if present and not expected and self.policy.swaps:
+            self._leave(actor, now)
+
+    def _signal_step(self, event: Event) -> Step:
+        return lambda now: self._signal(event, now)
+
+    def _signal(self, event: Event, now: float) -> None:
+        actor = self.actors[event.session]
+        match event.kind:
+            case "close" | "rest" if actor.state == "running":  # its run waited, and ends later
+                self._at(max(actor.until, now) + 0.05, self._signal_step(event))
+                return
+            case "close":
+                self._close(actor)
+                return
+            case "rest":
+                self._announce(actor, event.seconds, now)
+                return
+            case "quiet":
+                actor.signals = actor.signals.noted("idle")
+            case "gone":
+                actor.held, actor.signals = False, actor.signals.noted("gone")
+            case "focused" | "blurred" | "expected":
+                actor.held, actor.signals = True, actor.signals.noted(event.kind)
+        if actor.state != "running":
+            self._rests(actor, now)
+        if self._prefetch and (event.kind == "focused" or event.kind == "expected"):
+            self._maybe_prefetch(actor, event.kind, now)
+
+    def _rests(self, actor: Actor, now: float) -> None:
+        if actor.size:
+            self.idle_times.rests(actor.name, actor.signals.focused, now)
+
+    def _announce(self, actor: Actor, seconds: float, now: float) -> None:
+        """Begin a rest of which the session has said how long it lasts."""
+        if not actor.size:
+            return
+        self._rests(actor, now)
+        self.idle_times.announce(actor.name, now + seconds)
+        present = actor.place == "device" and actor.ready <= now
+        if present and self.policy.swaps and self._idle_seconds is not None and seconds >= self._idle_seconds:
+            self._leave(actor, now)
+        moves = actor.moves
+        if self._prefetch:
+            begin = max(now, now + seconds - lead(self.restore_seconds(actor)))
+            self._at(begin, lambda then: self._return(actor, moves, then))
+
+    def _return(self, actor: Actor, moves: int, now: float) -> None:
+        if actor.moves == moves:
+            self._maybe_prefetch(actor, "announced", now)
+
+    def _close(self, actor: Actor) -> None:
+        self._leave_device(actor)
+        actor.place, actor.size, actor.dirty = "nowhere", 0, 0
+        self.idle_times.forget(actor.name)
+
+    # -------------------------------------------------------------------------------------------- moving
+
+    def _bring(self, actor: Actor, size: int, now: float) -> float | None:
+        """Bring the session to the device with `size` bytes; return the time when it is there, None without room."""
+        here = actor.place == "device"
+        need = size - actor.size if here else size
+        room = self._make_room(actor, need, now)
+        if room is None:
+            return None
+        self._used += need
+        self.score.most = max(self.score.most, self._used)
+        ready = max(room, actor.ready if here else now)
+        if actor.place in ("host", "disk"):
+            ready = self._load(actor, room)
+        actor.dirty += size - actor.size
+        actor.place, actor.size, actor.ready = "device", size, ready
+        return ready
+
+    def _load(self, actor: Actor, begin: float) -> float:
+        rate = self.costs.host_in if actor.place == "host" else self.costs.disk_in
+        self._on_host -= actor.size if actor.place == "host" else 0
+        self.score.bytes_in += actor.size
+        return self._transfer(actor.size, rate, begin)
+
+    def _transfer(self, size: int, rate: float, begin: float) -> float:
+        self._link_free = max(begin, self._link_free) + self.costs.latency + size / rate
+        return self._link_free
+
+    def _make_room(self, wanting: Actor, need: int, now: float) -> float | None:
+        """Evict until `need` bytes are free; return that time. None, and no eviction, where that is impossible."""
+        missing = self._used + need - self.costs.slab
+        if missing <= 0:
+            return now
+        chosen = self._victims(wanting, missing, now)
+        if chosen is None:
+            return None
+        return max([now, *(self._leave(self.actors[c.session], now) for c in chosen)])
+
+    def _victims(self, wanting: Actor, missing: int, now: float) -> list[Candidate] | None:
+        if not self.policy.swaps:
+            return None
+        may = [
+            a
+            for a in self.actors.values()
+            if a is not wanting and a.place == "device" and a.state != "running" and a.ready <= now and a.size
+        ]
+        chosen = victims(self.policy.order(self, may, now), missing)
+        return chosen if sum(c.frees_bytes for c in chosen) >= missing else None
+
+    def _leave(self, actor: Actor, now: float) -> float:
+        """Evict the session; return the time when its place is free."""
+        goes_to: Literal["host", "disk"] = "host" if self._on_host + actor.size <= self.costs.host else "disk"
+        when = now
+        if actor.dirty:
+            rate = self.costs.host_out if goes_to == "host" else self.costs.disk_out
+            when = self._transfer(actor.dirty, rate, now)
+            self.score.bytes_out += actor.dirty
+        self._leave_device(actor)
+        self._on_host += actor.size if goes_to == "host" else 0
+        actor.place, actor.dirty = goes_to, 0
+        return when
+
+    def _leave_device(self, actor: Actor) -> None:
+        if actor.place == "device":
+            self._used -= actor.size
+        self.prefetching.left(actor.name)
+
+    def restore_seconds(self, actor: Actor) -> float:
+        """Return the seconds to bring the session back from its tier, or from the tier it would be evicted to."""
+        far = actor.place == "disk" or (actor.place == "device" and self._on_host + actor.size > self.costs.host)
+        return self.costs.latency + actor.size / (self.costs.disk_in if far else self.costs.host_in)
+
+    # ----------------------------------------------------------------------------------------- prefetching
+
+    def _maybe_prefetch(self, actor: Actor, signal: Signal, now: float) -> None:
+        if actor.state == "running":
+            return
+        self.prefetching.signalled(actor.name, signal, now)
+        if actor.place not in ("host", "disk"):
+            return
+        missing = self._used + actor.size - self.costs.slab
+        chosen = self._victims(actor, missing, now) if missing > 0 else []
+        if chosen is None:
+            return
+        leaving = [(self.idle_times.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
+        if self.prefetching.worth_it(signal, self.restore_seconds(actor), leaving):
+            self._bring(actor, actor.size, now)
+            self.prefetching.began(actor.name, now)
+
+
+def _durations(events: Iterable[Event]) -> dict[int, tuple[float, Event]]:
+    """Return for each run (by its number) the seconds it takes on a free device, and its stop."""
+    begun: dict[str, tuple[int, float]] = {}
+    found: dict[int, tuple[float, Event]] = {}
+    for number, event in enumerate(events):
+        if event.kind == "run":
+            begun[event.session] = (number, event.time)
+        elif event.kind == "stop":
+            run, when = begun.pop(event.session)
+            found[run] = (event.time - when, event)
+    return found

@@ -1,0 +1,70 @@
+"""DeepSpeed: the same model by ZeRO-Inference, its weights partitioned to host memory and gathered layer by layer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from typing import Any
+
+from djinn_evaluation.baselines.answering import serve
+
+
+class ZeroInference:
+    """`status` of a load is not_run where DeepSpeed is missing, with the reason."""
+
+    model: Any
+
+    def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
+        """Load the model that the fields of weights.ModelAsked name. At most `budget` bytes of weights are on the
+        device at a time, the rest is offloaded `to` cpu."""
+        if importlib.util.find_spec("deepspeed") is None:
+            return {"status": "not_run", "reason": "deepspeed is not installed: pip install deepspeed accelerate"}
+        from djinn_evaluation.baselines import weights
+
+        wanted = weights.ModelAsked(**asked)
+        self.device = weights.device_for(wanted.device)
+        if self.device.type == "cpu":  # there it compiles its operators first, and streams from main memory to the same
+            return {"status": "not_run", "reason": "ZeRO-Inference offloads from a GPU, and there is none here"}
+        os.environ.update(_alone(self.device))
+        import deepspeed  # type: ignore[import-not-found,unused-ignore]
+
+        deepspeed.init_distributed(auto_mpi_discovery=False)
+        loaded = wanted.read()
+        configuration = _configuration(loaded.dtype, budget, to)
+        self.model = deepspeed.initialize(model=loaded, config=configuration)[0].module.eval()
+        return {"status": "success"}
+
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Generate greedily with a cache; return tokens, seconds, and those from the first new token to the last."""
+        from djinn_evaluation.baselines.decoding import Timestamps, decoded
+
+        return decoded(self.model, tokens, new, self.device, Timestamps())
+
+
+def _alone(device: Any) -> dict[str, str]:
+    """Return the environment of a group of one process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+    return {**group, "LOCAL_RANK": str(device.index or 0), "DS_ACCELERATOR": device.type}
+
+
+def _configuration(dtype: Any, budget: int, to: str) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "fp16": {"enabled": str(dtype) == "torch.float16"},
+        "bf16": {"enabled": str(dtype) == "torch.bfloat16"},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_param": {"device": to, "pin_memory": True},
+            "stage3_max_live_parameters": budget // dtype.itemsize,
+            "stage3_param_persistence_threshold": 0,
+        },
+    }
+
+
+if __name__ == "__main__":
+    zero = ZeroInference()
+    serve({"load": zero.load, "generate": zero.generate})

@@ -1,0 +1,54 @@
+"""`python -m djinn_evaluation.benchmarks [NAME ...] [--quick]`: run benchmarks, print and write their figures."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import traceback
+
+from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation.benchmarks.setting import setting
+from djinn_evaluation.devices import computed_on
+
+NAMES = (
+    "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
+    "patching", "attribution", "adapters", "collection", "batches", "rules", "streaming", "replay", "paint",
+    "cold_start", "first_card", "journal", "beside", "people", "shared_passes",
+    "logs", "features", "agreement", "analysis", "tracing",
+)  # fmt: skip
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    folder = results.HERE / "quick" if options.quick else results.HERE
+    failed = []
+    device = computed_on()
+    for name in options.names or NAMES:
+        begun = machine.describe(threads=options.threads, device=device)
+        print(f"{name} (load {begun.load_before[0]})", flush=True)
+        try:
+            with setting(quick=options.quick, threads=options.threads, device=device) as place:
+                found = importlib.import_module(f"benchmarks.{name}").run(place)
+        except Exception:  # noqa: BLE001  the other benchmarks still run; this one has no result
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        for figure in found.figures:
+            print(f"  {figure}", flush=True)
+        results.write(found, machine.ended(begun), folder)
+    if failed:
+        print(f"Without a result: {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m djinn_evaluation.benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}; by default all")
+    parser.add_argument("--quick", action="store_true", help="tiny models, few rounds; results not for quoting")
+    parser.add_argument("--threads", type=int, default=1, help="of either side (default 1)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""A run of steps, each turn in a process of its own. A step that needs several turns has the next one when the other
+steps have had theirs, in a later run too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from djinn_evaluation import CHECKOUT
+from djinn_evaluation.benchmarks import results
+from djinn_evaluation.benchmarks.gpu.one import UNFINISHED
+from djinn_evaluation.benchmarks.gpu.report import report
+from djinn_evaluation.benchmarks.gpu.steps import SECONDS, STEPS, Step, findings_of
+
+KEPT: Final = "not_measured.json"
+GRACE_SECONDS = 30  # for a turn whose time is over to stop its engines
+LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes further
+
+
+class Reason(Exception):
+    """The step has no whole result; the message says why. `again` where another turn may bring it further,
+    `ran` where it had a turn."""
+
+    def __init__(self, why: str, *, again: bool = False, ran: bool = True) -> None:
+        super().__init__(why)
+        self.again, self.ran = again, ran
+
+
+def missing(folder: Path, turns: Mapping[str, int]) -> list[Step]:
+    """Return the steps without a whole result: those first that had fewer turns, then in order."""
+    found = [step for step in STEPS if not results.whole(folder / f"{step.name}.json")]
+    return sorted(found, key=lambda step: turns.get(step.name, 0))
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """Runs steps until the time `until` (monotonic). `reasons` say why steps have no whole result, `turns` count
+    the turns that these had; both are kept beside the results."""
+
+    folder: Path
+    size: float
+    until: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (path := self.folder / KEPT).exists():
+            kept = json.loads(path.read_text())
+            self.reasons, self.turns = kept["reasons"], kept["turns"]
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Run the steps, and again those that need another turn and came further in their last. A step that has a whole
+        result finds all of it anew."""
+        waiting = deque(steps)
+        for step in waiting:
+            if results.whole(path := self.folder / f"{step.name}.json"):
+                path.unlink()
+                findings_of(step.name, self.folder).unlink(missing_ok=True)
+        while waiting:
+            step = waiting.popleft()
+            before = self.reasons.get(step.name)
+            print(f"{step.name}: {step.learns}", flush=True)
+            try:
+                self._turn(step)
+            except Reason as why:
+                self._note(step, why, waiting, before)
+            else:
+                self.reasons.pop(step.name, None)
+                self.turns.pop(step.name, None)
+            self._keep()
+
+    def _note(self, step: Step, why: Reason, waiting: deque[Step], before: str | None) -> None:
+        self.turns[step.name] = self.turns.get(step.name, 0) + why.ran
+        self.reasons[step.name] = str(why)
+        if why.again and str(why) == before:
+            self.reasons[step.name] = f"a turn came no further: {why}"
+        elif why.again:
+            waiting.append(step)
+        print(f"  not measured: {self.reasons[step.name]}", flush=True)
+
+    def _keep(self) -> None:
+        kept = {"reasons": self.reasons, "turns": self.turns}
+        (self.folder / KEPT).write_text(json.dumps(kept, indent=1) + "\n")
+        (self.folder / "report.md").write_text(report(self.folder, self.reasons))
+
+    def _turn(self, step: Step) -> None:
+        """Run one turn of a step. Raises Reason where it does not end with the step's whole result."""
+        seconds = self._seconds(step)
+        arguments = [step.name, str(self.folder), f"--size={self.size}", f"--seconds={seconds}"]
+        command = [sys.executable, "-m", "djinn_evaluation.benchmarks.gpu.one", *arguments]
+        with subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as turn:
+            try:
+                _, errors = turn.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                _end(turn)
+                raise Reason(f"it took longer than {seconds:.0f} s{self._cut(step, seconds)}") from None
+        last = errors.strip().rpartition("\n")[2]
+        if turn.returncode == UNFINISHED:
+            raise Reason(last, again=True)
+        if turn.returncode:
+            sys.stderr.write(errors)
+            raise Reason(last or f"it ended with status {turn.returncode}")
+
+    def _cut(self, step: Step, seconds: float) -> str:
+        return ", which were left of the run: run the same again" if seconds < (step.turn or SECONDS) else ""
+
+    def _seconds(self, step: Step) -> float:
+        """Return the seconds of the step's next turn. Raises Reason where those left do not suffice."""
+        usual = float(step.turn or SECONDS)
+        if self.until is None:
+            return usual
+        left = self.until - monotonic() - GRACE_SECONDS
+        needed = LEAST_SHARE * step.turn if step.turn else 60 * step.minutes if self.size == 1 else 0
+        if left < needed:
+            why = f"it needs about {needed:.0f} s, and the run had {max(left, 0):.0f} left: run the same again"
+            raise Reason(why, ran=False)
+        return min(usual, left)
+
+
+def _end(turn: subprocess.Popen[str]) -> None:
+    """Terminate a turn, which then stops its engines: they would outlive it and keep the GPU's memory. Kill it where it
+    does not end in time."""
+    turn.terminate()
+    try:
+        turn.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        turn.kill()

@@ -1,0 +1,199 @@
+"""The step of graphs: decode of 7B- and 13B-shaped weights by CUDA graphs, against the same engine without, plain
+`generate`, and the speed at which the device can read the weights.
+
+The sides are on the card one after the other: it has no room for all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline
+from djinn_evaluation.benchmarks.environments import NotRun
+from djinn_evaluation.benchmarks.gpu.kept import Kept
+from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
+from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, saved, shape
+from djinn_evaluation.benchmarks.gpu.steps import Unfinished
+from djinn_evaluation.benchmarks.measuring import Spread, ratios
+from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
+from djinn_evaluation.benchmarks.serving_engine import Stopwatch
+from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.devices import computed_on
+from djinn_evaluation.outcomes import digest_of, finished
+from djinn_evaluation.serving import random_tokens
+from djinn_jupyter.client.engine import RemoteEngine
+
+SHAPES: Final = ("Llama-2-7b-hf", THIRTEEN)
+PLACES: Final = (64, 1024)  # positions at the end
+NEW: Final = 48
+ROUNDS: Final = 5
+LIKELY: Final = 300  # seconds that a shape may take; with less left it is for another turn
+TIMES_GENERATE, OF_THE_SPEED = 3.0, 0.7  # the bar is the smaller of the two
+ARMED: Final = 0.02  # the most that a breakpoint may cost
+COPIED, COPIED_IF_QUICK = 4 << 30, 1 << 20
+WITH, WITHOUT, ARMED_WITH = "by graphs", "without graphs", "by graphs, a breakpoint armed"
+VLLM: Final = "vLLM"
+PLAIN, SPEED = "plain generate", "the weights at the speed of a copy"
+NO_GPU: Final = "CUDA graphs need a GPU"
+
+Rates = Mapping[str, list[float]]
+"""Tokens a second of each side, one a round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompted:
+    """The work that every side decodes: a prompt that NEW tokens bring to `positions`."""
+
+    positions: int
+    tokens: list[int]
+
+    @classmethod
+    def to(cls, positions: int, vocabulary: int) -> Prompted:
+        return cls(positions=positions, tokens=random_tokens(positions - NEW, vocabulary))
+
+
+def run(setting: Setting) -> Result:
+    begun, checks, figures = monotonic(), Checks(), list[Figure]()
+    names = SHAPES[:1] if setting.quick else SHAPES
+    shapes = {name: shape(name, scale_of(setting)) for name in names}
+    kept = Kept.of("graphs", setting)
+    for done, (name, config) in enumerate(shapes.items()):
+        if name not in kept.found:
+            if done and monotonic() - begun > setting.seconds - LIKELY:
+                raise Unfinished(f"{done} of {len(names)} shapes")
+            kept.add(name, _measured(saved(config), config["vocab_size"], setting))
+        measured = kept.found[name]
+        checks.add(measured["checks"])
+        for positions, rates in measured["rates"].items():
+            figures += _figures(f"{name} at {positions} positions", rates, measured["absent"])
+        setting.so_far(figures, f"{done + 1} of {len(names)} shapes")
+    settings = {"shapes": shapes, "new_tokens": NEW, "rounds": setting.rounds(ROUNDS)}
+    return Result(benchmark="graphs", settings=settings, figures=tuple(figures), checks=checks.counts)
+
+
+def _measured(folder: Path, vocabulary: int, setting: Setting) -> dict[str, Any]:
+    """Return the rates of each side, by positions, why vLLM has none, and the counts of the checks."""
+    prompts, checks = [Prompted.to(positions, vocabulary) for positions in PLACES], Checks()
+    found, absent = _rates(folder, prompts, setting, checks)
+    rates = {str(positions): of_sides for positions, of_sides in found.items()}
+    return {"rates": rates, "absent": absent, "checks": checks.counts}
+
+
+def _rates(
+    folder: Path, prompts: list[Prompted], setting: Setting, checks: Checks
+) -> tuple[dict[int, dict[str, list[float]]], str | None]:
+    """Return the readings by positions and side, and why vLLM has none. All other sides must draw the same tokens."""
+    found: dict[int, dict[str, list[float]]] = {prompt.positions: {} for prompt in prompts}
+    expected: dict[int, list[int]] = {}
+    bits: dict[int, str] = {}  # of the last logits, by positions
+    with worker("whole") as plain:
+        read = plain.ask("load", model=str(folder), threads=setting.threads)["read"]
+        speed = plain.ask("copy", nbytes=COPIED_IF_QUICK if setting.quick else COPIED)["rate"] / read
+        for prompt in prompts:
+            plain.ask("generate", tokens=prompt.tokens, new=NEW)
+            done = [plain.ask("generate", tokens=prompt.tokens, new=NEW) for _ in range(setting.rounds(ROUNDS))]
+            found[prompt.positions] |= {PLAIN: [(NEW - 1) / one["decoding"] for one in done], SPEED: [speed]}
+            expected[prompt.positions] = done[-1]["tokens"]
+    with serving(folder, setting) as engine:
+        for prompt in prompts:
+            found[prompt.positions][WITHOUT] = _decoded(engine, prompt, setting, checks, expected, bits)
+    if computed_on().startswith("cuda"):
+        with serving(folder, setting, cuda_graphs=True) as engine:
+            for prompt in prompts:
+                decoded = partial(_decoded, engine, prompt, setting, checks, expected, bits)
+                found[prompt.positions] |= {WITH: decoded(), ARMED_WITH: decoded(armed=True)}
+            checks.same("layers that were replayed", engine.statistics().layers_replayed > 0, True)
+    absent = None
+    try:
+        for prompt, rates in zip(prompts, _of_vllm(folder, prompts, setting), strict=True):
+            found[prompt.positions][VLLM] = rates
+    except NotRun as why:
+        absent = str(why)
+    return found, absent
+
+
+def _of_vllm(folder: Path, prompts: list[Prompted], setting: Setting) -> list[list[float]]:
+    """Return vLLM's tokens a second after each prompt, from runs of one and of NEW tokens: it has the card to itself.
+    Raises NotRun where it does not run here."""
+    try:
+        with baseline("vllm") as vllm:
+            longest = max(prompt.positions for prompt in prompts)
+            loaded = vllm.ask("load", model=str(folder), dtype=None, length=longest, cpu_offload_gb=0)
+            if loaded["status"] != "success":
+                raise NotRun(loaded["reason"])
+            return [[_by_vllm(vllm, prompt) for _ in range(setting.rounds(ROUNDS))] for prompt in prompts]
+    except BaselineFailed as error:
+        raise NotRun(str(error)) from None
+
+
+def _by_vllm(vllm: Baseline, prompt: Prompted) -> float:
+    vllm.ask("generate", tokens=prompt.tokens, new=NEW)  # from here on its cache holds the prompt, for both
+    one, all_of_them = (vllm.ask("generate", tokens=prompt.tokens, new=new)["seconds"] for new in (1, NEW))
+    return float((NEW - 1) / (all_of_them - one))
+
+
+def _decoded(
+    engine: RemoteEngine,
+    prompt: Prompted,
+    setting: Setting,
+    checks: Checks,
+    expected: Mapping[int, list[int]],
+    bits: dict[int, str],
+    *,
+    armed: bool = False,
+) -> list[float]:
+    session = engine.session(f"{prompt.positions} {'armed' if armed else 'free'}", fresh=True)
+    if armed:
+        session.breakpoint(f"resid_post.{engine.description.layers // 2}", when="step == 9999")
+    rates = []
+    for _ in range(1 + setting.rounds(ROUNDS)):
+        watch = Stopwatch()
+        done = finished(session.run(prompt.tokens, max_new_tokens=NEW, ignore_eos=True, on_token=watch))
+        checks.same("new tokens of the engine and of plain generate", list(done.tokens), expected[prompt.positions])
+        here = digest_of(done)
+        checks.same("last logits, with and without graphs", here, bits.setdefault(prompt.positions, here))
+        rates.append((NEW - 1) / watch.decoding)
+    return rates[1:]
+
+
+def _figures(what: str, rates: Rates, absent: str | None) -> list[Figure]:
+    sides: dict[str, Spread | None] = {name: Spread.of(values) for name, values in rates.items()}
+    reason = None if WITH in rates else NO_GPU
+    ours, armed = rates.get(WITH, []), rates.get(ARMED_WITH, [])
+    bar = min(TIMES_GENERATE * statistics.median(rates[PLAIN]), OF_THE_SPEED * statistics.median(rates[SPEED]))
+    shown: dict[str, Any] = {"sides": sides, "sides_unit": "tokens/s", "not_run": reason}
+    return [
+        Figure(
+            name=f"{what}: tokens/s by graphs, of the bar: 3 x generate, or 0.7 x weights at a copy's speed if less",
+            unit="x",
+            value=Spread.of(rate / bar for rate in ours),
+            bar=at_least(1.0),
+            **shown,
+        ),
+        Figure(
+            name=f"{what}: tokens/s by graphs, of the same engine without",
+            unit="x",
+            value=Spread.of(ratios(ours, rates[WITHOUT]) if ours else ()),
+            **shown,
+        ),
+        Figure(
+            name=f"{what}: time that an armed breakpoint costs by graphs, of a token's",
+            unit="x",
+            value=Spread.of(1 / ratio - 1 for ratio in ratios(armed, ours)),
+            bar=at_most(ARMED),
+            **shown,
+        ),
+        Figure(
+            name=f"{what}: tokens/s by graphs, of vLLM's",
+            unit="x",
+            value=Spread.of(ratios(ours, rates[VLLM]) if ours and VLLM in rates else ()),
+            **{**shown, "not_run": reason or absent},
+        ),
+    ]

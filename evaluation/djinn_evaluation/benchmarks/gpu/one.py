@@ -1,0 +1,82 @@
+"""`python -m djinn_evaluation.benchmarks.gpu.one STEP FOLDER`: one turn of a step in a process of its own.
+
+Each figure is in the step's file as soon as the step has it, so that a turn that is ended leaves what it found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation.benchmarks.environments import NotRun
+from djinn_evaluation.benchmarks.gpu.steps import SECONDS, Unfinished, step_of
+from djinn_evaluation.benchmarks.results import Figure, Result
+from djinn_evaluation.benchmarks.setting import setting
+from djinn_evaluation.devices import computed_on
+from djinn_evaluation.nvml import Unseen, card
+
+UNFINISHED = 3  # the exit status of a step that continues in another turn
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the blocks that stop engines and workers
+    step, device = step_of(options.step), computed_on()
+    begun = machine.describe(threads=options.threads, device=device)
+
+    def written(found: Result, how_far: str | None) -> None:
+        settings = {**found.settings, "card": _facts(device), "size": options.size}
+        results.write(
+            replace(found, benchmark=step.name, settings=settings),
+            machine.ended(begun),
+            options.folder,
+            partial=how_far,
+        )
+
+    def so_far(figures: Iterable[Figure], how_far: str) -> None:
+        written(Result(benchmark=step.name, settings={}, figures=tuple(figures)), how_far)
+
+    small = {"quick": options.size < 1, "factor": options.size}
+    kept: dict[str, Any] = {"results": options.folder, "seconds": options.seconds, "so_far": so_far}
+    with setting(threads=options.threads, device=device, **small, **kept) as place:
+        try:
+            found = importlib.import_module(step.module).run(place)
+        except Unfinished as how_far:
+            print(f"  {how_far}", flush=True)
+            print(how_far, file=sys.stderr)
+            return UNFINISHED
+        except NotRun as why:
+            sys.exit(str(why))
+    for figure in found.figures:
+        print(f"  {figure}", flush=True)
+    written(found, None)
+    return 0
+
+
+def _facts(device: str) -> dict[str, Any]:
+    try:
+        with card(device) as seen:
+            return dict(seen.facts())
+    except Unseen as why:
+        return {"not_told": str(why)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m djinn_evaluation.benchmarks.gpu.one")
+    parser.add_argument("step")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--size", type=float, default=1.0, help="below 1: tiny models, few rounds")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of this turn")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

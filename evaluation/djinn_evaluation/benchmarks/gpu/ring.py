@@ -1,0 +1,203 @@
+"""The step of the ring: 13B-shaped weights in 12 GiB. Copies, windows of the link, accelerate with the same budget.
+
+`large_ring` is the same for 70B-shaped weights in 48 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any, Final
+
+from djinn_evaluation.baselines.asking import BaselineFailed
+from djinn_evaluation.benchmarks.environments import NotRun, python_of
+from djinn_evaluation.benchmarks.gpu.link import NBYTES, NBYTES_IF_QUICK
+from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
+from djinn_evaluation.benchmarks.gpu.shapes import SPARE, THIRTEEN, disk, saved, shape, weight_bytes
+from djinn_evaluation.benchmarks.measuring import Spread
+from djinn_evaluation.benchmarks.results import Figure, Result, at_least
+from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.devices import computed_on
+from djinn_evaluation.nvml import counted
+from djinn_evaluation.serving import random_tokens
+from djinn_jupyter.amounts import GIB
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.machine import main_memory
+from djinn_jupyter.wire.nouns import LayerCopy
+
+FAST: Final = 20e9  # bytes a second
+OF_THE_LINK: Final = 0.9
+SECONDS, SECONDS_IF_QUICK = 30.0, 1.0
+WINDOW_SECONDS: Final = 0.25
+PROMPT, NEW = 4, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A shape, and the bytes that its weights and pages may take on the device."""
+
+    name: str
+    architecture: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """The passes through the ring as seen so far. `received` is NVML's mean in bytes a second, or why there is none."""
+
+    copies: list[LayerCopy]
+    tokens: list[int]
+    rates: list[float]
+    received: float | str
+
+
+def run(setting: Setting) -> Result:
+    return measured(Budget(name="ring", architecture=THIRTEEN, nbytes=12 << 30), setting)
+
+
+def measured(budget: Budget, setting: Setting) -> Result:
+    """Measure as many of the shape's layers as this machine has room for, in their share of the budget."""
+    config = _that_fits(budget, setting)
+    whole = weight_bytes(shape(budget.architecture, scale_of(setting)))
+    full = weight_bytes(shape(budget.architecture, scale_of(Setting(quick=False, threads=1, home=Path()))))
+    share = budget.nbytes / full
+    allowed = int(share * weight_bytes(config))
+    prompt = random_tokens(PROMPT, config["vocab_size"])
+    folder = saved(config)
+    what = f"{config['num_hidden_layers']} layers of {budget.architecture} in {allowed / GIB:.4g} GiB"
+    with serving(folder, setting, device_memory=allowed) as engine:
+        weights = engine.wake().weights
+        flow = _flow(engine, prompt, SECONDS_IF_QUICK if setting.quick else SECONDS)
+    link = _link(setting)
+    setting.so_far(_copies(what, flow, link), "the engine alone, not yet accelerate")
+    theirs = _accelerated(folder, config["dtype"], prompt, weights.bytes_on_device, setting)
+    settings = {
+        "shape": config,
+        "share_of_the_layers": weight_bytes(config) / whole,
+        "budget_bytes": allowed,
+        "bytes_streamed_per_pass": weights.bytes_streamed_per_pass,
+        "nvml_received": flow.received,
+        "link_gigabytes_per_second": link / 1e9,
+    }
+    return Result(
+        benchmark=budget.name,
+        settings=settings,
+        figures=(*_copies(what, flow, link), *_against(what, flow, theirs)),
+        checks={"layer copies": len(flow.copies)},
+    )
+
+
+def _that_fits(budget: Budget, setting: Setting) -> dict[str, Any]:
+    """Return the shape, with as many layers as disk and main memory hold. Raises NotRun where those need no ring."""
+    config = shape(budget.architecture, scale_of(setting))
+    room = SPARE * min(disk(), main_memory().available)
+    while weight_bytes(config) > room:
+        config["num_hidden_layers"] -= 1
+        if config["num_hidden_layers"] < 8:
+            raise NotRun(f"eight layers of {budget.architecture} do not fit into {room / GIB:.0f} GiB")
+    return config
+
+
+def _flow(engine: RemoteEngine, prompt: list[int], seconds: float) -> Flow:
+    session = engine.session("ring", fresh=True)
+    session.run(prompt, max_new_tokens=NEW, ignore_eos=True)  # the ring learns the order of the layers
+    copies: list[LayerCopy] = []
+    rates: list[float] = []
+    tokens: list[int] = []
+    since = max((copy.number for copy in engine.copies()), default=0)
+    with counted(computed_on()) as counter:
+        begun = monotonic()
+        while monotonic() - begun < seconds:
+            asked = perf_counter()
+            done: Any = session.run(prompt, max_new_tokens=NEW, ignore_eos=True)
+            rates.append(NEW / (perf_counter() - asked))
+            tokens = list(done.tokens)
+            copies += engine.copies(since)
+            since = copies[-1].number if copies else since
+    return Flow(copies=copies, tokens=tokens, rates=rates, received=counter.mean or counter.reason)
+
+
+def _link(setting: Setting) -> float:
+    """Return the bytes a second of plain pinned copies to the device, the best of three."""
+    nbytes = NBYTES_IF_QUICK if setting.quick else NBYTES
+    with worker("link") as link:
+        link.ask("prepare", nbytes=nbytes, threads=setting.threads)
+        return nbytes / min(link.seconds("copy", directions=["in"], streams=1, pinned=True) for _ in range(3))
+
+
+def _accelerated(folder: Path, dtype: str, prompt: list[int], budget: int, setting: Setting) -> dict[str, Any]:
+    """Return what accelerate generates with the same bytes on the device; a `reason` where it does not run."""
+    try:
+        with ExitStack() as stack:
+            other = stack.enter_context(worker("with_accelerate", python_of("accelerate")))
+            asked = {"dtype": dtype, "threads": setting.threads, "budget": budget, "to": "cpu"}
+            loaded = other.ask("load", model=str(folder), **asked)
+            if loaded["status"] != "success":
+                return loaded
+            other.ask("generate", tokens=prompt, new=2)
+            return other.ask("generate", tokens=prompt, new=NEW)
+    except (NotRun, BaselineFailed) as error:
+        return {"reason": str(error)}
+
+
+# --- what came of it -------------------------------------------------------------------------------------------------
+
+
+def windows(copies: Sequence[LayerCopy], seconds: float = WINDOW_SECONDS) -> list[float]:
+    """Return the bytes a second that the copies moved in each whole window from the first copy to the last."""
+    if not copies:
+        return []
+    first = min(copy.begun for copy in copies)
+    last = max(copy.begun + copy.seconds for copy in copies)
+    moved = [0.0] * int((last - first) / seconds)
+    for copy in copies:
+        for number in range(len(moved)):
+            begun = first + number * seconds
+            shared = min(copy.begun + copy.seconds, begun + seconds) - max(copy.begun, begun)
+            moved[number] += copy.bytes_moved * max(0.0, shared) / copy.seconds
+    return [nbytes / seconds for nbytes in moved]
+
+
+def _copies(what: str, flow: Flow, link: float) -> list[Figure]:
+    speeds = [copy.bytes_moved / copy.seconds for copy in flow.copies]
+    fast = [sum(speed > FAST for speed in speeds) / len(speeds)] if speeds else []
+    busy = [rate / link for rate in windows(flow.copies)]
+    gpu = computed_on().startswith("cuda")
+    return [
+        Figure(name=f"{what}: a layer copy", unit="GB/s", value=Spread.of(speed / 1e9 for speed in speeds)),
+        Figure(name=f"{what}: layer copies above {FAST / 1e9:.0f} GB/s, of all", unit="x", value=Spread.of(fast)),
+        Figure(
+            name=f"{what}: the link in windows of {WINDOW_SECONDS} s, of plain pinned copies",
+            unit="x",
+            value=Spread.of(busy),
+            bar=at_least(OF_THE_LINK) if gpu else None,
+            not_run=None if busy else "no window was filled with passes",
+        ),
+    ]
+
+
+def _against(what: str, flow: Flow, theirs: dict[str, Any]) -> list[Figure]:
+    ours, reason = Spread.of(flow.rates), theirs.get("reason")
+    their_rate = None if reason else (NEW - 1) / theirs["decoding"]
+    return [
+        Figure(name=f"{what}: new tokens", unit="tokens/s", value=ours),
+        Figure(
+            name=f"{what}: tokens/s, of accelerate's with the same bytes on the device",
+            unit="x",
+            value=None if their_rate is None else Spread.of(rate / their_rate for rate in flow.rates),
+            sides={} if their_rate is None else {"djinn": ours, "accelerate": Spread.of([their_rate])},
+            sides_unit="tokens/s",
+            not_run=reason,
+        ),
+        Figure(
+            name=f"{what}: runs whose tokens are accelerate's",
+            unit="x",
+            value=None if reason else Spread.of([float(theirs["tokens"] == flow.tokens)]),
+            bar=at_least(1.0),
+            not_run=reason,
+        ),
+    ]

@@ -1,0 +1,81 @@
+"""The large models of the steps: a shipped architecture, made smaller by the size factor, saved with random weights
+once for all steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from djinn_evaluation import EVALUATION
+from djinn_evaluation.baselines.drawing import INDEX, dtype_of, save, weight_bytes
+from djinn_evaluation.benchmarks.environments import NotRun
+
+FOLDER: Final = EVALUATION / ".models"
+THIRTEEN, SEVENTY = "Llama-2-13b-hf", "Llama-2-70b-hf"
+LEAST_LAYERS: Final = 8  # some families go wrong from there on only
+SPARE: Final = 9 / 10  # of the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """`factor` is that of the weights' bytes; each length shrinks by its cube root, none below its least."""
+
+    factor: float
+
+    def of(self, length: int, least: int) -> int:
+        return max(least, round(length * self.factor ** (1 / 3)))
+
+
+def shape(name: str, scale: Scale, layers: int | None = None) -> dict[str, Any]:
+    """Return the configuration of a shipped architecture at this scale, with its ratios of heads and its kind."""
+    package = "djinn_evaluation.configuration"
+    found = json.loads((resources.files(package) / "architectures" / f"{name}.json").read_text())
+    heads = scale.of(found["num_key_value_heads"], 1)
+    group = found["num_attention_heads"] // found["num_key_value_heads"]
+    width = found["hidden_size"] // found["num_attention_heads"] if scale.factor >= 1 else 16
+    return found | {
+        "num_key_value_heads": heads,
+        "num_attention_heads": heads * group,
+        "hidden_size": heads * group * width,
+        "intermediate_size": scale.of(found["intermediate_size"], 64),
+        "num_hidden_layers": layers or scale.of(found["num_hidden_layers"], LEAST_LAYERS),
+        "vocab_size": scale.of(found["vocab_size"], 256),
+    }
+
+
+def per_position(config: dict[str, Any]) -> int:
+    """Return the bytes of keys and values that one position takes in all layers."""
+    width = config["hidden_size"] // config["num_attention_heads"]
+    return 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width * dtype_of(config).itemsize
+
+
+def saved(config: dict[str, Any]) -> Path:
+    """Return the folder of a model of this configuration: of an earlier step, or new, and then the only one there is.
+    Raises NotRun where the disk has no room."""
+    place = FOLDER / f"{config['hidden_size']}x{config['num_hidden_layers']}"
+    if (place / INDEX).exists() and json.loads((place / "config.json").read_text()) == config:
+        return place
+    delete()
+    place.mkdir(parents=True)
+    needed, free = weight_bytes(config), shutil.disk_usage(place).free
+    if needed > SPARE * free:
+        raise NotRun(f"the model takes {needed / 1e9:.0f} GB, and its disk has {free / 1e9:.0f} GB free")
+    save(config, place)
+    os.sync()  # or the writing would go on while a step measures
+    return place
+
+
+def disk() -> int:
+    """Return the bytes that a model may take on the disk, in place of the saved one."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(FOLDER).free + sum(path.stat().st_size for path in FOLDER.rglob("*.safetensors"))
+
+
+def delete() -> None:
+    """Delete the saved model, if there is one."""
+    shutil.rmtree(FOLDER, ignore_errors=True)

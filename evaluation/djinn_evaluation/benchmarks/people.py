@@ -1,0 +1,333 @@
+"""The growth of an engine with its users: 1 to 64 notebooks on 1, 2 and 4 engines of one model.
+
+Each notebook is a client with a connection of its own. In turn it thinks, runs a prompt to a stop in the middle of the
+model, reads the activation, and resumes it for some tokens. From what a turn of one notebook costs each resource (the
+engine's thread, its other threads, the line), a network of queues predicts the others, and up to 10,000 notebooks; the
+prediction stands beside each measurement, and the resource that gives out first is named.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, sleep
+
+import psutil
+
+import djinn_jupyter as dj
+from djinn_evaluation.benchmarks.measuring import Spread, in_milliseconds
+from djinn_evaluation.benchmarks.processes import computing
+from djinn_evaluation.benchmarks.queueing import Load, load_of
+from djinn_evaluation.benchmarks.results import Checks, Figure, Result
+from djinn_evaluation.benchmarks.serving_engine import Stopwatch, pid_of
+from djinn_evaluation.benchmarks.setting import Setting, Shape
+from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.serving import random_tokens
+from djinn_jupyter.client.connection.channel import SocketChannel, expect
+from djinn_jupyter.client.connection.io_thread import IoThread
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.wire.nouns import Mode
+
+SHAPE = Shape(layers=12, width=384, heads=6, vocabulary=8192)
+NOTEBOOKS, ENGINES = (1, 4, 16, 64), (1, 2, 4)
+FORETOLD = (256, 1024, 10_000)
+POSITIONS, NEW, PROMPTS = 32, 8, 8
+THINKING, SECONDS = 2.0, 20.0  # mean seconds between a notebook's turns; seconds of each crowd
+ALONE = 16  # turns of one notebook that does not think
+THREAD, OTHER_THREADS, LINE = "the engine's thread", "the engine's other threads", "a line of 1 Gbit/s"
+LINE_BYTES_PER_SECOND = 1e9 / 8
+Costs = Mapping[str, float]
+"""Seconds of each resource for a turn."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Turns:
+    """The readings of one notebook: seconds until each stop, from a resume to the first token and of each token behind
+    a stop, and of each turn; bytes."""
+
+    stops: list[float] = field(default_factory=list)
+    firsts: list[float] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
+    wire_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """The readings of notebooks on some engines. `engine_seconds` are CPU seconds of the engines' processes,
+    `thread_seconds` those of the threads that compute."""
+
+    notebooks: int
+    engines: int
+    seconds: float
+    thread_seconds: float
+    engine_seconds: float
+    client_seconds: float
+    turns: Sequence[Turns]
+
+    @property
+    def count(self) -> int:
+        return sum(len(one.whole) for one in self.turns)
+
+
+def run(setting: Setting) -> Result:
+    shape, checks, figures = setting.shape(SHAPE), Checks(), list[Figure]()
+    prompts = [random_tokens(POSITIONS, shape.vocabulary, seed) for seed in range(PROMPTS)]
+    costs: Costs = {}
+    alone = list[list[int]]()
+    with worker("plain") as plain:
+        folder = setting.saved(plain, shape)
+    for engines in ENGINES[:2] if setting.quick else ENGINES:
+        with ExitStack() as stack:
+            running = [stack.enter_context(_engine(folder, number, setting)) for number in range(engines)]
+            if engines == 1:
+                costs, alone = alone_at_work(running[0], prompts)
+                figures += [
+                    Figure(name=f"a turn alone, of {resource}", unit="ms", value=_one(1000 * seconds))
+                    for resource, seconds in costs.items()
+                ]
+            for notebooks in NOTEBOOKS[:3] if setting.quick else NOTEBOOKS:
+                crowd = crowd_at_work(running, notebooks, prompts, alone, setting, checks)
+                figures += _figures(crowd, costs)
+                setting.so_far(figures, f"up to {notebooks} notebooks on {engines} engines")
+            if engines == 1:
+                figures += _room(running[0], prompts, costs)
+    figures += [figure for notebooks in FORETOLD for figure in _foretold(notebooks, costs)]
+    settings = {"shape": shape, "positions": POSITIONS, "new_tokens": NEW, "thinking_seconds": THINKING}
+    return Result(benchmark="people", settings=settings, figures=tuple(figures), checks=checks.counts)
+
+
+@contextmanager
+def _engine(folder: str, number: int, setting: Setting) -> Iterator[RemoteEngine]:
+    """Start an engine of its own of this model: of a folder of its own, with the same files."""
+    place = setting.home / f"engine-{number}"
+    place.mkdir(exist_ok=True)
+    for file in Path(folder).iterdir():
+        if not (place / file.name).exists():
+            os.link(file, place / file.name)
+    engine = dj.load(str(place), threads=setting.threads)
+    try:
+        yield engine
+    finally:
+        engine.stop(force=True)
+
+
+@contextmanager
+def notebook(engine: RemoteEngine, name: str) -> Iterator[RemoteEngine]:
+    """Reach the engine by a connection of its own, as the kernel of another notebook does."""
+    assert engine.entry is not None
+    thread = IoThread()
+    channel = SocketChannel(thread, engine.entry, holder=name, user=name, notebook=f"{name}.ipynb")
+    try:
+        yield RemoteEngine(channel, engine.entry)
+    finally:
+        channel.close()
+        thread.stop()
+
+
+def alone_at_work(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[Costs, list[list[int]]]:
+    """Return the seconds of each resource for a turn of one notebook, and the tokens that follow each prompt."""
+    pid = pid_of(engine)
+    with notebook(engine, "alone") as own:
+        tokens = [_turn(own.session("alone", fresh=True), prompt, Turns()) for prompt in prompts]
+        begun, thread_begun, sent = _computing([pid]), thread_seconds(pid), own.wire_bytes
+        for number in range(ALONE):
+            _turn(own.session("alone", fresh=True), prompts[number % len(prompts)], Turns())
+        thread = thread_seconds(pid) - thread_begun
+        others, there = _computing([pid]) - begun - thread, own.wire_bytes
+        own.session("alone").close()
+    carried = there.sent + there.received - sent.sent - sent.received
+    costs = {THREAD: thread, OTHER_THREADS: others, LINE: carried / LINE_BYTES_PER_SECOND}
+    return {resource: seconds / ALONE for resource, seconds in costs.items()}, tokens
+
+
+def thread_seconds(pid: int) -> float:
+    """Return the CPU seconds of an engine's thread, which is the first of its process."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _turn(session: RemoteSession, prompt: list[int], turns: Turns, mode: Mode = "exact") -> list[int]:
+    """Run to a stop, look, resume; return the tokens. Those behind the stop share passes where the mode is `fast`."""
+    begun = perf_counter()
+    session.breakpoint("resid_post.6", when="step == 0", once=True)
+    stopped = expect(session.run(prompt, max_new_tokens=NEW, ignore_eos=True, mode=mode), Paused)
+    turns.stops.append(perf_counter() - begun)
+    assert stopped.hidden.shape[0] == len(prompt)
+    watch, resumed = Stopwatch(), perf_counter()
+    done = expect(session.resume(on_token=watch), Finished)
+    ended = perf_counter()
+    turns.firsts.append(watch.times[0] - resumed)
+    turns.tokens.append((ended - resumed) / len(done.tokens))
+    turns.whole.append(ended - begun)
+    return list(done.tokens)
+
+
+def crowd_at_work(
+    engines: Sequence[RemoteEngine],
+    notebooks: int,
+    prompts: Sequence[list[int]],
+    alone: Sequence[list[int]],
+    setting: Setting,
+    checks: Checks,
+    mode: Mode = "exact",
+) -> Crowd:
+    """Have so many notebooks take turns for a while. Disagreement where one gets other tokens than `alone`."""
+    seconds, turns = 5.0 if setting.quick else SECONDS, [Turns() for _ in range(notebooks)]
+    over, names = threading.Event(), [f"notebook {number}" for number in range(notebooks)]
+
+    def work(number: int, own: RemoteEngine) -> bool:
+        """Take turns until it is over; return whether all tokens were those of the prompt alone."""
+        thinking, one, alike = random.Random(number), turns[number], True
+        sent = own.wire_bytes
+        while not over.wait(thinking.expovariate(1 / THINKING)):
+            which = thinking.randrange(PROMPTS)
+            session = own.session(f"work {number}", fresh=True)
+            alike &= _turn(session, prompts[which], one, mode) == alone[which]
+        there = own.wire_bytes
+        own.session(f"work {number}", fresh=True).close()
+        one.wire_bytes = there.sent + there.received - sent.sent - sent.received
+        return alike
+
+    with ExitStack() as stack, ThreadPoolExecutor(notebooks) as pool:
+        owns = [stack.enter_context(notebook(engines[n % len(engines)], name)) for n, name in enumerate(names)]
+        pids, begun = [pid_of(engine) for engine in engines], perf_counter()
+        thread_begun = sum(map(thread_seconds, pids))
+        engine_begun, client_begun = _computing(pids), _computing([os.getpid()])
+        working = [pool.submit(work, number, own) for number, own in enumerate(owns)]
+        try:
+            sleep(seconds)
+        finally:
+            over.set()
+        alike = [one.result() for one in working]
+        wrong = [name for name, same in zip(names, alike, strict=True) if not same]
+        checks.same(f"notebooks of {notebooks} that got other tokens than alone", wrong, [])
+        return Crowd(
+            notebooks=notebooks,
+            engines=len(engines),
+            seconds=perf_counter() - begun,
+            thread_seconds=sum(map(thread_seconds, pids)) - thread_begun,
+            engine_seconds=_computing(pids) - engine_begun,
+            client_seconds=_computing([os.getpid()]) - client_begun,
+            turns=turns,
+        )
+
+
+def _computing(pids: Sequence[int]) -> float:
+    return sum(computing(pid) or 0.0 for pid in pids)
+
+
+def foretell(notebooks: int, engines: int, costs: Costs) -> Load:
+    """Return the load of an engine on which as many notebooks work as on any other. The notebooks are on other
+    machines."""
+    return load_of(-(-notebooks // engines), THINKING, costs)
+
+
+def _figures(crowd: Crowd, costs: Costs) -> Iterator[Figure]:
+    where = f"notebooks {crowd.notebooks}, engines {crowd.engines}"
+    foretold = foretell(crowd.notebooks, crowd.engines, costs)
+    stops = [seconds for turns in crowd.turns for seconds in turns.stops]
+    firsts = [seconds for turns in crowd.turns for seconds in turns.firsts]
+    tokens = [seconds for turns in crowd.turns for seconds in turns.tokens]
+    yield Figure(
+        name=f"time to a stop, {where}",
+        unit="ms",
+        value=in_milliseconds(stops),
+        sides={part: _one(1000 * _quantile(stops, share)) for part, share in (("p90", 0.9), ("p99", 0.99))},
+        sides_unit="ms",
+    )
+    yield Figure(name=f"time to the first token behind a stop, {where}", unit="ms", value=in_milliseconds(firsts))
+    yield Figure(name=f"time of a token, {where}", unit="ms", value=in_milliseconds(tokens))
+    medians = [statistics.median(turns.stops) for turns in crowd.turns if turns.stops]
+    if len(medians) > 1:
+        slowest = max(medians) / statistics.median(medians)
+        yield Figure(name=f"the slowest notebook, of the median one, {where}", unit="x", value=_one(slowest))
+    yield Figure(
+        name=f"turns a second, {where}",
+        unit="1/s",
+        value=_one(crowd.count / crowd.seconds),
+        sides={"foretold": _one(foretold.per_second * crowd.engines)},
+        sides_unit="1/s",
+    )
+    sent = [turns.wire_bytes / len(turns.whole) for turns in crowd.turns if turns.whole]
+    yield Figure(name=f"bytes on the wire a turn, {where}", unit="bytes", value=Spread.of(sent))
+    yield Figure(
+        name=f"CPU seconds of an engine a turn, {where}",
+        unit="CPU ms",
+        value=_one(1000 * crowd.engine_seconds / max(crowd.count, 1)),
+        sides={"clients": _one(1000 * crowd.client_seconds / max(crowd.count, 1))},
+        sides_unit="CPU ms",
+    )
+
+
+def _room(engine: RemoteEngine, prompts: Sequence[list[int]], costs: Costs) -> Iterator[Figure]:
+    """Yield how many notebooks each resource of one engine has room for, by what one more takes, that first which
+    gives out first. All of them stand at a stop."""
+    process, count = psutil.Process(pid_of(engine)), 16
+    with ExitStack() as stack:
+        before = _taken(engine, process)
+        for number in range(count):
+            own = stack.enter_context(notebook(engine, f"idle {number}"))
+            session = own.session(f"idle {number}", fresh=True)
+            session.breakpoint("resid_post.6")
+            session.run(prompts[0], max_new_tokens=1, ignore_eos=True)
+            stack.callback(session.close)
+        each = {name: (now - before[name]) / count for name, now in _taken(engine, process).items()}
+    rooms = {
+        **{resource: (THINKING + sum(costs.values())) / seconds for resource, seconds in costs.items()},
+        "memory for sessions on the device": _limit(engine) / each["device bytes"],
+        "descriptors of the process": process.rlimit(psutil.RLIMIT_NOFILE)[0] / each["descriptors"],
+    }
+    ordered = sorted(rooms.items(), key=lambda item: item[1])
+    yield Figure(name=f"gives out first on one engine: {ordered[0][0]}", unit="notebooks", value=_one(ordered[0][1]))
+    for name, room in ordered:
+        yield Figure(name=f"notebooks that one engine has room for, by {name}", unit="notebooks", value=_one(room))
+
+
+def _taken(engine: RemoteEngine, process: psutil.Process) -> dict[str, float]:
+    budget = engine.statistics().budget
+    assert budget is not None
+    return {"device bytes": float(budget.bytes_taken), "descriptors": float(process.num_fds())}
+
+
+def _limit(engine: RemoteEngine) -> float:
+    budget = engine.statistics().budget
+    assert budget is not None
+    return float(budget.bytes_limit)
+
+
+def _foretold(notebooks: int, costs: Costs) -> Iterator[Figure]:
+    """Yield what so many notebooks meet on one engine, and the least engines on which they wait no longer than for two
+    turns alone."""
+    load, alone = foretell(notebooks, 1, costs), sum(costs.values())
+    name = f"an answer for {notebooks:,} notebooks on one engine, foretold, which wait for {load.busiest}"
+    yield Figure(name=name, unit="s", value=_one(load.response_seconds), sides=_busy(load))
+    engines = 1
+    while (load := foretell(notebooks, engines, costs)).response_seconds > 2 * alone:
+        engines += 1
+    yield Figure(
+        name=f"engines for {notebooks:,} notebooks, foretold, where an answer takes at most twice its time alone",
+        unit="engines",
+        value=_one(engines),
+        sides=_busy(load),
+    )
+
+
+def _busy(load: Load) -> dict[str, Spread]:
+    return {f"busy part of {resource}": _one(part) for resource, part in load.busy.items()}
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else 0.0
+
+
+def _one(value: float) -> Spread:
+    return Spread(median=value, low=value, high=value, count=1)

@@ -1,0 +1,50 @@
+"""Plain PyTorch: forward hooks on the modules of a Llama."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from djinn_evaluation.benchmarks.workers.agreeing import answer
+
+
+class Plain:
+    def load(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+    @torch.inference_mode()
+    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+        block, found = self.model.model.layers[layer], dict[str, Tensor]()
+        heads = self.model.config.num_attention_heads
+        with ExitStack() as hooks:
+            for site, module in {"resid_post": block, "mlp_out": block.mlp}.items():
+                hook = module.register_forward_hook(lambda m, args, out, at=site: found.update({at: out[0]}))
+                hooks.callback(hook.remove)
+            hook = block.self_attn.register_forward_hook(
+                lambda m, args, out: found.update(attn_out=out[0][0], pattern=out[1][0].transpose(0, 1))
+            )
+            hooks.callback(hook.remove)
+            hook = block.self_attn.o_proj.register_forward_pre_hook(
+                lambda m, args: found.update(z=args[0][0].unflatten(-1, (heads, -1)))
+            )
+            hooks.callback(hook.remove)
+            logits = self.model(torch.tensor([tokens])).logits[0]
+        return {**found, "logits": logits}
+
+    @torch.inference_mode()
+    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+        along = torch.tensor(vector)
+        hook = self.model.model.layers[layer].register_forward_hook(lambda module, args, out: out + along)
+        logits: Tensor = self.model(torch.tensor([tokens])).logits[0]
+        hook.remove()
+        return logits
+
+
+if __name__ == "__main__":
+    plain = Plain()
+    answer(plain.load, plain.look, plain.add)

@@ -1,0 +1,104 @@
+"""The result files of the runs in a folder, and the values at a path in them. Judges nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from djinn_evaluation.afar import FIELD
+
+ARCHITECTURES = Path(__file__).parents[1] / "configuration" / "architectures"
+
+
+class NotMeasured(Exception):
+    """A value that a claim reads is not there; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSource:
+    """A field of a result file: `runs` are the names of its folders, several where a run is repeated; `path` is dotted,
+    with `[]` for each entry of a list."""
+
+    runs: tuple[str, ...]
+    file: str
+    path: str
+
+    @classmethod
+    def of(cls, spelled: str) -> FieldSource:
+        """Parse `whitebox+whitebox_again/djinn_breakpoint_results.json: os_overhead.percent`."""
+        place, _, path = spelled.partition(": ")
+        runs, _, file = place.partition("/")
+        return cls(runs=tuple(runs.split("+")), file=file, path=path)
+
+    @property
+    def many(self) -> bool:
+        return len(self.runs) > 1 or "[]" in self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The folder of `djinn experiment all`, with one folder for each run."""
+
+    folder: Path
+
+    def read(self, spelled: str) -> Any:
+        """Return the value at a source; the values at several, joined by ` & `, as one list. Raises NotMeasured."""
+        parts = [FieldSource.of(part) for part in spelled.split(" & ")]
+        if len(parts) == 1:
+            return self.value(parts[0])
+        found = [(part, self.value(part)) for part in parts]
+        return [one for part, value in found for one in (value if part.many else [value])]
+
+    def reached_over_a_line(self, spelled: str) -> bool:
+        """Return whether one of the files of a source tells of an engine that was reached over a line."""
+        parts = [FieldSource.of(part) for part in spelled.split(" & ")]
+        return any(FIELD in self._fields(run, part.file) for part in parts for run in part.runs)
+
+    def value(self, source: FieldSource) -> Any:
+        """Return the value at the source; a list where it is repeated. Raises NotMeasured."""
+        found = [value for run in source.runs for value in self._values(run, source)]
+        return found if source.many else found[0]
+
+    def _values(self, run: str, source: FieldSource) -> list[Any]:
+        fields = self._fields(run, source.file)
+        try:
+            found = list(_at(fields, source.path.split("."), source.path))
+        except KeyError:
+            raise NotMeasured(f"{run} has no {source.path}: {_ended(fields)}") from None
+        if any(value is None for value in found):
+            raise NotMeasured(f"{run} has not measured {source.path}: {_reason(fields, source.path)}")
+        return found
+
+    def _fields(self, run: str, file: str) -> dict[str, Any]:
+        path = ARCHITECTURES / file if run == "architectures" else self.folder / run / file
+        if not path.is_file():
+            raise NotMeasured(f"there is no run {run} with a {file}")
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+def _at(value: Any, names: list[str], path: str) -> Iterator[Any]:
+    """Yield the values at the rest of a path, each entry of a list on the way; None where a null is in the way."""
+    if not names or value is None:
+        yield value
+        return
+    name, many = names[0].removesuffix("[]"), names[0].endswith("[]")
+    if not isinstance(value, dict) or name not in value:
+        raise KeyError(path)
+    inner = value[name]
+    for entry in inner if many and inner is not None else [inner]:
+        yield from _at(entry, names[1:], path)
+
+
+def _reason(fields: dict[str, Any], path: str) -> str:
+    plain = path.replace("[]", "")
+    reasons: dict[str, str] = fields.get("reasons", {})
+    told = (why for name, why in reasons.items() if plain.startswith(name.partition("[")[0]))
+    return next(told, _ended(fields))
+
+
+def _ended(fields: dict[str, Any]) -> str:
+    return str(fields.get("error") or f"its status is {fields.get('status', 'not told')}")

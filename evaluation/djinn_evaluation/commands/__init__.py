@@ -1,0 +1,1 @@
+"""`djinn experiment`, as the package registers it with the command `djinn`."""

@@ -1,0 +1,178 @@
+"""`djinn experiment all`: every experiment into a folder of its own, and the claims judged on all of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from djinn_evaluation.commands.offers import Offer
+from djinn_jupyter._version import __version__
+from djinn_jupyter.cli.commands import Commands
+from djinn_jupyter.errors import DjinnError, UsageError
+
+LOG: Final = "all.log"
+RUNS: Final = "runs.json"  # the runs that have ended, by which a run that was broken off goes on
+UNDECIDED: Final = 3  # the exit status of a run that has no failure and left a verdict open
+NOT_RUN: Final = "NOT RUN"  # the verdict where the engine that runs already cannot serve this one, and the reason
+RunOne = Callable[[Offer, list[str]], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of one experiment, with the options `more`, and in the small profile `small` too. `refused`: it proves
+    nothing, so that the experiment has to fail it."""
+
+    name: str
+    offer: str
+    more: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
+    config: str | None = None
+    profiles: tuple[str, ...] = ("small", "gpu")
+    refused: bool = False
+
+
+PAUSE_ALONE: Final = (
+    "experiment.breakpoints.enabled=false",
+    "validation.require_output_equivalence=false",
+    "experiment.activation_steering.enabled=false",
+    "validation.require_steering_effect=false",
+    "experiment.concurrent_demo.until_full_gb=null",
+)
+AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
+    PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in PAUSE_ALONE for w in ("--set", s))),
+    PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
+    PlannedRun(name="pressure_again", offer="pressure"),
+    PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "2"), refused=True),
+    PlannedRun(name="pressure_fewer", offer="pressure", more=("--num-sessions", "1"), refused=True),
+    PlannedRun(
+        name="validation_again",
+        offer="validation",
+        more=("--set", "pcie_flatline.baselines=false"),
+        small=("--set", "pcie_flatline.enabled=false"),  # the claim that reads it twice needs a GPU
+    ),
+)
+
+
+def add_to(
+    names: Commands,
+    profiles: Sequence[str],
+    offers: Sequence[Offer],
+    run_one: RunOne,
+    add_server: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    steps = steps_of(offers)
+    every = names.add_parser(
+        "all", help="every experiment, each into a folder of its own, and the original's claims judged on them"
+    )
+    every.add_argument("--profile", choices=profiles, required=True, help="the shipped configurations of this name")
+    every.add_argument("--model", metavar="M", help="the model of all of them, in place of the configured ones")
+    every.add_argument("--only", choices=[step.name for step in steps], action="append", help="this one; repeatable")
+    every.add_argument("--gpu-index", type=int, metavar="N", help="the GPU that all of them compute on")
+    add_server(every)
+    every.add_argument("--output-dir", type=Path, metavar="DIR", help="by default results/all_PROFILE")
+    every.set_defaults(command=lambda options: _every(options, steps, offers, run_one))
+
+
+def steps_of(offers: Sequence[Offer]) -> list[PlannedRun]:
+    """Return the runs in their order: each experiment once, then what is needed besides."""
+    return [*(PlannedRun(name=offer.name.replace("-", "_"), offer=offer.name) for offer in offers), *AGAIN]
+
+
+def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Sequence[Offer], run_one: RunOne) -> int:
+    from djinn_evaluation.course import begin
+
+    folder = options.output_dir or Path("results") / f"all_{options.profile}"
+    named = {offer.name: offer for offer in offers}
+    chosen = [s for s in steps if options.profile in s.profiles and (options.only is None or s.name in options.only)]
+    asked = {"profile": options.profile, "model": options.model, "version": __version__}
+    if options.server is not None:
+        asked["server"] = options.server
+    ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
+    whole = {step.name for step in steps if options.profile in step.profiles}
+    course = begin(folder, LOG, files=(RUNS, "claims.json"), terminal=False)
+    for step in chosen:
+        if step.name not in ended or options.only is not None:
+            found = _one_of_all(step, named[step.offer], options, folder / step.name, run_one)
+            ended[step.name] = found
+        course.write(RUNS, {**asked, "complete": False, "runs": ended})
+    course.write(RUNS, {**asked, "complete": options.only is None or whole <= ended.keys(), "runs": ended})
+    _conclude(course, {**asked, "runs": ended})
+    for name, found in ended.items():
+        print(f"{name:<20}{found['verdict']}")
+    others = [found["verdict"] for found in ended.values() if found["verdict"] != "PASS"]
+    return UNDECIDED if others and all(map(_is_open, others)) else int(bool(others))
+
+
+def _is_open(verdict: str) -> bool:
+    return verdict.startswith(("UNDECIDED", NOT_RUN))
+
+
+def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
+    """Return the runs of the same command that had ended when it was broken off; where it came to its end none, or,
+    `also_complete`, all of them: one is then run again beside the others."""
+    try:
+        found = json.loads((folder / RUNS).read_text())
+    except (OSError, ValueError):
+        return {}
+    if (found["complete"] and not also_complete) or _asked_of(found) != asked:
+        return {}
+    return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith(("ERROR", NOT_RUN))}
+
+
+def _asked_of(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key in ("profile", "model", "version", "server")}
+
+
+def _one_of_all(
+    step: PlannedRun, offer: Offer, options: argparse.Namespace, folder: Path, run_one: RunOne
+) -> dict[str, Any]:
+    """Run one step; return its seconds and its verdict, or the sentence with which it was refused or broke off."""
+    print(f"== {step.name}", flush=True)
+    chosen = ["--config", step.config] if step.config is not None else ["--profile", options.profile]
+    besides = step.small if options.profile == "small" else ()
+    arguments = [*chosen, "--output-dir", str(folder), *step.more, *besides]
+    if options.model is not None and step.config is None:
+        key = offer.model_key
+        arguments += ["--model", options.model] if key is None else ["--set", f"{key}={json.dumps(options.model)}"]
+    for flag, value in (("--server", options.server), ("--key", options.key)):
+        arguments += [] if value is None else [flag, value]
+    if options.gpu_index is not None:
+        arguments += ["--gpu-index", str(options.gpu_index)]
+    begun = time.monotonic()
+    try:
+        verdict = _verdict(run_one(offer, arguments), refused=step.refused)
+    except DjinnError as error:
+        refused = isinstance(error, UsageError) and options.server is not None
+        verdict = f"{NOT_RUN if refused else 'ERROR'} {error}"
+        print(verdict)
+    return {"verdict": verdict, "seconds": time.monotonic() - begun}
+
+
+def _verdict(status: int, *, refused: bool) -> str:
+    if status == UNDECIDED:
+        return "UNDECIDED"
+    return "PASS" if bool(status) == refused else "FAIL"
+
+
+def _conclude(course: Any, asked: dict[str, Any]) -> None:
+    """Write claims.json and the one report of all runs."""
+    from djinn_evaluation import report
+    from djinn_evaluation.claims.answers import FILE, answers
+    from djinn_evaluation.claims.results import Results
+    from djinn_evaluation.course import now
+    from djinn_evaluation.logs import close_log
+    from djinn_evaluation.machine import machine
+
+    found = {"timestamp": now(), **asked, "machine": dict(machine()), **answers(Results(folder=course.folder))}
+    course.write(FILE, found)
+    others = {name: run["verdict"] for name, run in asked["runs"].items() if run["verdict"] != "PASS"}
+    course.undecided += [f"{name}: {verdict}" for name, verdict in others.items() if _is_open(verdict)]
+    failures = [f"{name}: {verdict}" for name, verdict in others.items() if not _is_open(verdict)]
+    report.write(course, "claims", failures)
+    close_log(course.log)
+    print(course.folder / "report.html")

@@ -1,0 +1,285 @@
+"""The course of one run: its folder, log, time limit and result files. Measures nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from djinn_evaluation.attached import ServerAddress
+from djinn_evaluation.ending import ended_from_outside
+from djinn_evaluation.logs import LOG_LINE, SHOWN_LINE, LogFile, close_log, formatted
+from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
+
+
+class TimeIsUp(DjinnError):
+    """The run has reached the time limit of its configuration."""
+
+
+class Undecided(DjinnError):
+    """The run has no failure, and this machine left a verdict open; the report has been written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """A field that could not be measured: `null` in the file, and its reason beside it."""
+
+    reason: str
+
+
+EARLIER = "earlier"  # the folder for the result files of an earlier run
+REPORTS = ("report.html", "report.md")
+NOT_YET = Unmeasured(reason="the run did not come to it")
+NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\]')  # a list in JSON of neither strings, lists nor objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The device and weights of all sides of a run: `device` such as cuda:1, None for the best there is; `random`
+    names the architecture where weights are drawn and not read. `server` is the address of an engine that runs, in
+    place of one of the run's own."""
+
+    device: str | None = None
+    random: str | None = None
+    server: ServerAddress | None = None
+
+    def words(self) -> dict[str, Any]:
+        """Return the keyword arguments for loading an engine or a baseline."""
+        return {"device": self.device, "random_weights": self.random is not None}
+
+    def named(self, model: str) -> str:
+        """Return the model's name in the result files."""
+        return model if self.random is None else f"{self.random} with random weights"
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """`tell` logs a line at INFO to the log and the terminal, `tell_more` at DEBUG. A result file exists from the
+    beginning, with `status` partial until it is complete, so that a run that is broken off leaves its measurements.
+    `files` names the files that a run of this kind may write: those of an earlier run are first moved to `EARLIER`."""
+
+    folder: Path
+    log: logging.Logger
+    files: tuple[str, ...] = ()
+    setup: Setup = field(default_factory=Setup)
+    limit_seconds: float | None = None
+    saves: bool = True
+    begun: float = field(default_factory=time.monotonic)
+    broken_off: bool = False
+    owns_folder: bool = False
+    afar: bool = False  # the engine is reached over a line: its process and its machine are not seen from here
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+    partial: set[str] = field(default_factory=set)
+    measured_once: dict[str, Any] = field(default_factory=dict)  # what several parts of a run are held against
+    undecided: list[str] = field(default_factory=list)  # sentences of verdicts that this machine left open
+    remarks: list[str] = field(default_factory=list)  # sentences that a reader of the report has to know
+    every_file: dict[str, Any] = field(default_factory=dict)  # fields of each result file of the run
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.begun
+
+    def tell(self, line: str) -> None:
+        self.log.info(line)
+
+    def remark(self, sentence: str) -> None:
+        """Have the report say this, once."""
+        if sentence not in self.remarks:
+            self.remarks.append(sentence)
+
+    def leave_open(self, sentence: str) -> None:
+        """Leave the run undecided for this reason, once, where it has no failure."""
+        if sentence not in self.undecided:
+            self.undecided.append(sentence)
+
+    def concluded(self, failures: Sequence[str]) -> str:
+        """Tell each failure and each verdict that was left open; return the run's status."""
+        for said, sentences in (("FAILED", failures), ("UNDECIDED", self.undecided)):
+            for sentence in sentences:
+                self.tell(f"{said}: {sentence}")
+        return "failed" if failures else "undecided" if self.undecided else "success"
+
+    def tell_more(self, line: str) -> None:
+        self.log.debug(line)
+
+    @contextmanager
+    def told_to(self, log_name: str) -> Iterator[None]:
+        """Copy the lines told within the block to a second log, `log_name`."""
+        own = formatted(LogFile(self.folder / log_name), LOG_LINE, "INFO")
+        self.log.addHandler(own)
+        try:
+            yield
+        finally:
+            self.log.removeHandler(own)
+            own.close()
+
+    def check_time(self) -> None:
+        """Raise TimeIsUp past the limit. Called between steps; within a step an alarm raises it."""
+        if self.limit_seconds is not None and self.elapsed > self.limit_seconds:
+            raise self.time_is_up()
+
+    def time_is_up(self) -> TimeIsUp:
+        return TimeIsUp(
+            f"The run has reached its limit of {(self.limit_seconds or 0) / 60:g} minutes (`duration`); "
+            "what it had measured is in its folder."
+        )
+
+    def write(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one complete result file and return its content. Unmeasured fields become null, with their reasons
+        under `reasons`."""
+        self.written.pop(name, None)  # a report lists the files in the order in which they were completed
+        found = self._put(name, fields)
+        self.partial.discard(name)
+        return found
+
+    def write_partial(self, name: str, expected: Iterable[str], fields: Mapping[str, Any]) -> None:
+        """Write one incomplete result file; `expected` fields without a value are null."""
+        self.partial.add(name)
+        self._put(name, {**dict.fromkeys(expected, NOT_YET), **fields, "status": "partial"})
+
+    def break_off(self, error: BaseException) -> None:
+        """Mark the incomplete files: partial where the run was ended from outside, else with the error."""
+        self.broken_off = True
+        ended = isinstance(error, TimeIsUp) or not isinstance(error, Exception)
+        mark = {"interrupted": True} if ended else {"status": "error", "error": str(error)}
+        for name in self.partial:
+            self._save(name, {**self.written[name], **mark})
+
+    def _put(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        reasons: dict[str, str] = {}
+        plain: dict[str, Any] = _plain({**fields, **self.every_file}, "", reasons)
+        return self._save(name, {**plain, "reasons": reasons} if reasons else plain)
+
+    def _save(self, name: str, plain: dict[str, Any]) -> dict[str, Any]:
+        if not self.owns_folder:
+            self._take_the_folder()
+        self.written[name] = plain
+        if self.saves:
+            self.put(name, _spelled(plain))
+        return plain
+
+    def put(self, name: str, text: str) -> None:
+        """Write to a temporary file, then rename it: no reader sees half a file. StorageFailed where the disk
+        refuses."""
+        beside = self.folder / f".{name}"
+        try:
+            beside.write_text(text)
+            beside.replace(self.folder / name)
+        except OSError as error:
+            with suppress(OSError):  # a disk that refuses the write may refuse this too
+                beside.unlink()
+            raise StorageFailed(f"{name} cannot be written to {self.folder}: {error.strerror}.") from None
+
+    def _take_the_folder(self) -> None:
+        """Move the result files of an earlier run to `EARLIER`, so that none is taken for one of this run."""
+        self.owns_folder = True
+        for target in self.log.handlers:
+            if isinstance(target, LogFile):
+                target.begin()
+        for name in (*self.files, *REPORTS) if self.saves else ():
+            if (self.folder / name).is_file():
+                (self.folder / EARLIER).mkdir(exist_ok=True)
+                (self.folder / name).replace(self.folder / EARLIER / name)
+
+
+def begin(
+    folder: Path,
+    log_name: str,
+    *,
+    setup: Setup | None = None,
+    limit_seconds: float | None = None,
+    terminal: bool = True,
+    saves: bool = True,
+    files: tuple[str, ...] = (),
+    level: str = "INFO",
+    verbose: bool = False,
+) -> Course:
+    """Make the folder; the log has a timestamp on each line, and its first line replaces an earlier log.
+    `level` is the lowest level logged; `verbose` shows DEBUG lines on the terminal. UsageError for no folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be made a folder ({error.strerror}); name another one with --output-dir."
+        ) from None
+    log = logging.getLogger(f"djinn_evaluation.{folder}")
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    close_log(log)
+    log.addHandler(formatted(LogFile(folder / log_name), LOG_LINE, level))
+    if terminal:
+        shown = "DEBUG" if verbose else "INFO"
+        log.addHandler(formatted(logging.StreamHandler(sys.stderr), SHOWN_LINE, shown))
+    return Course(folder=folder, log=log, setup=setup or Setup(), limit_seconds=limit_seconds, saves=saves, files=files)
+
+
+def conducted(
+    course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
+) -> list[str]:
+    """Run `work` and return its failures. A report is written however the run ends, by Ctrl-C too; but not where it
+    was refused before it wrote a file: then the files of an earlier run are left alone. Undecided where nothing
+    failed and a verdict was left open."""
+    try:
+        course.check_time()
+        left = None if course.limit_seconds is None else course.limit_seconds - course.elapsed
+        with ended_from_outside(left, course.time_is_up, course.tell):
+            failures = _worked(course, work, report)
+            report(course, failures)
+    finally:
+        close_log(course.log)
+    if course.undecided and not failures:
+        raise Undecided(" ".join(course.undecided))
+    return failures
+
+
+def _worked(
+    course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
+) -> list[str]:
+    try:
+        return work(course)
+    except BaseException as error:
+        if course.written:
+            why = str(error) if isinstance(error, Exception) else "The run was ended before it was over."
+            try:
+                course.break_off(error)
+                report(course, [why])
+            except StorageFailed as refused:  # logged, and the first error is raised
+                course.tell(str(refused))
+            course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
+        raise
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
+    if isinstance(value, Unmeasured):
+        reasons[path] = value.reason
+        return None
+    if isinstance(value, Mapping):
+        return {key: _plain(item, f"{path}.{key}".lstrip("."), reasons) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{path}[{index}]", reasons) for index, item in enumerate(value)]
+    return value
+
+
+def _spelled(plain: Mapping[str, Any]) -> str:
+    """Return the text of a result file: a line for each value and for each list of numbers."""
+    text = json.dumps(plain, indent=1, allow_nan=False)
+    return NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Call `work`; return its result and the milliseconds it took."""
+    begun = time.perf_counter()
+    made = work()
+    return made, 1000 * (time.perf_counter() - begun)

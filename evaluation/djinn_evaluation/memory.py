@@ -1,0 +1,181 @@
+"""Memory sampled from outside: the device by NVML where there is a GPU, the engine's process, the engine's accounting
+(`accounted`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import psutil
+
+from djinn_evaluation.afar import is_afar, join
+from djinn_evaluation.nvml import Card, Unseen, card
+from djinn_jupyter.amounts import GIB
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire.nouns import EngineStatistics
+
+PERIOD_SECONDS = 0.05
+LEAST_CARD = 1 << 30  # bytes; CUDA's context and the kernels it loads fill a card of less by themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySample:
+    """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `accounted` counts the
+    bytes allocated on the device by the engine's accounting, `used` the same less free pages. `process` is the main
+    memory of the engine's process, by its own statistics where it is reached over a line."""
+
+    seconds: float
+    device: int | None
+    process: int | None
+    accounted: int
+    used: int
+
+    @property
+    def gigabytes(self) -> float:
+        """The device's memory; without a GPU the engine's accounting: a process's memory includes its libraries."""
+        return (self.accounted if self.device is None else self.device) / GIB
+
+
+@dataclass(slots=True)
+class Curve:
+    """The samples of one period, oldest first. `measured_by` names the source of the device figure; `look` reads one
+    sample."""
+
+    samples: list[MemorySample] = field(default_factory=list)
+    look: Callable[[], MemorySample] | None = None
+    measured_by: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> MemorySample:
+        """Take one more sample now and return it."""
+        assert self.look is not None
+        with self._lock:
+            self.samples.append(self.look())
+            return self.samples[-1]
+
+    @property
+    def peak_accounted(self) -> int:
+        return max((sample.accounted for sample in self.samples), default=0)
+
+    def gigabytes(self) -> list[float]:
+        return [sample.gigabytes for sample in self.samples]
+
+    @property
+    def least_rate(self) -> float:
+        """Samples in the second that has the fewest; where the curve is shorter than a second, samples per second."""
+        moments = [sample.seconds for sample in self.samples]
+        span = moments[-1] - moments[0]
+        if span < 1:
+            return len(moments) / span if span else 0.0
+        counts = [bisect_left(moments, moment + 1) - number for number, moment in enumerate(moments)]
+        return float(min(count for count, moment in zip(counts, moments, strict=True) if moment + 1 <= moments[-1]))
+
+    @property
+    def longest_gap(self) -> float:
+        """The most seconds between two consecutive samples."""
+        moments = [sample.seconds for sample in self.samples]
+        return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
+
+
+def bytes_of(gigabytes: float | None) -> int | None:
+    """Return a configuration's limit in bytes."""
+    return None if gigabytes is None else int(gigabytes * GIB)
+
+
+def limits_card(limit: int | None) -> bool:
+    """Return whether a limit in bytes is that of a whole card."""
+    return limit is not None and limit >= LEAST_CARD
+
+
+def options_for_limit(limit: int | None) -> dict[str, int | None]:
+    """Return the engine's options for a limit in bytes: of the whole card, or, where no card is so small, of weights
+    and pages, on a GPU as on the CPU."""
+    return {"card_memory" if limits_card(limit) else "device_memory": limit}
+
+
+def weights_on_device(reading: EngineStatistics) -> int:
+    """Return the bytes of weights on the device by the engine's accounting."""
+    return reading.weight_bytes if reading.weights is None else reading.weights.bytes_on_device
+
+
+def on_device(reading: EngineStatistics) -> int:
+    """Return the bytes on the device by the engine's accounting: weights and the memory of sessions."""
+    slabs, weights = reading.slabs, weights_on_device(reading)
+    if reading.budget is not None:
+        return weights + reading.budget.bytes_taken
+    return weights + sum(slab.bytes_allocated + slab.working_bytes for slab in slabs)
+
+
+def in_use(reading: EngineStatistics) -> int:
+    """Return the bytes in use on the device: `on_device` less free pages."""
+    return on_device(reading) - sum(slab.pages_free * slab.page_bytes for slab in reading.slabs)
+
+
+def pages_in_use(reading: EngineStatistics) -> int:
+    """Return the bytes of keys and values on the device: those of all pages that a session has."""
+    return sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in reading.slabs)
+
+
+@contextmanager
+def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]:
+    """Yield a curve that is sampled at 20 Hz until the end of the block, and at each call of `take`. Its seconds count
+    from `begun` (monotonic), or from now."""
+    begun = time.monotonic() if begun is None else begun
+    with ExitStack() as stack:
+        try:
+            seen = stack.enter_context(_card_of(engine))
+        except Unseen as why:
+            seen = None
+            on_gpu = engine.statistics().device_bytes_in_use is not None
+            measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's accounting ({why})"
+        else:
+            measured_by = "NVML"
+        yield from _growing(engine, seen, measured_by, begun)
+
+
+def _card_of(engine: RemoteEngine) -> AbstractContextManager[Card]:
+    """Return the card that the engine computes on. Raises Unseen, also for one of another machine."""
+    if is_afar(engine):
+        raise Unseen("it is reached over a line")
+    return card(engine.description.device)
+
+
+def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: float) -> Iterator[Curve]:
+    assert engine.entry is not None
+    ended = threading.Event()
+    failed: list[DjinnError] = []
+    process = None if is_afar(engine) else psutil.Process(engine.entry.pid)
+
+    def look() -> MemorySample:
+        reading = engine.statistics()
+        return MemorySample(
+            seconds=time.monotonic() - begun,
+            device=reading.device_bytes_in_use if seen is None else seen.bytes_in_use(),
+            process=reading.process_bytes if process is None else int(process.memory_info().rss),
+            accounted=on_device(reading),
+            used=in_use(reading),
+        )
+
+    def sample() -> None:
+        try:
+            while not ended.wait(PERIOD_SECONDS):
+                curve.take()
+        except DjinnError as error:  # raised where the thread is joined
+            failed.append(error)
+
+    curve = Curve(measured_by=measured_by, look=look)
+    thread = threading.Thread(target=sample, name="djinn-experiment-memory", daemon=True)
+    thread.start()
+    try:
+        yield curve
+    finally:
+        ended.set()
+        join(thread, engine.channel)
+    if failed:
+        raise failed[0]

@@ -1,0 +1,246 @@
+"""The run of `pressure`: the arithmetic, the spawning, the resuming in an order that defeats LRU, the comparison."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from djinn_evaluation.configuration.whitebox import MemoryPressure, Whitebox
+from djinn_evaluation.course import NOT_YET, Course, now
+from djinn_evaluation.link import measured_link
+from djinn_evaluation.memory import Curve, bytes_of, options_for_limit, sampled
+from djinn_evaluation.outcomes import digest_of, finished, paused
+from djinn_evaluation.pressure.arithmetic import Arithmetic, arithmetic
+from djinn_evaluation.pressure.held import held_by
+from djinn_evaluation.pressure.swaps import Swaps, heard
+from djinn_evaluation.serving import engine_for, prompt_of
+from djinn_evaluation.shape import foretold, require_whitebox, shape_of
+from djinn_jupyter.amounts import GIB, spell_bytes
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.errors import UsageError
+
+LOG = "exp3_memory_pressure_final.log"
+FILE = "memory_pressure_results.json"
+THREADS = 1
+FIELDS = """num_sessions_spawned vram_progression vram_stats swap_latencies_ms total_elapsed_seconds swapping_active
+    demand_gb capacity_gb capacity_imposed sessions_alive_max swap_events plateau_achieved outputs_equal_alone
+    slab_books_gb link""".split()
+LEAST_HERTZ = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The result of a session's run: tokens and the digest of its last logits."""
+
+    tokens: tuple[int, ...]
+    digest: str
+
+
+def run(course: Course, file: Whitebox) -> list[str]:
+    """Write the result file; return the reasons why the run fails, none when it passes."""
+    wanted = file.experiment.memory_pressure_test
+    if wanted is None or not wanted.enabled:
+        raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
+    count, inference = wanted.num_sessions, file.experiment.inference
+    new, length = inference.continuation_tokens, inference.input_length
+    require_whitebox(foretold(file.model.name), file)
+    course.write_partial(FILE, FIELDS, {"num_sessions_requested": count})
+    imposed, host = bytes_of(file.hardware.vram_limit_gb), bytes_of(file.hardware.host_limit_gb)
+    options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
+    with engine_for(
+        course, file.model.name, host_memory=host, threads=THREADS, **options, **options_for_limit(imposed)
+    ) as engine:
+        require_whitebox(shape_of(engine), file)
+        sums = arithmetic(engine, length + new, count, imposed, host)
+        for sentence in sums.sentences():
+            course.tell(sentence)
+        if not sums.exceeds:
+            return _proves_nothing(course, sums)
+        prompts = [prompt_of(engine, length, seed=100 + number) for number in range(count)]
+        alone = _alone(course, engine, prompts, new)
+        return _under_pressure(course, engine, wanted, sums, prompts, new, alone)
+
+
+def _proves_nothing(course: Course, sums: Arithmetic) -> list[str]:
+    sentence = (
+        "The demand does not exceed the capacity, so nothing would have to leave; more sessions, or a smaller card."
+    )
+    fields = {"arithmetic": sums.sentences(), **_asked(sums), "status": "error", "error": sentence}
+    course.write(FILE, {**dict.fromkeys(FIELDS, NOT_YET), **fields})
+    return [sentence]
+
+
+def resume_order(count: int) -> list[int]:
+    """Return the order of spawning: the session used longest ago is needed next, so that under LRU it has always been
+    evicted, however many sessions the card holds."""
+    return list(range(count))
+
+
+def _alone(course: Course, engine: RemoteEngine, prompts: list[list[int]], new: int) -> list[RunResult]:
+    """Run each prompt by itself on an empty card, without a stop."""
+    course.tell(f"Running {len(prompts)} sessions alone, for comparison")
+    outcomes = []
+    for prompt in prompts:
+        course.check_time()
+        session = engine.session("alone", fresh=True)
+        outcomes.append(_outcome(finished(session.run(prompt, max_new_tokens=new, ignore_eos=True))))
+        session.close()
+    return outcomes
+
+
+def _under_pressure(
+    course: Course,
+    engine: RemoteEngine,
+    wanted: MemoryPressure,
+    sums: Arithmetic,
+    prompts: list[list[int]],
+    new: int,
+    alone: list[RunResult],
+) -> list[str]:
+    begun = time.monotonic()
+    progression: list[dict[str, Any]] = []
+    with heard(engine, course, begun) as swaps, sampled(engine, begun) as curve:
+        sessions = []
+        for number, prompt in enumerate(prompts):
+            course.check_time()
+            sessions.append(_stopped(engine, f"session {number + 1}", wanted.session_pause_layer, prompt, new))
+            gigabytes = curve.take().gigabytes
+            progression.append({"session": number + 1, "vram_gb": gigabytes, "timestamp": time.monotonic() - begun})
+            course.write_partial(FILE, FIELDS, _so_far(sums, progression, swaps))
+            course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {spell_bytes(gigabytes * GIB, 4)}")
+        alive = len(engine.sessions())
+        spawned, held = curve.samples[-1].seconds, held_by(engine, sessions)
+        equal = []
+        for k in resume_order(len(prompts)):
+            equal.append(_resumed(course, sessions[k], k, len(prompts), new) == alone[k])
+            resumed = {"sessions_alive_max": alive, "outputs_equal": sum(equal), "sessions_resumed": len(equal)}
+            course.write_partial(FILE, FIELDS, {**_so_far(sums, progression, swaps), **resumed})
+    fields = _fields(sums, progression, swaps, curve, alive, equal, spawned, time.monotonic() - begun)
+    link = measured_link(course, engine.description.device)
+    fields |= {**held.fields(), "link": link.fields(swaps.copies)}
+    failures = _failures(fields, sums, len(prompts)) + link.failures(swaps.copies) + held.failures()
+    course.undecided += left_open(fields)
+    status = course.concluded(failures)
+    fields["status"] = status if not failures else "partial" if all(equal) else "error"
+    course.write(FILE, fields)
+    return failures
+
+
+def _so_far(sums: Arithmetic, progression: list[dict[str, Any]], swaps: Swaps) -> dict[str, Any]:
+    """Return the file's fields so far, in case the run is broken off."""
+    return {
+        **_asked(sums),
+        "num_sessions_spawned": len(progression),
+        "vram_progression": list(progression),
+        "swap_events": list(swaps.events),
+        "swap_latencies_ms": swaps.latencies(),
+        "swapping_active": swaps.first_out is not None,
+    }
+
+
+def _asked(sums: Arithmetic) -> dict[str, Any]:
+    return {
+        "num_sessions_requested": sums.sessions,
+        "demand_gb": sums.demand / GIB,
+        "capacity_gb": sums.capacity / GIB,
+        "capacity_imposed": sums.capacity_imposed,
+        "kv_per_session_gb": sums.per_session / GIB,
+    }
+
+
+def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int], new: int) -> RemoteSession:
+    session = engine.session(name, fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    paused(session.run(prompt, max_new_tokens=new, ignore_eos=True))
+    return session
+
+
+def _resumed(course: Course, session: RemoteSession, number: int, count: int, new: int) -> RunResult:
+    course.check_time()
+    outcome = _outcome(finished(session.resume()))
+    course.tell(f"[Session {number + 1}/{count}] resumed")
+    return outcome
+
+
+def _outcome(done: Finished) -> RunResult:
+    return RunResult(tokens=done.tokens, digest=digest_of(done))
+
+
+def _fields(
+    sums: Arithmetic,
+    progression: list[dict[str, Any]],
+    swaps: Swaps,
+    curve: Curve,
+    alive: int,
+    equal: list[bool],
+    spawned: float,
+    elapsed: float,
+) -> dict[str, Any]:
+    used = curve.gigabytes()
+    return {
+        "timestamp": now(),
+        "arithmetic": sums.sentences(),
+        **_asked(sums),
+        "num_sessions_spawned": len(progression),
+        "vram_progression": progression,
+        "vram_stats": {"min_gb": min(used), "max_gb": max(used), "avg_gb": statistics.fmean(used)},
+        "vram_measured_by": curve.measured_by,
+        "samples_per_second": len(curve.samples) / elapsed,
+        "samples_per_second_least": curve.least_rate,
+        "longest_gap_seconds": curve.longest_gap,
+        "vram_samples": [
+            [s.seconds, s.accounted / GIB, s.used / GIB, None if s.process is None else s.process / GIB]
+            for s in curve.samples
+        ],
+        "swap_latencies_ms": swaps.latencies(),
+        "total_elapsed_seconds": elapsed,
+        "swapping_active": any(event["direction"] == "out" for event in swaps.events),
+        "sessions_alive_max": alive,
+        "swap_events": swaps.events,
+        "plateau_achieved": plateau(
+            curve, swaps.first_out, spawned, sums.per_session, accounted=sums.capacity_accounted
+        ),
+        "outputs_equal_alone": all(equal),
+        "outputs_equal": sum(equal),
+        "slab_books_gb": curve.peak_accounted / GIB,
+    }
+
+
+def plateau(
+    curve: Curve, first_out: float | None, spawned: float, per_session: int, *, accounted: bool = False
+) -> bool:
+    """True where device use varied by at most one session between the first eviction and the last spawning, for one
+    leaves before the next comes: by the device's driver; by the pages in use without a GPU, and where the limit is
+    `accounted`."""
+    if first_out is None:
+        return False
+    samples = [sample for sample in curve.samples if first_out <= sample.seconds <= spawned]
+    flat = [s.used if s.device is None or accounted else s.device for s in samples]
+    return bool(flat) and max(flat) - min(flat) <= per_session
+
+
+def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]:
+    checks = {
+        "Not all sessions were spawned.": fields["num_sessions_spawned"] == count,
+        "Not all sessions were alive together.": fields["sessions_alive_max"] >= count,
+        "An output differs from the session run alone.": fields["outputs_equal_alone"],
+        "Nothing was evicted.": fields["swapping_active"],
+        "Device use did not reach a plateau after the first eviction.": fields["plateau_achieved"],
+        "Device memory was above the capacity.": fields["slab_books_gb"] <= fields["capacity_gb"],
+        "The whole device held more than the card that was imposed.": not sums.capacity_imposed
+        or sums.capacity_accounted
+        or fields["vram_stats"]["max_gb"] <= fields["capacity_gb"],
+    }
+    return [sentence for sentence, held in checks.items() if not held]
+
+
+def left_open(fields: dict[str, Any]) -> list[str]:
+    """Return a sentence where other programs kept the cores from the sampling, so that the course of memory was not
+    seen; else none."""
+    if fields["samples_per_second_least"] >= LEAST_HERTZ:
+        return []
+    return [f"Memory was for a second sampled at less than {LEAST_HERTZ} Hz."]

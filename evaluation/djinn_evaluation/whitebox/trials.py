@@ -1,0 +1,242 @@
+"""Every layer of the file in every trial: stop, inspect, resume unedited, and compare with a run that never stopped.
+
+The reference is plain Hugging Face in a process of its own: `generate` for the continuation and its last logits, one
+`forward` for the most likely token after each position of the prompt.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+from djinn_evaluation.absence import Absence, absence
+from djinn_evaluation.configuration.whitebox import Inference, Whitebox
+from djinn_evaluation.course import Course, Unmeasured, timed
+from djinn_evaluation.digest import digest
+from djinn_evaluation.link import TimedCopy
+from djinn_evaluation.memory import pages_in_use
+from djinn_evaluation.outcomes import digest_of, finished, paused
+from djinn_jupyter.amounts import MIB
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused, Stop
+
+RESULTS = "djinn_breakpoint_results.json"
+FIELDS = """model device token_accuracy os_overhead activation_steering concurrent_demo memory_breakdown
+    baseline_prompt wire_bytes_stop wire_bytes_resume kv_bytes_on_wire wire_repetitions link
+    slow_line""".split()
+
+
+NOT_COPIED = Unmeasured(reason="all bytes had a copy already, so that the mover copied nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Plain Hugging Face's results on the prompt: the most likely token after each position, the new tokens, and the
+    digests of the logits that the first and the last of them were chosen from."""
+
+    predicted: tuple[int, ...]
+    tokens: tuple[int, ...]
+    first: str
+    digest: str
+    captured: dict[int, tuple[list[int], str]] = field(default_factory=dict)  # by layer, shape and digest of its output
+
+    def equals(self, done: Finished) -> bool:
+        """True where a run of the same prompt ended with the same tokens and the same bits."""
+        return (done.tokens, digest_of(done)) == (self.tokens, self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEntry:
+    """One trial at one layer. `stopped_in_decode`: the pass over the first new token stopped at the same layer, where
+    its session is swapped out once more, with newer bytes than the first time."""
+
+    trial: int
+    layer: int
+    token_accuracy: float
+    latency_ms: float  # of the whole run with its stop and resume
+    uninterrupted_ms: float
+    checkpoint_time_ms: float  # until the bytes of the stopped session are on the host
+    checkpoint_dispatch_ms: float  # the wait of another session's request meanwhile
+    still_dispatch_ms: float  # the wait of the same request right before, while nothing leaves
+    checkpoint_copy_ms: float | None  # the mover's own; None where all bytes had a copy
+    restore_time_ms: float  # until they are back and the stopped pass can go on
+    restore_copy_ms: float | None  # the mover's own
+    checkpoint_size_mb: float
+    restore_size_mb: float
+    os_overhead_percent: float
+    layers_run_before_stop: int
+    layers_run_after_resume: int
+    bitwise_equal: bool
+    captured_shape: list[int]
+    captured_bitwise_equal: bool  # the hidden state at the stop, and what a plain hook sees there
+    stopped_in_decode: bool
+    kv_bytes_resident_during_pause: int  # while it stands and nothing has been ordered
+    kv_bytes_resident_after_swap_out: int
+
+    def layers_as_they_should(self, layers: int) -> bool:
+        """True where the layers up to the stop ran before it, and only the others after it."""
+        return (self.layers_run_before_stop, self.layers_run_after_resume) == (self.layer + 1, layers - self.layer - 1)
+
+
+def run_trials(
+    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
+) -> tuple[list[TrialEntry], list[TimedCopy]]:
+    """Return the trials, and the copies of their swaps."""
+    session = engine.session("whitebox", fresh=True)
+    run_prompt(session, prompt, file.experiment.inference.continuation_tokens)  # the first run is slow and not counted
+    entries: list[TrialEntry] = []
+    copies: list[TimedCopy] = []
+    for trial in range(1, file.experiment.num_trials + 1):
+        for layer in file.experiment.breakpoints.layers:
+            course.check_time()
+            entry, away = _trial(engine, session, file.experiment.inference, prompt, reference, trial, layer)
+            entries.append(entry)
+            copies += away.copies()
+            course.write_partial(RESULTS, FIELDS, {"baseline_prompt": prompt, "token_accuracy": summary(entries)})
+            course.tell(
+                f"trial {trial}, layer {layer}: Token Accuracy: {entry.token_accuracy:.2f}%, "
+                f"Checkpoint: {entry.checkpoint_time_ms:.2f} ms, Overhead: {entry.os_overhead_percent:.2f}%, "
+                f"bitwise equal: {entry.bitwise_equal}"
+            )
+    session.close()
+    return entries, copies
+
+
+def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
+    """Return the fields of `token_accuracy` in the result file."""
+    accuracy, latency = [e.token_accuracy for e in entries], [e.latency_ms for e in entries]
+    overhead = [e.os_overhead_percent for e in entries]
+    return {
+        "entries": [_told(entry) for entry in entries],
+        "token_accuracy_mean": statistics.fmean(accuracy),
+        "token_accuracy_std": statistics.pstdev(accuracy),
+        "latency_mean_ms": statistics.fmean(latency),
+        "latency_std_ms": statistics.pstdev(latency),
+        "os_overhead_mean_percent": statistics.fmean(overhead),
+        "os_overhead_max_percent": max(overhead),
+    }
+
+
+def _told(entry: TrialEntry) -> dict[str, Any]:
+    return {name: NOT_COPIED if value is None else value for name, value in asdict(entry).items()}
+
+
+def captured(hidden: Any) -> tuple[list[int], str]:
+    """Return the shape [1, positions, features] of a hidden state, and the digest of its bits as fp32."""
+    return [1, *hidden.shape], digest(hidden.astype("float32"))
+
+
+def predicted_by(stop: Paused) -> tuple[int, ...]:
+    """Return the most likely token after each position of the pass, at a stop behind the last layer."""
+    return tuple(row.top[0].token for row in stop.lens(1, positions=list(stop.positions)).rows)
+
+
+def _trial(
+    engine: RemoteEngine,
+    session: RemoteSession,
+    wanted: Inference,
+    prompt: list[int],
+    reference: Reference,
+    trial: int,
+    layer: int,
+) -> tuple[TrialEntry, Absence]:
+    new, layers = wanted.continuation_tokens, engine.description.layers
+    session.clear()
+    _, uninterrupted_ms = timed(
+        lambda: run_prompt(session, prompt, new)
+    )  # right before its pair, so that both run under the same load
+    stop, hidden, done, whole_ms = stopped_and_resumed(session, prompt, new, layer)
+    resident, away, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
+    prefilled = _prefilled(session, prompt, layer)
+    compared = wanted.compared
+    right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
+    right += _agreeing(again.tokens, reference.tokens)
+    entry = TrialEntry(
+        trial=trial,
+        layer=layer,
+        token_accuracy=100 * right / (compared + new),
+        latency_ms=whole_ms,
+        uninterrupted_ms=uninterrupted_ms,
+        checkpoint_time_ms=away.out_ms,
+        checkpoint_dispatch_ms=away.dispatch_ms,
+        still_dispatch_ms=away.still_ms,
+        checkpoint_copy_ms=away.copy_ms,
+        restore_time_ms=away.back_ms,
+        restore_copy_ms=away.back_copy_ms,
+        checkpoint_size_mb=away.bytes_moved / MIB,
+        restore_size_mb=away.bytes_back / MIB,
+        os_overhead_percent=100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
+        layers_run_before_stop=stop.reply.layers_run,
+        layers_run_after_resume=done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
+        captured_shape=captured(hidden)[0],
+        captured_bitwise_equal=captured(hidden) == reference.captured.get(layer),
+        bitwise_equal=reference.equals(done) and reference.equals(again) and prefilled == reference.first,
+        stopped_in_decode=in_decode,
+        kv_bytes_resident_during_pause=resident,
+        kv_bytes_resident_after_swap_out=away.bytes_left,
+    )
+    return entry, away
+
+
+def stopped_and_resumed(
+    session: RemoteSession, prompt: list[int], new: int, layer: int
+) -> tuple[Paused, Any, Finished, float]:
+    """Time the stop, one read of its hidden state, and the resume, and nothing else. Return the milliseconds last."""
+    _arm(session, layer)
+    begun = perf_counter()
+    stop = paused(run_prompt(session, prompt, new))
+    hidden: Any = stop.hidden  # inspecting is part of a stop
+    done = finished(session.resume())
+    milliseconds = 1000 * (perf_counter() - begun)
+    done.fetch_logits()
+    return stop, hidden, done, milliseconds
+
+
+def _left_and_compared(
+    engine: RemoteEngine, session: RemoteSession, prompt: list[int], new: int, layer: int
+) -> tuple[int, Absence, tuple[int, ...], Finished, bool]:
+    """Run once more and swap the session out and back at the stop. Return the bytes of its keys and values on the
+    device before that (no other session has any), the swap, the predictions at every position, the end, and True where
+    the run also stopped at the first new token: there it is swapped again, with newer bytes."""
+    _arm(session, layer, engine.description.layers - 1)
+    session.breakpoint(f"resid_post.{layer}", when="step == 1")
+    stop = paused(run_prompt(session, prompt, new))
+    resident, away = pages_in_use(engine.statistics()), absence(engine, session)
+    if stop.layer < engine.description.layers:
+        stop = paused(session.resume())
+    predicted = predicted_by(stop)
+    done = session.resume()
+    in_decode = isinstance(done, Paused) and (done.step, done.layer) == (1, layer + 1)
+    if isinstance(done, Paused):
+        session.swap_out()
+        session.swap_in()
+        done = session.resume()
+    ended = finished(done)
+    ended.fetch_logits()
+    return resident, away, predicted, ended, in_decode
+
+
+def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
+    """Return the digest of the logits of the stopped and resumed pass itself: later logits may not show its faults."""
+    _arm(session, layer)
+    paused(run_prompt(session, prompt, 1))
+    return digest_of(finished(session.resume()))
+
+
+def _arm(session: RemoteSession, *layers: int) -> None:
+    session.clear()
+    for layer in sorted(set(layers)):
+        session.breakpoint(f"resid_post.{layer}", when="step == 0")
+
+
+def run_prompt(session: RemoteSession, prompt: list[int], new: int) -> Stop:
+    """Run to the first breakpoint that is armed, else to the end."""
+    return session.run(prompt, max_new_tokens=new, ignore_eos=True)
+
+
+def _agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    return sum(a == b for a, b in zip(ours, theirs, strict=True))

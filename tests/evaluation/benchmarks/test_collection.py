@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from djinn_evaluation.benchmarks import collection
+from djinn_evaluation.benchmarks.results import Disagreement
+
+
+def test_a_collection_fails_when_a_row_is_another_prompts() -> None:
+    rows = np.eye(3, dtype=np.float32)
+    collection.require_near(rows, rows * (1 + 1e-5))
+    with pytest.raises(Disagreement, match="Row 0 of the collection"):
+        collection.require_near(rows[[1, 0, 2]], rows)
+    with pytest.raises(Disagreement, match="Row 2"):
+        collection.require_near(rows * [[1], [1], [np.nan]], rows)

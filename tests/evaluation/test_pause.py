@@ -1,0 +1,194 @@
+"""A pause is read on both sides by one counter, and each of its fields could come out either way."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_evaluation.baselines import weights
+from djinn_evaluation.baselines.asking import LEAST_VOCABULARY
+from djinn_evaluation.counter import counter_of
+from djinn_evaluation.course import Unmeasured
+from djinn_evaluation.whitebox import pause, until_full
+from djinn_evaluation.whitebox.pause import PauseReadings, prompts_of
+from djinn_jupyter.amounts import GIB, MIB
+from djinn_jupyter.engine.residency.eviction import Eviction
+from djinn_jupyter.errors import SlabFull
+from tests.faults.inside import OURS_ALONE, Inside
+from tests.faults.test_keys import CARD, OTHER
+
+
+def readings(loaded: int, stopped: int, held: int, asleep: int | None = None) -> PauseReadings:
+    during = ((0.0, stopped), (1.0, held))
+    return PauseReadings(loaded=loaded, stopped=stopped, during=during, asleep=asleep, measured_by="it")
+
+
+@pytest.mark.parametrize(
+    ("found", "released", "needs_all"),
+    [
+        (readings(100, 120, 120), False, True),
+        (readings(100, 120, 111), False, True),
+        (readings(100, 120, 110), True, True),
+        (readings(100, 120, 99), True, False),
+        (readings(100, 120, 120, asleep=20), False, False),
+        (readings(100, 120, 100, asleep=100), True, True),
+    ],
+)
+def test_what_is_released_and_needed_follows_from_the_readings(
+    found: PauseReadings, released: bool, needs_all: bool
+) -> None:
+    assert (found.released, found.needs_all) == (released, needs_all)
+
+
+def test_where_the_stops_take_nothing_no_release_can_be_seen() -> None:
+    assert isinstance(readings(100, 100, 90).released, Unmeasured)
+
+
+def test_where_sessions_left_before_all_stood_no_release_can_be_seen() -> None:
+    found = PauseReadings(loaded=100, stopped=110, during=((0.0, 108),), asleep=None, measured_by="it", gone=1)
+    assert isinstance(found.released, Unmeasured)
+    assert isinstance(found.fields(2)["vram_per_paused_session_mb"], Unmeasured)
+
+
+def test_the_fields_are_those_of_the_readings() -> None:
+    fields = readings(GIB, GIB + 4 * MIB, GIB + MIB, asleep=MIB).fields(2)
+    assert (fields["vram_before_pause_gb"], fields["vram_per_paused_session_mb"]) == (1.0, 2.0)
+    assert fields["vram_variation_during_pause_gb"] == 3 * MIB / GIB
+    assert fields["vram_under_nap_gb"] == MIB / GIB
+
+
+def test_every_session_has_a_prompt_of_its_own() -> None:
+    prompts = prompts_of(40, 200)
+    assert len({tuple(prompt) for prompt in prompts}) == 200
+    assert {token for prompt in prompts for token in prompt} <= {*range(1, LEAST_VOCABULARY)}
+
+
+def test_without_a_gpu_the_counter_is_the_processs_own_memory() -> None:
+    """It sees a tensor that the process makes and drops, which is large enough to be mapped for itself."""
+    with counter_of("cpu", os.getpid()) as counter:
+        before = counter.read()
+        kept = torch.ones(64 << 20, dtype=torch.uint8)
+        held = counter.read()
+        del kept
+        after = counter.read()
+    assert counter.measured_by == "the process's own memory"
+    assert held - before > 48 << 20
+    assert held - after > 48 << 20
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Inside:
+    return Inside(tmp_path_factory.mktemp("inside"))
+
+
+def demo(inside: Inside) -> Any:
+    ran = inside.run("whitebox", *OTHER, flags=OURS_ALONE)
+    table = ran.file("comparative_results.json")["summary_table"]
+    found = ran.file("djinn_breakpoint_results.json")["concurrent_demo"]
+    assert table["vram_during_pause_gb"]["djinn"] == found["vram_during_pause_gb"]
+    assert table["vram_released"]["djinn"] == found["vram_released"]
+    assert found["paused_sessions_bitwise_equal"]
+    return found
+
+
+def test_paused_sessions_leave_by_idleness_without_an_order(inside: Inside) -> None:
+    found = demo(inside)
+    assert (found["kv_bytes_resident_during_pause"], found["vram_released"]) == (0, True)
+    assert found["vram_at_stop_gb"] > found["vram_during_pause_gb"] > found["vram_under_nap_gb"]
+    assert found["requires_full_gpu_for_pause"] is False
+    assert found["pause_duration_seconds"] >= 0.05
+    assert len(found["resume_restore_times_ms"]) == found["paused_sessions"] == 2
+    assert len(found["vram_samples_gb"]) == len(found["vram_samples_seconds"])
+
+
+def test_sessions_that_leave_while_others_are_stopped_are_seen(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine so slow that the first is gone before the last stands: the counter has never seen all of them."""
+    stop_one = pause._stopped
+
+    def slowly(engine: Any, *asked: Any) -> Any:
+        session = stop_one(engine, *asked)
+        inside.begin_idleness()
+        while session.describe().residency == "resident":
+            time.sleep(0.01)
+        return session
+
+    monkeypatch.setattr(pause, "_stopped", slowly)
+    found = demo(inside)
+    assert found["paused_sessions_gone_at_stop"] == found["paused_sessions"]
+    assert (found["vram_released"], found["vram_per_paused_session_mb"]) == (None, None)
+    assert found["kv_bytes_resident_during_pause"] == 0
+
+
+def test_an_engine_that_releases_nothing_is_seen_to(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: idle sessions stay. Ordering them away made this field 0 whatever the engine did."""
+    monkeypatch.setattr(Eviction, "_let_go", lambda self, session, why, seconds: None)
+    monkeypatch.setattr(pause, "RELEASE_SECONDS", 0.2)
+    found = demo(inside)
+    assert found["vram_released"] is False
+    assert found["session_bytes_on_device"] > found["kv_bytes_resident_during_pause"] > 0, "more than keys and values"
+
+
+FULL = (f"experiment.concurrent_demo.until_full_gb={CARD}", "experiment.concurrent_demo.until_full_sessions=24")
+
+
+def filled(inside: Inside) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Djinn's fields, eager's, and the table, where both stop sessions in the same memory until it is full."""
+    ran = inside.run("whitebox", *OTHER, *FULL, flags=("--skip-vllm",))
+    assert ran.status == 0
+    ours = ran.file("djinn_breakpoint_results.json")["concurrent_demo"]
+    eager = ran.file("pytorch_eager_results.json")["metrics"]
+    table = ran.file("comparative_results.json")["summary_table"]
+    cells = table["sessions_until_full"]
+    assert (cells["djinn"], cells["pytorch_eager"]) == (ours["sessions_until_full"], eager["sessions_until_full"])
+    return ours, eager, table
+
+
+def test_sessions_are_stopped_until_an_imposed_memory_is_full(inside: Inside) -> None:
+    """Eager has as many as its tensors fit; ours leave for the disk, so that all that were asked for stand."""
+    ours, eager, table = filled(inside)
+    assert ours["sessions_until_full_limit_gb"] == eager["sessions_until_full_limit_gb"] == pytest.approx(CARD)
+    assert (ours["sessions_until_full"], ours["sessions_until_full_reached"]) == (24, False)
+    assert 0 < ours["sessions_until_full_on_device"] < 24
+    assert ours["sessions_until_full_bitwise_equal"]
+    assert table["sessions_until_full_reached"]["pytorch_eager"] is eager["sessions_until_full_reached"]
+
+
+def test_memory_that_is_not_given_back_is_full_early(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: no session leaves for another."""
+    monkeypatch.setattr(Eviction, "_send_away", lambda *asked: False)
+    monkeypatch.setattr(pause, "RELEASE_SECONDS", 0.2)
+    ours, _, table = filled(inside)
+    assert ours["sessions_until_full"] < 24
+    assert table["sessions_until_full_reached"]["djinn"] is True
+    assert ours["sessions_until_full_refusal"]
+    assert ours["sessions_until_full_bitwise_equal"]
+
+
+def test_a_session_that_finds_no_memory_to_go_on_is_told_and_not_judged() -> None:
+    class InFullMemory:
+        def clear(self) -> None: ...
+
+        def resume(self) -> None:
+            raise SlabFull("all pages are taken")
+
+    session: Any = InFullMemory()
+    found = until_full._is_alike([session], ((1, 2), "digest"))
+    assert isinstance(found, Unmeasured)
+    assert "all pages are taken" in found.reason
+
+
+def test_eager_holds_as_many_stops_as_its_tensors_fit(inside: Inside) -> None:
+    with inside.baseline("eager") as near:
+        eager, prompts = near._eager, prompts_of(20, 9)
+        eager.stand([prompts[0]], 2)
+        size, each = weights.size_of(eager.model), eager.held()
+        for count in (0, 1, 5):
+            found = eager.fill(list(prompts), 2, size + count * each + each // 2)
+            assert found["standing"] == count
+            assert str(size + (count + 1) * each) in found["refusal"]
+        assert eager.fill(list(prompts), 2, size + 9 * each) == {"standing": 9, "refusal": None}
+        assert eager.standing == []
