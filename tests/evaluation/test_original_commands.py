@@ -21,6 +21,7 @@ import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_evaluation import devices
 from djinn_evaluation.attached import ServerAddress, entry_here
+from djinn_evaluation.commands import experiment
 from djinn_evaluation.commands.every import UNDECIDED
 from djinn_evaluation.configuration.reading import explain, parse
 from djinn_evaluation.configuration.whitebox import Whitebox

@@ -29,7 +29,7 @@ def main() -> int:
         print(f"{name} (load {begun.load_before[0]})", flush=True)
         try:
             with setting(quick=options.quick, threads=options.threads, device=device) as place:
-                found = importlib.import_module(f"benchmarks.{name}").run(place)
+                found = importlib.import_module(f"djinn_evaluation.benchmarks.{name}").run(place)
         except Exception:  # noqa: BLE001  the other benchmarks still run; this one has no result
             traceback.print_exc()
             failed.append(name)

@@ -82,7 +82,7 @@ def near(home: Path, desks: dict[str, Desk], monkeypatch: pytest.MonkeyPatch) ->
         desk.close_all()
 
     for name in NAMES:
-        module = importlib.import_module(f"benchmarks.{name}")
+        module = importlib.import_module(f"djinn_evaluation.benchmarks.{name}")
         for part, double in (("engine_of", engine_of), ("worker", near_worker), ("python_of", absent)):
             if hasattr(module, part):
                 monkeypatch.setattr(module, part, double)
@@ -99,7 +99,7 @@ def near(home: Path, desks: dict[str, Desk], monkeypatch: pytest.MonkeyPatch) ->
 def test_a_benchmark_measures_what_it_says_and_its_sides_agree(name: str, near: Setting) -> None:
     kept: list[list[Figure]] = []
     setting = replace(near, so_far=lambda figures, how_far: kept.append(list(figures)))
-    found = importlib.import_module(f"benchmarks.{name}").run(setting)
+    found = importlib.import_module(f"djinn_evaluation.benchmarks.{name}").run(setting)
     assert found.checks
     names = [figure.name for figure in found.figures]
     assert len(set(names)) == len(names)

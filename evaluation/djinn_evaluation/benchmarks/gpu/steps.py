@@ -28,7 +28,7 @@ class Step:
 
 def _benchmark(name: str, learns: str, minutes: int) -> Step:
     """Return the step of a benchmark that `python -m djinn_evaluation.benchmarks` runs as well."""
-    return Step(name=name, learns=learns, module=f"benchmarks.{name}", minutes=minutes)
+    return Step(name=name, learns=learns, module=f"djinn_evaluation.benchmarks.{name}", minutes=minutes)
 
 
 def _of_a_gpu(name: str, learns: str, minutes: int, turn: int | None = None) -> Step:
