@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -21,6 +22,7 @@ from djinn_evaluation.benchmarks.gpu.steps import Unfinished
 from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Figure, Result, at_least
 from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.commands.every import steps_of
 from djinn_evaluation.commands.offers import OFFERS
 
 RESERVE: Final = 60  # seconds, to save the model and to end an engine
@@ -28,37 +30,44 @@ LIKELY: Final = 200  # seconds that an experiment may take; with less left it be
 
 
 def run(setting: Setting) -> Result:
-    begun, folder = monotonic(), (setting.results or setting.home) / "evaluation"
+    return results_of("evaluation", setting)
+
+
+def results_of(name: str, setting: Setting, only: Collection[str] | None = None) -> Result:
+    """Run the experiments of the profile, or those `only`, which have no verdict yet; return the result of that name.
+    Raises Unfinished where the time is over, also within one: it is run again in another turn."""
+    begun, folder = monotonic(), (setting.results or setting.home) / name
     folder.mkdir(parents=True, exist_ok=True)
-    kept = Kept.of("evaluation", setting)
-    arguments = _arguments(setting)
+    kept = Kept.of(name, setting)
+    profile = "small" if setting.quick else "gpu"
+    runs = [one.name for one in steps_of(OFFERS) if profile in one.profiles and (only is None or one.name in only)]
+    arguments = ["--profile", profile, *([] if setting.quick else ["--model", str(_model(setting))])]
 
     def how_far() -> str:
-        return f"{len(kept.found)} of {len(OFFERS)} experiments"
+        return f"{len(kept.found)} of {len(runs)} experiments"
 
     def figures() -> list[Figure]:
-        return [_figure(offer.name, kept.found[offer.name]) for offer in OFFERS if offer.name in kept.found]
+        return [_figure(one, kept.found[one]) for one in runs if one in kept.found]
 
-    for offer in OFFERS:
-        if offer.name in kept.found:
+    for one in runs:
+        if one in kept.found:
             continue
         left = setting.seconds - RESERVE - (monotonic() - begun)
         if left < LIKELY:
             raise Unfinished(how_far())
-        kept.add(offer.name, verdict(offer.name, arguments, folder, left))
+        if (told := verdict(one, arguments, folder, left)) is None:
+            raise Unfinished(f"{how_far()}; {one} was cut after {left:.0f} s")
+        kept.add(one, told)
         setting.so_far(figures(), how_far())
-    return Result(benchmark="evaluation", settings={"verdicts": kept.found}, figures=tuple(figures()))
+    return Result(benchmark=name, settings={"verdicts": kept.found}, figures=tuple(figures()))
 
 
-def _arguments(setting: Setting) -> list[str]:
-    """Return the command line's arguments that are the same for each experiment."""
-    if setting.quick:
-        return ["--profile", "small"]
-    return ["--profile", "gpu", "--model", str(saved(shape(THIRTEEN, scale_of(setting))))]
+def _model(setting: Setting) -> Path:
+    return saved(shape(THIRTEEN, scale_of(setting)))
 
 
-def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> str:
-    """Run one experiment; return PASS, FAIL, or why there is no verdict."""
+def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> str | None:
+    """Run one experiment; return PASS, FAIL, or why there is no verdict. None where the seconds were over."""
     command = [sys.executable, "-m", "djinn_jupyter.cli.main", "experiment", "all", "--only", name]
     command += [*arguments, "--output-dir", str(folder)]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -67,8 +76,8 @@ def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> st
         except subprocess.TimeoutExpired:
             process.terminate()  # upon which it ends its engine, and writes its report
             process.communicate()
-            return f"it took longer than {seconds:.0f} s"
-    verdicts = [line.removeprefix(name).strip() for line in told.splitlines() if line.startswith(name)]
+            return None
+    verdicts = [line.removeprefix(name).strip() for line in told.splitlines() if line.split(" ")[0] == name]
     return verdicts[-1] if verdicts else (errors.strip().rpartition("\n")[2] or f"it ended with {process.returncode}")
 
 
