@@ -6,6 +6,7 @@ import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import djinn_jupyter.cli.main as cli
 from djinn_evaluation import report
 from djinn_evaluation.course import Course, begin, conducted
 from djinn_evaluation.pressure import experiment as pressure
+from djinn_jupyter.cli import added
 from djinn_jupyter.errors import StorageFailed, UsageError
 
 
@@ -127,3 +129,11 @@ def test_a_run_never_takes_its_own_files_for_an_earlier_ones(tmp_path: Path) -> 
     course.write("only.json", {"figure": 2})
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".log") == ["only.json"]
     assert json.loads((tmp_path / "only.json").read_text()) == {"figure": 2}
+
+
+def test_the_command_says_how_to_get_the_evaluation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(added, "entry_points", lambda group: EntryPoints())
+    assert cli.main(["experiment", "all", "--profile", "small"]) == 1
+    assert "`pip install ./evaluation`" in capsys.readouterr().err

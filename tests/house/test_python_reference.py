@@ -156,12 +156,12 @@ def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path:
     folders |= {"sae_folder": sae_folder, "adapter_folder": adapter_folder, "clt_folder": clt_folder}
     test.globs = {"dj": dj, "engine": demo, "session": session, **folders}
     said: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
+    doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
     assert "".join(said) == ""
 
 
 def test_an_example_with_another_result_is_found() -> None:
     test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, None)
     said: list[str] = []
-    doctest.DocTestRunner().run(test, out=said.append)
+    doctest.DocTestRunner(verbose=False).run(test, out=said.append)
     assert "Expected" in "".join(said)

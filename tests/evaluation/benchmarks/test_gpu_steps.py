@@ -229,8 +229,6 @@ def test_an_experiment_is_run_by_the_command_itself(tiny: Setting) -> None:
 def test_the_verdict_is_what_the_command_says(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'pressure_again PASS'; echo 'pressure ERROR no card'; exit 1\n")
-        "#!/bin/sh\necho '== pressure'; echo 'pressure_again PASS'; echo 'pressure ERROR no card'; exit 1\n"
-    )
     python.chmod(0o700)
     monkeypatch.setattr(evaluation.sys, "executable", str(python))
     assert evaluation.verdict("pressure", [], tmp_path, 60) == "ERROR no card"
