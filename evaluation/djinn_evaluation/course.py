@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from djinn_evaluation import commit
 from djinn_evaluation.attached import ServerAddress
 from djinn_evaluation.ending import ended_from_outside
 from djinn_evaluation.logs import LOG_LINE, SHOWN_LINE, LogFile, close_log, formatted
@@ -155,7 +156,7 @@ class Course:
 
     def _put(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         reasons: dict[str, str] = {}
-        plain: dict[str, Any] = _plain({**fields, **self.every_file}, "", reasons)
+        plain: dict[str, Any] = _plain({**self.every_file, **fields}, "", reasons)
         return self._save(name, {**plain, "reasons": reasons} if reasons else plain)
 
     def _save(self, name: str, plain: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +219,15 @@ def begin(
     if terminal:
         shown = "DEBUG" if verbose else "INFO"
         log.addHandler(formatted(logging.StreamHandler(sys.stderr), SHOWN_LINE, shown))
-    return Course(folder=folder, log=log, setup=setup or Setup(), limit_seconds=limit_seconds, saves=saves, files=files)
+    return Course(
+        folder=folder,
+        log=log,
+        setup=setup or Setup(),
+        limit_seconds=limit_seconds,
+        saves=saves,
+        files=files,
+        every_file={"code": commit.present()},
+    )
 
 
 def conducted(

@@ -28,12 +28,15 @@ def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEng
     if course.setup.server is not None:
         course.tell(f"Attaching to the engine on {course.setup.server}")
         with attached(course.setup.server, model, **options) as running, noted(course, running):
+            course.every_file["device"] = running.description.device
             yield running
         return
     with private_jupyter():
         course.tell(f"Starting the engine of {course.setup.named(model)}")
         try:
-            yield dj.load(model, progress=course.tell, **course.setup.words(), **options)
+            engine = dj.load(model, progress=course.tell, **course.setup.words(), **options)
+            course.every_file["device"] = engine.description.device
+            yield engine
         finally:
             for entry in dj.engines():
                 attach(entry).stop(force=True)

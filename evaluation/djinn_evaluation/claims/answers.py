@@ -11,8 +11,6 @@ from djinn_evaluation.claims.judgement import Judgement
 from djinn_evaluation.claims.results import NotMeasured, Results
 from djinn_evaluation.claims.table import CLAIMS
 
-FILE = "claims.json"
-
 
 def answers(results: Results, claims: Iterable[StatedClaim] = CLAIMS) -> dict[str, Any]:
     """Return the claims with their verdicts, and how many hold, are refuted and undecided."""

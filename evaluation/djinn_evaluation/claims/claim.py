@@ -29,16 +29,20 @@ class StatedClaim:
     met: Callable[[Values], bool] = lambda values: False
     told_by: str | None = None
     shows: Mapping[str, str] = field(default_factory=dict)  # beside the value; no verdict depends on these
+    refused: bool = False  # its runs have to be refused
     timed_here: bool = False  # by the client's clock, which counts the line to an engine of another machine too
 
     def judged(self, results: Results) -> Judgement:
         """Return the verdict on the runs in a folder."""
         try:
+            fault = results.fault(self.reads.values(), refused=self.refused)
+            if fault is not None:
+                return self._undecided(None, fault)
             values = {name: results.read(spelled) for name, spelled in self.reads.items()}
         except NotMeasured as missing:
             return self._undecided(None, str(missing))
         found = self.verdict_on(values)
-        if self.timed_here and any(results.reached_over_a_line(spelled) for spelled in self.reads.values()):
+        if self.timed_here and results.reached_over_a_line(self.reads.values()):
             return self._undecided(found, "its times have the line to the engine in them")
         return found
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from djinn_evaluation.afar import FIELD
+from djinn_evaluation.claims import RUNS
+from djinn_evaluation.commit import Code, present, same, spelled
+from djinn_jupyter.errors import DjinnError
 
 ARCHITECTURES = Path(__file__).parents[1] / "configuration" / "architectures"
+ENDED = ("success", "passed", "undecided")  # the status of a file whose run came to its end and has no failure
+REFUSED = (*ENDED, "error")
 
 
-class NotMeasured(Exception):
+class NotMeasured(DjinnError):
     """A value that a claim reads is not there; the message says why."""
 
 
@@ -40,9 +45,10 @@ class FieldSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """The folder of `djinn experiment all`, with one folder for each run."""
+    """The folder of `djinn experiment all`, with one folder for each run. `code` is that which judges."""
 
     folder: Path
+    code: Code | None = field(default_factory=present)
 
     def read(self, spelled: str) -> Any:
         """Return the value at a source; the values at several, joined by ` & `, as one list. Raises NotMeasured."""
@@ -52,10 +58,28 @@ class Results:
         found = [(part, self.value(part)) for part in parts]
         return [one for part, value in found for one in (value if part.many else [value])]
 
-    def reached_over_a_line(self, spelled: str) -> bool:
-        """Return whether one of the files of a source tells of an engine that was reached over a line."""
-        parts = [FieldSource.of(part) for part in spelled.split(" & ")]
-        return any(FIELD in self._fields(run, part.file) for part in parts for run in part.runs)
+    def reached_over_a_line(self, reads: Iterable[str]) -> bool:
+        """Return whether one of the files of these sources tells of an engine that was reached over a line."""
+        return any(FIELD in self._fields(*place) for place in _places(reads))
+
+    def fault(self, reads: Iterable[str], *, refused: bool = False) -> str | None:
+        """Return why one of the files of these sources decides nothing: its run failed or was cut short, or is of other
+        code. `refused`: a run that was refused is what is looked for. NotMeasured for a file that is not there."""
+        for run, file in _places(reads):
+            fields = self._fields(run, file)
+            why = _missed(fields, REFUSED) if refused else _missed(fields, ENDED) or self._ended_badly(run)
+            if why:
+                return f"{run} {why}"
+            if not same(fields.get("code"), self.code):
+                made = spelled(fields.get("code"))
+                return f"{run} is of other code ({made}) than the one that judges ({spelled(self.code)})"
+        return None
+
+    def _ended_badly(self, run: str) -> str:
+        """Return how a run ended that wrote this file and failed elsewhere, or left the file of an earlier one."""
+        path = self.folder / RUNS
+        verdict: str = read(path)["runs"].get(run, {}).get("verdict", "PASS") if path.is_file() else "PASS"
+        return "" if verdict.startswith(("PASS", "UNDECIDED")) else f"did not pass: {verdict}"
 
     def value(self, source: FieldSource) -> Any:
         """Return the value at the source; a list where it is repeated. Raises NotMeasured."""
@@ -76,8 +100,36 @@ class Results:
         path = ARCHITECTURES / file if run == "architectures" else self.folder / run / file
         if not path.is_file():
             raise NotMeasured(f"there is no run {run} with a {file}")
+        return read(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the fields of a result file. NotMeasured where it is not whole."""
+    try:
         found: dict[str, Any] = json.loads(path.read_text())
-        return found
+    except ValueError:
+        raise NotMeasured(f"{path.parent.name} has a {path.name} that is not whole") from None
+    return found
+
+
+def _places(reads: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each run and file of some sources once; an architecture is of no run."""
+    sources = (FieldSource.of(part) for spelled in reads for part in spelled.split(" & "))
+    found = ((run, source.file) for source in sources for run in source.runs)
+    return [*dict.fromkeys(place for place in found if place[0] != "architectures")]
+
+
+def _missed(fields: dict[str, Any], ended: tuple[str, ...]) -> str:
+    """Return how the run of a file failed, or was cut short; an empty text where its status is one of `ended`."""
+    if fields.get("interrupted"):
+        return "was cut short"
+    if fields.get("failures"):
+        return f"failed: {fields['failures'][0]}"
+    status = fields.get("status", "not told")
+    if status in ended and fields.get("passed") is not False:
+        return ""
+    told = fields.get("error") or (next(iter(fields.get("reasons", {}).values()), "") if status == "not_run" else "")
+    return f"has the status {status}{f': {told}' if told else ''}"
 
 
 def _at(value: Any, names: list[str], path: str) -> Iterator[Any]:

@@ -14,7 +14,7 @@ MISTRAL: Final = "whitebox_mistral/djinn_breakpoint_results.json: "
 VLLM: Final = "whitebox+whitebox_again/vllm_results.json: "
 P: Final = "pressure+pressure_again/memory_pressure_results.json: "
 FEW: Final = "pressure_few+pressure_fewer/memory_pressure_results.json: "
-RESUMED: Final = "resume_latency/djinn_resume_latency.json: metadata."
+RESUMED: Final = "resume_latency/djinn_resume_latency.json: "
 COST: Final = "checkpoint_cost/checkpoint_cost_results.json: "
 LOGITS: Final = "validation+validation_again/logit_equivalence_results.json: "
 FLAT: Final = "validation+validation_again/pcie_flatline_results.json: "
@@ -22,10 +22,11 @@ SLEEP: Final = "validation+validation_again/agent_sleep_resume_results.json: "
 AGENTS: Final = "agents/agents_results.json: "
 STREAMING: Final = "streaming/streaming_results.json: "
 SHAPE: Final = "architectures/Llama-2-13b-hf.json: "
-LINK: Final = " & ".join(  # by plain PyTorch, once in each run
-    file + "link.in.link_gb_per_s" for file in (TWICE, P, COST, RESUMED, LOGITS)
-)
-DEVICE: Final = {"device": W + "device"}
+LINKS: Final = {TWICE: "", P: "", COST: "", RESUMED: "metadata.", LOGITS: ""}  # by plain PyTorch, once in each run
+OF_LINKS: Final = {
+    "rates": " & ".join(f"{file}{inside}link.in.link_gb_per_s" for file, inside in LINKS.items()),
+    "device": " & ".join(f"{file}device" for file in LINKS),
+}
 
 CLAIMS: Final = (
     StatedClaim(
@@ -153,7 +154,7 @@ CLAIMS: Final = (
         sentence="1 GB uploaded again would cost 62.5 ms by PCIe, 800 ms by 10 Gbit/s",
         measured="the same bytes at the rate of plain copies to the device, measured once in each run",
         unit="ms",
-        reads={"rates": LINK, **DEVICE},
+        reads=OF_LINKS,
         judge=verdicts.upload,
         needs=GPU,
         met=verdicts.on_a_gpu,
@@ -191,7 +192,7 @@ CLAIMS: Final = (
             "asleep": TWICE + "concurrent_demo.vram_under_nap_gb",
             "before": TWICE + "concurrent_demo.vram_before_pause_gb",
             "released": TWICE + "concurrent_demo.vram_released",
-            **DEVICE,
+            "device": TWICE + "device",
         },
         judge=verdicts.djinn_drops,
         needs="a GPU: without one the counter is that of a process, which keeps its libraries",
@@ -246,7 +247,7 @@ CLAIMS: Final = (
         sentence="swap latency 50 to 80 ms (PCIe) for 1.3 GB; restore 20 to 50 ms",
         measured="bytes a second of each swap, by the mover's own seconds; 1.3 GB in 80 and in 50 ms are the bars",
         unit="bytes/s",
-        reads={"events": P + "swap_events[]", **DEVICE},
+        reads={"events": P + "swap_events[]", "device": P + "device"},
         judge=verdicts.swap_speed,
         needs=GPU,
         met=verdicts.on_a_gpu,
@@ -258,6 +259,7 @@ CLAIMS: Final = (
         unit="share",
         reads={"status": FEW + "status", "demand": FEW + "demand_gb", "capacity": FEW + "capacity_gb"},
         judge=verdicts.refusal,
+        refused=True,
     ),
     StatedClaim(
         number=20,
@@ -286,14 +288,14 @@ CLAIMS: Final = (
         },
         judge=verdicts.flatline,
         needs=GPU,
-        met=verdicts.all_on_a_gpu,
+        met=verdicts.on_a_gpu,
     ),
     StatedClaim(
         number=22,
         sentence="pinned host-to-device copies above 22 GB/s as a precondition",
         measured="plain copies to the device, measured once in each run",
         unit="GB/s",
-        reads={"rates": LINK, **DEVICE},
+        reads=OF_LINKS,
         judge=verdicts.pinned,
         needs=GPU,
         met=verdicts.on_a_gpu,

@@ -37,13 +37,9 @@ SIZE, OUT_SECONDS, IN_SECONDS = 1.3 * GIGABYTE, 0.080, 0.050  # of the original'
 
 
 def on_a_gpu(v: V) -> bool:
-    """True where the readings were taken on a GPU."""
-    return bool(v["device"].startswith("cuda"))
-
-
-def all_on_a_gpu(v: V) -> bool:
     """True where the readings of each run were taken on a GPU."""
-    return all(on_a_gpu(one) for one in run_by_run(v))
+    devices = v["device"]
+    return all(one.startswith("cuda") for one in ([devices] if isinstance(devices, str) else devices))
 
 
 def run_by_run(v: V) -> Iterator[dict[str, Any]]:

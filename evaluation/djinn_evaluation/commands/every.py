@@ -1,4 +1,5 @@
-"""`djinn experiment all`: every experiment into a folder of its own, and the claims judged on all of them."""
+"""`djinn experiment all`: every experiment into a folder of its own, and the claims judged on all of them; `claims`:
+the claims judged on runs that are there."""
 
 from __future__ import annotations
 
@@ -10,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from djinn_evaluation.claims import RUNS
 from djinn_evaluation.commands.offers import Offer
 from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.errors import DjinnError, UsageError
 
 LOG: Final = "all.log"
-RUNS: Final = "runs.json"  # the runs that have ended, by which a run that was broken off goes on
+CLAIMS_LOG: Final = "claims.log"
+CLAIMS: Final = "claims.json"
 UNDECIDED: Final = 3  # the exit status of a run that has no failure and left a verdict open
 NOT_RUN: Final = "NOT RUN"  # the verdict where the engine that runs already cannot serve this one, and the reason
+ASKED: Final = ("profile", "model", "version", "server")  # what a run that was broken off has to share to go on
 RunOne = Callable[[Offer, list[str]], int]
 
 
@@ -76,6 +80,9 @@ def add_to(
     add_server(every)
     every.add_argument("--output-dir", type=Path, metavar="DIR", help="by default results/all_PROFILE")
     every.set_defaults(command=lambda options: _every(options, steps, offers, run_one))
+    claims = names.add_parser("claims", help="the original's claims, judged on runs that are there")
+    claims.add_argument("--results", type=Path, metavar="FOLDER", required=True, help="the folder of `all`")
+    claims.set_defaults(command=_claims)
 
 
 def steps_of(offers: Sequence[Offer]) -> list[PlannedRun]:
@@ -84,7 +91,8 @@ def steps_of(offers: Sequence[Offer]) -> list[PlannedRun]:
 
 
 def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Sequence[Offer], run_one: RunOne) -> int:
-    from djinn_evaluation.course import begin
+    from djinn_evaluation.course import begin, now
+    from djinn_evaluation.machine import machine
 
     folder = options.output_dir or Path("results") / f"all_{options.profile}"
     named = {offer.name: offer for offer in offers}
@@ -94,18 +102,31 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
         asked["server"] = options.server
     ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
     whole = {step.name for step in steps if options.profile in step.profiles}
-    course = begin(folder, LOG, files=(RUNS, "claims.json"), terminal=False)
+    course = begin(folder, LOG, files=(RUNS, CLAIMS), terminal=False)
     for step in chosen:
         if step.name not in ended or options.only is not None:
             found = _one_of_all(step, named[step.offer], options, folder / step.name, run_one)
             ended[step.name] = found
         course.write(RUNS, {**asked, "complete": False, "runs": ended})
     course.write(RUNS, {**asked, "complete": options.only is None or whole <= ended.keys(), "runs": ended})
-    _conclude(course, {**asked, "runs": ended})
-    for name, found in ended.items():
-        print(f"{name:<20}{found['verdict']}")
-    others = [found["verdict"] for found in ended.values() if found["verdict"] != "PASS"]
-    return UNDECIDED if others and all(map(_is_open, others)) else int(bool(others))
+    return _conclude(course, {"timestamp": now(), **asked, "runs": ended, "machine": dict(machine())})
+
+
+def _claims(options: argparse.Namespace) -> int:
+    """Judge the runs in a folder, by the code of now. What `all` told of them, and its machine, stays told."""
+    from djinn_evaluation.claims.results import read
+    from djinn_evaluation.course import begin, now
+
+    folder: Path = options.results
+    known: dict[str, Any] = {}
+    if not any(folder.glob("*/*.json")):
+        raise UsageError(f"{folder} has no result of a run; name the folder of `djinn experiment all`.")
+    for path in (folder / CLAIMS, folder / RUNS):
+        known |= read(path) if path.is_file() else {}
+    told: dict[str, Any] = {name: known[name] for name in (*ASKED, "runs", "machine") if name in known}
+    course = begin(folder, CLAIMS_LOG, files=(CLAIMS,), terminal=False)
+    course.remark("The claims were judged after the runs; the machine below is the one that judged.")
+    return _conclude(course, {"timestamp": now(), "runs": {}, **told})
 
 
 def _is_open(verdict: str) -> bool:
@@ -115,17 +136,19 @@ def _is_open(verdict: str) -> bool:
 def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
     """Return the runs of the same command that had ended when it was broken off; where it came to its end none, or,
     `also_complete`, all of them: one is then run again beside the others."""
+    from djinn_evaluation.commit import present, same
+
     try:
         found = json.loads((folder / RUNS).read_text())
     except (OSError, ValueError):
         return {}
-    if (found["complete"] and not also_complete) or _asked_of(found) != asked:
+    if (found["complete"] and not also_complete) or _asked_of(found) != asked or not same(found.get("code"), present()):
         return {}
     return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith(("ERROR", NOT_RUN))}
 
 
 def _asked_of(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key in ("profile", "model", "version", "server")}
+    return {key: value for key, value in found.items() if key in ASKED}
 
 
 def _one_of_all(
@@ -159,20 +182,20 @@ def _verdict(status: int, *, refused: bool) -> str:
     return "PASS" if bool(status) == refused else "FAIL"
 
 
-def _conclude(course: Any, asked: dict[str, Any]) -> None:
-    """Write claims.json and the one report of all runs."""
+def _conclude(course: Any, told: dict[str, Any]) -> int:
+    """Write claims.json and the one report of all runs, and print their verdicts; return the exit status."""
     from djinn_evaluation import report
-    from djinn_evaluation.claims.answers import FILE, answers
+    from djinn_evaluation.claims.answers import answers
     from djinn_evaluation.claims.results import Results
-    from djinn_evaluation.course import now
     from djinn_evaluation.logs import close_log
-    from djinn_evaluation.machine import machine
 
-    found = {"timestamp": now(), **asked, "machine": dict(machine()), **answers(Results(folder=course.folder))}
-    course.write(FILE, found)
-    others = {name: run["verdict"] for name, run in asked["runs"].items() if run["verdict"] != "PASS"}
+    course.write(CLAIMS, {**told, **answers(Results(folder=course.folder, code=course.every_file["code"]))})
+    others = {name: run["verdict"] for name, run in told["runs"].items() if run["verdict"] != "PASS"}
     course.undecided += [f"{name}: {verdict}" for name, verdict in others.items() if _is_open(verdict)]
     failures = [f"{name}: {verdict}" for name, verdict in others.items() if not _is_open(verdict)]
     report.write(course, "claims", failures)
     close_log(course.log)
     print(course.folder / "report.html")
+    for name, run in told["runs"].items():
+        print(f"{name:<20}{run['verdict']}")
+    return 1 if failures else UNDECIDED if others else 0

@@ -126,6 +126,7 @@ def _under_pressure(
     course.undecided += left_open(fields)
     status = course.concluded(failures)
     fields["status"] = status if not failures else "partial" if all(equal) else "error"
+    fields["failures"] = failures
     course.write(FILE, fields)
     return failures
 

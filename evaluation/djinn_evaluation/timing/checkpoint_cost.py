@@ -70,7 +70,7 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
     failures += [
         f"Session A never stopped in {part}; make neighbour_tokens larger." for part, n in costs.stops.items() if not n
     ]
-    figures = {**_figures(course, file, rates, costs), "link": link.fields(costs.copies)}
+    figures = {**_figures(course, file, rates, costs), "link": link.fields(costs.copies), "failures": failures}
     course.write(FILE, {"status": course.concluded(failures), **figures})
     return failures
 

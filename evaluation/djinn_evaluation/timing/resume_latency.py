@@ -76,7 +76,7 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
     failures += _disagreements(course, tops, ours_agree=ours_agree)
     status = course.concluded(failures)
     for name, fields in [*course.written.items()] if status != "success" else []:
-        course.write(name, {**fields, "status": status})
+        course.write(name, {**fields, "status": status, "failures": failures})
     return failures
 
 

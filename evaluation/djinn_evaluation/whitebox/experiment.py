@@ -137,6 +137,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
     if not isinstance(fields["concurrent_demo"], Unmeasured):
         fields["concurrent_demo"] |= _pause(course, file, device, failures, **options, **limits)
     fields["status"] = "failed" if failures else "undecided" if course.undecided else "success"
+    fields["failures"] = list(failures)
     return course.write(RESULTS, fields)
 
 
@@ -312,6 +313,7 @@ def _eager(course: Course, file: Whitebox, seconds: float | None) -> dict[str, A
     fields = {
         "status": "success",
         "baseline": "pytorch_eager",
+        "device": loaded["device"],
         "model": course.setup.named(file.model.name),
         "breakpoint_layer": wanted.layer,
         "pause_duration_seconds": wanted.seconds,
