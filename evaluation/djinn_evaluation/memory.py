@@ -35,6 +35,7 @@ class MemorySample:
     process: int | None
     accounted: int
     used: int
+    card: int | None = None  # the memory of the device in all, by its driver
 
     @property
     def gigabytes(self) -> float:
@@ -62,6 +63,11 @@ class Curve:
     @property
     def peak_accounted(self) -> int:
         return max((sample.accounted for sample in self.samples), default=0)
+
+    @property
+    def by_driver(self) -> list[list[float]]:
+        """Seconds and GiB of the whole device in each sample of its driver's; empty without a GPU."""
+        return [[one.seconds, one.device / GIB] for one in self.samples if one.device is not None]
 
     def gigabytes(self) -> list[float]:
         return [sample.gigabytes for sample in self.samples]
@@ -149,7 +155,7 @@ def _card_of(engine: RemoteEngine) -> AbstractContextManager[Card]:
 def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: float) -> Iterator[Curve]:
     assert engine.entry is not None
     ended = threading.Event()
-    failed: list[DjinnError] = []
+    failed: list[DjinnError | Unseen] = []
     process = None if is_afar(engine) else psutil.Process(engine.entry.pid)
 
     def look() -> MemorySample:
@@ -157,6 +163,7 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
         return MemorySample(
             seconds=time.monotonic() - begun,
             device=reading.device_bytes_in_use if seen is None else seen.bytes_in_use(),
+            card=reading.device_bytes_total if seen is None else seen.bytes_in_all(),
             process=reading.process_bytes if process is None else int(process.memory_info().rss),
             accounted=on_device(reading),
             used=in_use(reading),
@@ -166,7 +173,7 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
         try:
             while not ended.wait(PERIOD_SECONDS):
                 curve.take()
-        except DjinnError as error:  # raised where the thread is joined
+        except (DjinnError, Unseen) as error:  # raised where the thread is joined
             failed.append(error)
 
     curve = Curve(measured_by=measured_by, look=look)

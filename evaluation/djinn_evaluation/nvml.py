@@ -39,7 +39,11 @@ class Card:
         try:
             return pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
         except pynvml.NVMLError:
+            pass
+        try:
             return pynvml.nvmlDeviceGetMemoryInfo(self._handle)
+        except pynvml.NVMLError as error:
+            raise Unseen(f"NVML no longer tells this GPU's memory: {error}") from error
 
     def received(self) -> float:
         """Return the bytes a second received over PCIe. Raises Unseen."""

@@ -52,7 +52,7 @@ def test_a_run_of_pressure_that_missed_or_was_cut_short_decides_nothing(
         (tmp_path / name).mkdir()
         course = Course(folder=tmp_path / name, log=logging.getLogger("test"))
         course.write(pressure.FILE, {**whole, "status": "success"})
-    assert claim.judged(results).verdict == "holds"
+    assert claim.judged(results).verdict in ("holds", "holds at this size")
     course.write(pressure.FILE, {**whole, **missed, "status": "success"})
     assert claim.judged(results).verdict == "refuted"
     course.write(pressure.FILE, {**whole, **missed, "status": "partial", "failures": ["It missed."]})

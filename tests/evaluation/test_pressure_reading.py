@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.memory import Curve, MemorySample
-from djinn_evaluation.pressure.experiment import plateau, resume_order
+from djinn_evaluation.nvml import Card, Unseen
+from djinn_evaluation.pressure.arithmetic import Arithmetic
+from djinn_evaluation.pressure.experiment import _driver, plateau, resume_order
+from djinn_jupyter.amounts import GIB
 
 
 def curve(*accounted: int) -> Curve:
@@ -73,3 +80,58 @@ def at(*moments: float) -> Curve:
 )
 def test_sampling_is_as_dense_as_its_thinnest_second(moments: list[float], least: float) -> None:
     assert at(*moments).least_rate == pytest.approx(least)
+
+
+def seen(*devices: int | None, card: int | None = 80 * GIB) -> Curve:
+    """Samples whose books stand still at a GiB while the driver's figure moves."""
+    samples = enumerate(devices)
+    return Curve(
+        [MemorySample(seconds=i / 20, device=d, process=0, accounted=GIB, used=GIB, card=card) for i, d in samples]
+    )
+
+
+def sums(*, imposed: int | None = None, accounted: bool = False) -> Arithmetic:
+    return Arithmetic(
+        weights=24 * GIB,
+        per_session=GIB,
+        sessions=60,
+        capacity=imposed or 70 * GIB,
+        capacity_imposed=imposed is not None,
+        capacity_accounted=accounted,
+        host=None,
+    )
+
+
+@pytest.mark.parametrize(("imposed", "card"), [(None, 80), (72 * GIB, 72)])
+def test_the_drivers_samples_are_held_against_the_card_also_without_a_limit(imposed: int | None, card: float) -> None:
+    """The engine's books stay within what it gave itself, whatever the driver says."""
+    claim = next(one for one in CLAIMS if one.number == 17)
+    for most, verdict in ((card * 77 / 80, "holds"), (card + 1, "refuted"), (card / 2, "refuted")):
+        found = _driver(sums(imposed=imposed), seen(24 * GIB, int(most * GIB), int(most * GIB)))
+        assert found["card_gb"] == card
+        assert [round(at, 2) for at, _ in found["driver_samples"]] == [0, 0.05, 0.1]
+        values = {"samples": [found["driver_samples"]] * 2, "capacity": [found["card_gb"]] * 2}
+        assert claim.verdict_on({**values, "plateau": [True] * 2, "hertz": [20.0] * 2}).verdict == verdict, most
+
+
+@pytest.mark.parametrize(
+    ("curve", "limit", "why"),
+    [
+        (seen(None, None, card=None), {}, "without a GPU no driver counts memory"),
+        (seen(GIB, GIB), {"imposed": 12 << 20, "accounted": True}, "the limit is one of weights and pages"),
+    ],
+)
+def test_what_no_driver_counts_is_told_with_its_reason(curve: Curve, limit: dict[str, Any], why: str) -> None:
+    found = _driver(sums(**limit), curve)
+    assert found["card_gb"].reason.startswith(why)
+
+
+def test_a_driver_that_no_longer_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples until then are not taken for the whole course."""
+
+    def refuses(*asked: Any, **named: Any) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", refuses)
+    with pytest.raises(Unseen, match="NVML no longer tells this GPU's memory"):
+        Card(object()).bytes_in_use()

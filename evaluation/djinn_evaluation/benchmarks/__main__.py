@@ -8,6 +8,7 @@ import sys
 import traceback
 
 from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation.benchmarks.age import aged
 from djinn_evaluation.benchmarks.setting import setting
 from djinn_evaluation.devices import computed_on
 
@@ -37,6 +38,8 @@ def main() -> int:
         for figure in found.figures:
             print(f"  {figure}", flush=True)
         results.write(found, machine.ended(begun), folder)
+    for sentence in aged():
+        print(sentence)
     if failed:
         print(f"Without a result: {', '.join(failed)}.", file=sys.stderr)
     return 1 if failed else 0

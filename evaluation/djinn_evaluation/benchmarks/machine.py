@@ -1,12 +1,14 @@
-"""The machine that a result belongs to, before and after its benchmark: device, versions, threads and load."""
+"""The machine that a result belongs to, before and after its benchmark: device, versions, threads, load; its code."""
 
 from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
+from djinn_evaluation import commit
 from djinn_evaluation.machine import cores, versions
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.machine import main_memory, processor
@@ -30,6 +32,7 @@ class Machine:
     ended: str | None
     load_before: tuple[float, float, float]
     load_after: tuple[float, float, float] | None
+    code: dict[str, Any] = field(default_factory=commit.present)  # that is measured, at the beginning
 
 
 def describe(*, threads: int, device: str) -> Machine:

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from djinn_evaluation.claims.claim import StatedClaim
-from djinn_evaluation.claims.judgement import Judgement
+from djinn_evaluation.claims.judgement import VERDICTS, Judgement
 from djinn_evaluation.claims.results import NotMeasured, Results
 from djinn_evaluation.claims.table import CLAIMS
 
 
 def answers(results: Results, claims: Iterable[StatedClaim] = CLAIMS) -> dict[str, Any]:
-    """Return the claims with their verdicts, and how many hold, are refuted and undecided."""
+    """Return the claims with their verdicts, and how many have each."""
     rows = [_row(claim, claim.judged(results), results) for claim in claims]
     counts = Counter(row["verdict"] for row in rows)
-    return {"summary": {name: counts[name] for name in ("holds", "refuted", "undecided")}, "claims": rows}
+    return {"summary": {name: counts[name] for name in VERDICTS}, "claims": rows}
 
 
 def _row(claim: StatedClaim, found: Judgement, results: Results) -> dict[str, Any]:

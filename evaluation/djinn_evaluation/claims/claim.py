@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from djinn_evaluation.claims.judgement import Judgement
+from djinn_evaluation.claims.judgement import AT_THIS_SIZE, Judgement
 from djinn_evaluation.claims.results import NotMeasured, Results
 
 GPU: Final = "a GPU"
 Values = Mapping[str, Any]
+
+
+def least(found: Any) -> float:
+    """Return the least of the numbers that a run has, or the only one."""
+    return float(min(found) if isinstance(found, list) else found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedSize:
+    """A number in a sentence, of `what`, and the field of the run that has to reach it, read by `of`; where there is no
+    field, the value of the verdict has to. `near` is the share that may be missing."""
+
+    number: float
+    what: str
+    field: str | None = None
+    of: Callable[[Any], float] = least
+    near: float = 0.0
+
+    def missed(self, results: Results, value: Any) -> str:
+        """Return the run's number and the sentence's where the run's is less; else an empty text."""
+        try:
+            found = self.of(value if self.field is None else results.read(self.field))
+        except NotMeasured as missing:
+            return f"{self.what}: {missing}"
+        if found >= self.number * (1 - self.near):
+            return ""
+        return f"{self.what}: {found:.4g} here, {self.number:g} in the sentence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +56,7 @@ class StatedClaim:
     met: Callable[[Values], bool] = lambda values: False
     told_by: str | None = None
     shows: Mapping[str, str] = field(default_factory=dict)  # beside the value; no verdict depends on these
+    sizes: tuple[StatedSize, ...] = ()  # what holds with less of one of them holds at this size
     refused: bool = False  # its runs have to be refused
     timed_here: bool = False  # by the client's clock, which counts the line to an engine of another machine too
 
@@ -44,7 +72,11 @@ class StatedClaim:
         found = self.verdict_on(values)
         if self.timed_here and results.reached_over_a_line(self.reads.values()):
             return self._undecided(found, "its times have the line to the engine in them")
-        return found
+        return found if found.verdict != "holds" else self._sized(found, results)
+
+    def _sized(self, found: Judgement, results: Results) -> Judgement:
+        missed = [said for size in self.sizes if (said := size.missed(results, found.value))]
+        return replace(found, verdict=AT_THIS_SIZE, reason="; ".join(missed)) if missed else found
 
     def verdict_on(self, values: Values) -> Judgement:
         """Return the verdict on the values of the fields read."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from djinn_evaluation.intervals import MedianInterval, Verdict
 
 REPETITIONS: Final = 2  # of what is right or wrong; an interval of times takes six
+AT_THIS_SIZE: Final = "holds at this size"
+VERDICTS: Final = ("holds", AT_THIS_SIZE, "refuted", "undecided")
 ONE: Final = "one repetition decides nothing"
 INSIDE: Final = "the interval has the bar inside"
 WAITED: Final = "waiting for a core could have turned the verdict"
@@ -18,9 +20,9 @@ FEW: Final = "fewer than six repetitions have no interval of 95 %"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """`value` is the figure that stands in the place of the original's, with the interval of its median where it has
-    one; `reason` says why a claim is undecided, or what refutes it."""
+    one; `reason` says why a claim is undecided, what refutes it, or which numbers of the sentence are larger."""
 
-    verdict: Verdict
+    verdict: Verdict | Literal["holds at this size"]
     value: Any
     interval: MedianInterval | None = None
     repetitions: int

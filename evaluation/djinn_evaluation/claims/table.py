@@ -6,27 +6,25 @@ from typing import Final
 
 from djinn_evaluation.claims import verdicts
 from djinn_evaluation.claims.claim import GPU, StatedClaim
-
-W: Final = "whitebox/djinn_breakpoint_results.json: "
-TWICE: Final = "whitebox+whitebox_again/djinn_breakpoint_results.json: "
-EAGER: Final = "whitebox+whitebox_again/pytorch_eager_results.json: "
-MISTRAL: Final = "whitebox_mistral/djinn_breakpoint_results.json: "
-VLLM: Final = "whitebox+whitebox_again/vllm_results.json: "
-P: Final = "pressure+pressure_again/memory_pressure_results.json: "
-FEW: Final = "pressure_few+pressure_fewer/memory_pressure_results.json: "
-RESUMED: Final = "resume_latency/djinn_resume_latency.json: "
-COST: Final = "checkpoint_cost/checkpoint_cost_results.json: "
-LOGITS: Final = "validation+validation_again/logit_equivalence_results.json: "
-FLAT: Final = "validation+validation_again/pcie_flatline_results.json: "
-SLEEP: Final = "validation+validation_again/agent_sleep_resume_results.json: "
-AGENTS: Final = "agents/agents_results.json: "
-STREAMING: Final = "streaming/streaming_results.json: "
-SHAPE: Final = "architectures/Llama-2-13b-hf.json: "
-LINKS: Final = {TWICE: "", P: "", COST: "", RESUMED: "metadata.", LOGITS: ""}  # by plain PyTorch, once in each run
-OF_LINKS: Final = {
-    "rates": " & ".join(f"{file}{inside}link.in.link_gb_per_s" for file, inside in LINKS.items()),
-    "device": " & ".join(f"{file}device" for file in LINKS),
-}
+from djinn_evaluation.claims.paths import (
+    AGENTS,
+    COST,
+    EAGER,
+    FEW,
+    FLAT,
+    GPT2,
+    LOGITS,
+    MISTRAL,
+    OF_LINKS,
+    SHAPE,
+    SLEEP,
+    STREAMING,
+    TWICE,
+    VLLM,
+    P,
+    W,
+)
+from djinn_evaluation.claims.sizes import SIZES
 
 CLAIMS: Final = (
     StatedClaim(
@@ -39,6 +37,7 @@ CLAIMS: Final = (
             "equal": W + "token_accuracy.entries[].bitwise_equal",
         },
         judge=verdicts.accuracy,
+        sizes=SIZES[1],
         shows={"model": W + "model", "device": W + "device"},
     ),
     StatedClaim(
@@ -55,6 +54,7 @@ CLAIMS: Final = (
             "other_model": MISTRAL + "model",
         },
         judge=verdicts.large_accuracy,
+        sizes=SIZES[2],
         needs="the weights of Llama-2-13B and Mistral-7B, and a GPU that holds them",
         met=verdicts.large_models,
     ),
@@ -64,10 +64,11 @@ CLAIMS: Final = (
         measured="shape and bits of the hidden state against a plain hook",
         unit="shape",
         reads={
-            "shapes": W + "token_accuracy.entries[].captured_shape",
-            "equal": W + "token_accuracy.entries[].captured_bitwise_equal",
+            "shapes": GPT2 + "token_accuracy.entries[].captured_shape",
+            "equal": GPT2 + "token_accuracy.entries[].captured_bitwise_equal",
         },
         judge=verdicts.capture,
+        sizes=SIZES[3],
     ),
     StatedClaim(
         number=4,
@@ -80,6 +81,7 @@ CLAIMS: Final = (
             "repeats": W + "activation_steering.repeats_bitwise",
         },
         judge=verdicts.steering,
+        sizes=SIZES[4],
         shows={"scale": W + "activation_steering.scale", "layer": W + "activation_steering.layer"},
     ),
     StatedClaim(
@@ -147,6 +149,7 @@ CLAIMS: Final = (
         unit="bytes",
         reads={"bytes": W + "wire_repetitions[].kv_bytes_on_wire"},
         judge=verdicts.wire,
+        sizes=SIZES[10],
         shows={"stop": W + "wire_bytes_stop", "resume": W + "wire_bytes_resume"},
     ),
     StatedClaim(
@@ -182,6 +185,7 @@ CLAIMS: Final = (
             "stopped": EAGER + "metrics.vram_at_stop_gb",
         },
         judge=verdicts.eager_holds,
+        sizes=SIZES[13],
     ),
     StatedClaim(
         number=14,
@@ -228,19 +232,22 @@ CLAIMS: Final = (
             "equal": P + "outputs_equal_alone",
         },
         judge=verdicts.all_alive,
+        sizes=SIZES[16],
     ),
     StatedClaim(
         number=17,
         sentence="memory plateaus at 77 to 79 of 80 GB",
-        measured="sampled at 10 Hz or more, the most as a share of the capacity, which has to be 77 / 80 or more",
+        measured="the driver's samples, 10 Hz or more: the most as a share of the card, which has to be 77 / 80",
         unit="%",
         reads={
             "plateau": P + "plateau_achieved",
-            "samples": P + "vram_samples",
-            "capacity": P + "capacity_gb",
+            "samples": P + "driver_samples",
+            "capacity": P + "card_gb",
             "hertz": P + "samples_per_second_least",
         },
         judge=verdicts.plateau,
+        told_by="a GPU, whose driver counts",
+        sizes=SIZES[17],
     ),
     StatedClaim(
         number=18,
@@ -249,6 +256,7 @@ CLAIMS: Final = (
         unit="bytes/s",
         reads={"events": P + "swap_events[]", "device": P + "device"},
         judge=verdicts.swap_speed,
+        sizes=SIZES[18],
         needs=GPU,
         met=verdicts.on_a_gpu,
     ),
@@ -259,6 +267,7 @@ CLAIMS: Final = (
         unit="share",
         reads={"status": FEW + "status", "demand": FEW + "demand_gb", "capacity": FEW + "capacity_gb"},
         judge=verdicts.refusal,
+        sizes=SIZES[19],
         refused=True,
     ),
     StatedClaim(
@@ -273,6 +282,7 @@ CLAIMS: Final = (
             "norm": LOGITS + "comparison_metrics.norm_diff",
         },
         judge=verdicts.ring_logits,
+        sizes=SIZES[20],
         shows={"model": LOGITS + "model", "passes_per_sample": LOGITS + "passes_per_sample"},
     ),
     StatedClaim(
@@ -311,6 +321,7 @@ CLAIMS: Final = (
             "back": SLEEP + "metrics.restores_detected",
         },
         judge=verdicts.sleeper,
+        sizes=SIZES[23],
         shows={"seconds": SLEEP + "sleep_duration_seconds"},
     ),
     StatedClaim(
@@ -323,6 +334,7 @@ CLAIMS: Final = (
             "comparisons": AGENTS + "comparisons",
         },
         judge=verdicts.agents,
+        sizes=SIZES[24],
         told_by="a GPU, and six repetitions (repetitions=6)",
     ),
     StatedClaim(
@@ -348,6 +360,7 @@ CLAIMS: Final = (
             "limit": TWICE + "memory_breakdown.slab_limit_gb",
         },
         judge=verdicts.preallocated,
+        sizes=SIZES[26],
     ),
     StatedClaim(
         number=27,

@@ -47,12 +47,29 @@ PAUSE_ALONE: Final = (
     "validation.require_steering_effect=false",
     "experiment.concurrent_demo.until_full_gb=null",
 )
+STOPS_ALONE: Final = (
+    "--skip-pytorch",
+    "--skip-vllm",
+    *("--set", "experiment.overhead_pairs=1"),
+    *("--set", "experiment.activation_steering.enabled=false"),
+    *("--set", "validation.require_steering_effect=false"),
+    *("--set", "experiment.concurrent_demo.enabled=false"),
+    *("--set", "validation.require_concurrent_success=false"),
+)
+FEWER_LAYERS: Final = ("architecture.n_layer=10", "model.num_layers=10", "architecture.vocab_size=2048")
 AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
     PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in PAUSE_ALONE for w in ("--set", s))),
     PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
+    PlannedRun(
+        name="whitebox_gpt2",
+        offer="whitebox",
+        config="whitebox_gpt2.yaml",
+        more=(*STOPS_ALONE, "--random-weights", "gpt2"),
+        small=tuple(w for s in FEWER_LAYERS for w in ("--set", s)),
+    ),
     PlannedRun(name="pressure_again", offer="pressure"),
-    PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "2"), refused=True),
-    PlannedRun(name="pressure_fewer", offer="pressure", more=("--num-sessions", "1"), refused=True),
+    PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "6"), refused=True),
+    PlannedRun(name="pressure_fewer", offer="pressure", more=("--num-sessions", "6"), refused=True),
     PlannedRun(
         name="validation_again",
         offer="validation",
