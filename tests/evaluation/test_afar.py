@@ -138,7 +138,7 @@ def test_sides_that_would_compute_here_are_no_comparison(box: Box, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "more", "sentence"),
     [
-        ("pressure", (), "has other limits than this run needs: serve it with --device-memory 12884901."),
+        ("pressure", (), "has other limits than this run needs: serve it with --device-memory 194347270."),
         ("checkpoint-cost", ("--model", "gpt2"), "not gpt2"),
         ("checkpoint-cost", ("--set", "dtype=bfloat16"), "not demo (dtype bfloat16)"),
         ("checkpoint-cost", ("--key", "eve"), "You have no key eve"),

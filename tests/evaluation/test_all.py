@@ -52,8 +52,8 @@ def test_every_experiment_runs_and_the_worst_verdict_counts(
 ) -> None:
     assert everything(tmp_path, "--model", "/a/b") == 1
     assert [folder.name for folder, _ in ran] == ALL
-    models = [getattr(file, "model", file) for _, file in ran]
-    assert [getattr(model, "name", model) for model in models] == ["/a/b"] * len(ran)
+    models = [getattr(file, "model", file) for folder, file in ran if folder.name != "whitebox_gpt2"]
+    assert [getattr(model, "name", model) for model in models] == ["/a/b"] * (len(ran) - 1)
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-len(ALL) :])
     assert told["pressure"] == "ERROR It does not fit."
     assert told["resume_latency"] == "FAIL"

@@ -78,7 +78,7 @@ def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch
 def test_a_limit_that_no_card_is_so_small_for_bounds_weights_and_pages(monkeypatch: Patch, tmp_path: Path) -> None:
     """The small profile's: CUDA's context alone fills a card of a dozen MiB, which would be refused on every GPU."""
     config = engine_config(parser().parse_args(arguments_of(monkeypatch, tmp_path)))
-    assert (config.card_memory, config.device_memory) == (None, int(0.012 * GIB))
+    assert (config.card_memory, config.device_memory) == (None, int(0.181 * GIB))
     config = engine_config(parser().parse_args(arguments_of(monkeypatch, tmp_path, "--capacity", "80GiB")))
     assert (config.card_memory, config.device_memory) == (80 * GIB, None)
 

@@ -72,7 +72,7 @@ def test_pressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = read(tmp_path, "memory_pressure_results.json")
     assert found["status"] == "undecided"
     assert found["demand_gb"] > found["capacity_gb"] >= found["slab_books_gb"]
-    assert found["sessions_alive_max"] >= found["num_sessions_spawned"] == 12
+    assert found["sessions_alive_max"] >= found["num_sessions_spawned"] == 50
     assert found["outputs_equal_alone"]
     assert all(process > accounted >= used for _, accounted, used, process in found["vram_samples"])
     assert {event["direction"] for event in found["swap_events"]} == {"in", "out"}
