@@ -83,14 +83,13 @@ def test_what_holds_at_less_than_a_number_of_the_sentence_holds_at_this_size(
     claim: StatedClaim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each size alone, at its number and below it; a field of the run that is not there is below it too."""
-    fields = [replace(size, field=size.field or "the value", of=float) for size in claim.sizes]
-    plain = replace(claim, sizes=tuple(fields))
-    reached = {size.field or "": size.number * (1 - size.near) for size in fields}
+    sizes = {f"field {at}": replace(size, field=f"field {at}", of=float) for at, size in enumerate(claim.sizes)}
+    plain = replace(claim, sizes=tuple(sizes.values()))
+    reached = {field: size.number * (1 - size.near) for field, size in sizes.items()}
     assert judged(plain, reached, monkeypatch).verdict == "holds"
-    for size in fields:
-        assert size.field is not None
-        for less in (reached[size.field] * 0.99, None):
-            found = judged(plain, {**reached, size.field: less}, monkeypatch)
+    for field, size in sizes.items():
+        for less in (reached[field] * 0.99, None):
+            found = judged(plain, {**reached, field: less}, monkeypatch)
             assert found.verdict == "holds at this size"
             assert found.reason.startswith(f"{size.what}: ")
             assert less is None or f"{size.number:g} in the sentence" in found.reason
