@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from djinn_evaluation import commit
 from djinn_evaluation.attached import ServerAddress
 from djinn_evaluation.ending import ended_from_outside
 from djinn_evaluation.logs import LOG_LINE, SHOWN_LINE, LogFile, close_log, formatted
@@ -219,15 +218,7 @@ def begin(
     if terminal:
         shown = "DEBUG" if verbose else "INFO"
         log.addHandler(formatted(logging.StreamHandler(sys.stderr), SHOWN_LINE, shown))
-    return Course(
-        folder=folder,
-        log=log,
-        setup=setup or Setup(),
-        limit_seconds=limit_seconds,
-        saves=saves,
-        files=files,
-        every_file={"code": commit.present()},
-    )
+    return Course(folder=folder, log=log, setup=setup or Setup(), limit_seconds=limit_seconds, saves=saves, files=files)
 
 
 def conducted(

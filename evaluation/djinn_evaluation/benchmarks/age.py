@@ -20,7 +20,7 @@ def aged(results: Path = RESULTS) -> Iterator[str]:
     found = []
     for path in sorted((*results.rglob("benchmarks/**/*.json"), *results.glob("*/claims.json"))):
         fields: dict[str, Any] = json.loads(path.read_text())
-        commit = (fields.get("code") or fields.get("machine", {}).get("code") or {}).get("commit")
+        commit = (fields.get("code") or fields.get("machine", {}).get("versions") or {}).get("commit")
         moment = fields.get("timestamp") or fields.get("machine", {}).get("begun")
         if commit or moment:
             count = _later(path.stem, commit, moment)

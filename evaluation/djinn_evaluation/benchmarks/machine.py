@@ -1,14 +1,14 @@
-"""The machine that a result belongs to, before and after its benchmark: device, versions, threads, load; its code."""
+"""The machine that a result belongs to, before and after its benchmark: device, versions, threads, load."""
 
 from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from djinn_evaluation import commit
+from djinn_evaluation.commit import present
 from djinn_evaluation.machine import cores, versions
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.machine import main_memory, processor
@@ -18,7 +18,8 @@ PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipyke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`threads` are those of torch on each side. Load averages are over 1, 5 and 15 minutes."""
+    """`threads` are those of torch on each side; `versions` has the commit that is measured. Load averages are over 1, 5
+    and 15 minutes."""
 
     device: str
     cpu: str
@@ -26,13 +27,12 @@ class Machine:
     memory_gib: float
     system: str
     python: str
-    versions: dict[str, str | None]
+    versions: dict[str, Any]
     threads: int
     begun: str
     ended: str | None
     load_before: tuple[float, float, float]
     load_after: tuple[float, float, float] | None
-    code: dict[str, Any] = field(default_factory=commit.present)  # that is measured, at the beginning
 
 
 def describe(*, threads: int, device: str) -> Machine:
@@ -43,7 +43,7 @@ def describe(*, threads: int, device: str) -> Machine:
         memory_gib=round(main_memory().total / GIB, 1),
         system=platform.system(),
         python=platform.python_version(),
-        versions=versions(PACKAGES),
+        versions={**versions(PACKAGES), **{name: one for name, one in present().items() if name != "versions"}},
         threads=threads,
         begun=_now(),
         ended=None,

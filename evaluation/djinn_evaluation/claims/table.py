@@ -246,7 +246,8 @@ CLAIMS: Final = (
             "hertz": P + "samples_per_second_least",
         },
         judge=verdicts.plateau,
-        told_by="a GPU, whose driver counts",
+        needs="a GPU, whose driver counts",
+        met=verdicts.counted_by_a_driver,
         sizes=SIZES[17],
     ),
     StatedClaim(

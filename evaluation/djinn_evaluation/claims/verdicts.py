@@ -179,6 +179,11 @@ def cycled(run: V) -> bool:
     return bool(out) and out <= back
 
 
+def counted_by_a_driver(v: V) -> bool:
+    """True where each run has samples of the device's driver."""
+    return all(v["samples"])
+
+
 def plateau(v: V) -> Judgement:
     """Judge the runs, each by all samples of its memory; too few of them refute nothing."""
     runs = list(run_by_run(v))

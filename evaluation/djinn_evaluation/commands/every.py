@@ -108,6 +108,7 @@ def steps_of(offers: Sequence[Offer]) -> list[PlannedRun]:
 
 
 def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Sequence[Offer], run_one: RunOne) -> int:
+    from djinn_evaluation.commit import present
     from djinn_evaluation.course import begin, now
     from djinn_evaluation.machine import machine
 
@@ -120,6 +121,7 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
     ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
     whole = {step.name for step in steps if options.profile in step.profiles}
     course = begin(folder, LOG, files=(RUNS, CLAIMS), terminal=False)
+    course.every_file["code"] = present()
     for step in chosen:
         if step.name not in ended or options.only is not None:
             found = _one_of_all(step, named[step.offer], options, folder / step.name, run_one)
@@ -132,6 +134,7 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
 def _claims(options: argparse.Namespace) -> int:
     """Judge the runs in a folder, by the code of now. What `all` told of them, and its machine, stays told."""
     from djinn_evaluation.claims.results import read
+    from djinn_evaluation.commit import present
     from djinn_evaluation.course import begin, now
 
     folder: Path = options.results
@@ -142,6 +145,7 @@ def _claims(options: argparse.Namespace) -> int:
         known |= read(path) if path.is_file() else {}
     told: dict[str, Any] = {name: known[name] for name in (*ASKED, "runs", "machine") if name in known}
     course = begin(folder, CLAIMS_LOG, files=(CLAIMS,), terminal=False)
+    course.every_file["code"] = present()
     course.remark("The claims were judged after the runs; the machine below is the one that judged.")
     return _conclude(course, {"timestamp": now(), "runs": {}, **told})
 

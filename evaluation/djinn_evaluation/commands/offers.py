@@ -32,10 +32,11 @@ class Offer:
 def _concluded(
     options: argparse.Namespace, folder: str, log: str, name: str, work: Callable[[Any], list[str]], **limits: Any
 ) -> list[str]:
-    from djinn_evaluation import report
+    from djinn_evaluation import commit, report
     from djinn_evaluation.course import begin, conducted
 
     course = begin(options.output_dir or Path(folder), log, **{"setup": options.setup, **limits})
+    course.every_file["code"] = commit.present()
     try:
         return conducted(course, work, lambda course, failures: report.write(course, name, failures))
     finally:

@@ -45,7 +45,7 @@ def test_a_later_commit_of_the_product_or_of_its_own_module_ages_a_result(
     own = "evaluation/djinn_evaluation/benchmarks/"
     committed("djinn_jupyter/engine.py", "2026-01-01T00:00:00+00:00")
     first = committed(f"{own}stop.py", "2026-02-01T00:00:00+00:00")
-    old, new = {"machine": {"begun": "2026-01-15T00:00:00+00:00"}}, {"machine": {"code": {"commit": first}}}
+    old, new = {"machine": {"begun": "2026-01-15T00:00:00+00:00"}}, {"machine": {"versions": {"commit": first}}}
     assert told(**old) == [
         "benchmarks/stop.json: made on 2026-01-15, by a commit that it does not name; its modules have 1 later commits."
     ]
@@ -57,4 +57,7 @@ def test_a_later_commit_of_the_product_or_of_its_own_module_ages_a_result(
 
 
 def test_a_benchmark_names_the_code_that_it_measures() -> None:
-    assert describe(threads=1, device="cpu").code == commit.present()
+    versions, code = describe(threads=1, device="cpu").versions, commit.present()
+    assert {name: versions[name] for name in ("commit", "clean", "changes")} == {
+        n: code[n] for n in code if n != "versions"
+    }
