@@ -18,8 +18,8 @@ PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipyke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`threads` are those of torch on each side; `versions` has the commit that is measured. Load averages are over 1, 5
-    and 15 minutes."""
+    """`threads` are those of torch on each side; `versions` has the commit that is measured. Load averages are over 1,
+    5 and 15 minutes."""
 
     device: str
     cpu: str
