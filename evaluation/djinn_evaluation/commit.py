@@ -31,14 +31,16 @@ def present() -> dict[str, Any]:
 
 def same(one: Code | None, other: Code | None) -> bool:
     """Return whether two results were made by one code: one version, and one commit or two that differ in neither of
-    FOLDERS. What names none is the same as nothing else."""
-    if one is None or other is None:
+    FOLDERS. Outside of a checkout the version alone decides. What names none is the same as nothing else."""
+    if one is None or other is None or _version(one) != _version(other):
         return one is other
-    if any(one.get(name) != other.get(name) for name in ("clean", "changes")) or _version(one) != _version(other):
-        return False
     first, second = one.get("commit"), other.get("commit")
-    if first is None or second is None or first == second:
-        return bool(first == second)
+    if first is None or second is None:
+        return True
+    if any(one.get(name) != other.get(name) for name in ("clean", "changes")):
+        return False
+    if first == second:
+        return True
     trees = _trees(first)
     return trees is not None and trees == _trees(second)
 

@@ -65,7 +65,7 @@ class StatedClaim:
         try:
             fault = results.fault(self.reads.values(), refused=self.refused)
             if fault is not None:
-                return self._undecided(None, fault)
+                return Judgement(verdict="undecided", value=None, repetitions=0, reason=fault)
             values = {name: results.read(spelled) for name, spelled in self.reads.items()}
         except NotMeasured as missing:
             return self._undecided(None, str(missing))
