@@ -186,6 +186,7 @@ def _fields(
     elapsed: float,
 ) -> dict[str, Any]:
     used = curve.gigabytes()
+    whole = max([sums.per_session, *(event["bytes"] for event in swaps.events)])  # a session with its stop, as it moves
     return {
         "timestamp": now(),
         "arithmetic": sums.sentences(),
@@ -207,9 +208,7 @@ def _fields(
         "swapping_active": any(event["direction"] == "out" for event in swaps.events),
         "sessions_alive_max": alive,
         "swap_events": swaps.events,
-        "plateau_achieved": plateau(
-            curve, swaps.first_out, spawned, sums.per_session, accounted=sums.capacity_accounted
-        ),
+        "plateau_achieved": plateau(curve, swaps.first_out, spawned, whole, accounted=sums.capacity_accounted),
         "outputs_equal_alone": all(equal),
         "outputs_equal": sum(equal),
         "slab_books_gb": curve.peak_accounted / GIB,
