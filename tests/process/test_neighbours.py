@@ -18,8 +18,8 @@ import pytest
 import zmq
 
 import djinn_jupyter as dj
+from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from tests.engine.requests.test_large_requests import BESIDE, LARGE, LINES
