@@ -31,11 +31,7 @@ class Accelerated:
         return {"status": "success"}
 
     def _dispatched(self, model: Any, layers: Any, budget: int, to: str) -> Any:
-        from accelerate import (  # type: ignore[import-not-found,unused-ignore]
-            cpu_offload,
-            dispatch_model,
-            infer_auto_device_map,
-        )
+        from accelerate import cpu_offload, dispatch_model, infer_auto_device_map
 
         if to == "cpu" and self.device.type == "cpu":
             return cpu_offload(model, execution_device=self.device)  # here a device map has no host beside the device
