@@ -40,7 +40,8 @@ def is_said(quotation: str, said: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    return [one for path in sorted((ROOT / "djinn_jupyter").rglob("*.py")) for one in texts(path.read_text("utf-8"))]
+    ours = [path for folder in ("djinn_jupyter", "evaluation") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [one for path in ours for one in texts(path.read_text("utf-8"))]
 
 
 def test_every_sentence_that_the_page_quotes_is_said(said: list[str]) -> None:

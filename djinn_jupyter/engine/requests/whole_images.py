@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
@@ -74,7 +73,7 @@ class WholeImages:
         """Return a session like the image, with its rows and states, not yet in the table. `source` names the file in a
         refusal; `waits` is the session whose job this is. Raises SlabFull where no room can be made, and OverQuota
         where the person may not have so much."""
-        need = _bytes_on_device(image)
+        need = _bytes_at_once(image)
         yield from self._residency.set_aside(waits, need, of_quota=need)
         session = load.load_session(
             self._runtime,
@@ -85,12 +84,12 @@ class WholeImages:
             stops_kept=self._options.stops_kept,
         )
         try:
-            self._residency.note_tensors((*own_tensors(session), *past_tensors(session)))
+            self._residency.note_tensors(own_tensors(session))
             self._residency.put_back()
             rows = load.rows_of(self._runtime, image)
             yield from self._put(session.cache, rows, image.committed, waits)
             session.cache.restore_all(load.states_of(self._runtime, image.states or {}))
-            self._residency.note_tensors(tensors_of_states(session.cache.live_states()))
+            self._residency.note_tensors((*tensors_of_states(session.cache.live_states()), *past_tensors(session)))
         except checkpoint_files.CRAFTED as error:
             session.cache.free()
             raise CheckpointRefused(f"{source} is refused. What it holds does not fit this engine: {error}.") from error
@@ -113,9 +112,10 @@ class WholeImages:
         yield from (yield from self._residency.with_room(waits, lambda: need, begun, of_quota=lambda: need))
 
 
-def _bytes_on_device(image: SessionImage) -> int:
-    """Return the bytes that an image takes on the device, but for the ends of pages."""
-    kept = parts_within(msgspec.structs.replace(image, watches=()), Tensor)
+def _bytes_at_once(image: SessionImage) -> int:
+    """Return the bytes that an image takes on the device at once, but for the ends of pages: older stops may leave."""
+    present = () if image.frame is None else image.frames[image.frame : image.frame + 1]
+    kept = parts_within((*present, image.logits, image.states, image.rows), Tensor)
     return sum({id(tensor): tensor.nbytes for tensor in kept}.values())
 
 

@@ -99,7 +99,7 @@ def test_tensors_that_do_not_fit_are_named(desk: Desk, width: int, tmp_path: Pat
     nan = good["b_enc"].clone()
     nan[3] = torch.nan
     wrong: dict[str, tuple[saes.Tensors, str]] = {
-        "of another width": (saes.drawn(width + 2), f"reads {width + 2} numbers at each position, and resid_post.4"),
+        "of another width": (saes.drawn(width + 2), f"has d_in {width}, and the tensors beside it have {width + 2}"),
         "without b_enc": (changed(good, b_enc=None), "lacks b_enc"),
         "with more": (changed(good, W_skip=good["W_enc"].clone()), "has W_skip besides"),
         "a flat encoder": (changed(good, W_enc=good["b_enc"].clone()), "it has to be a matrix|b_dec has shape"),
