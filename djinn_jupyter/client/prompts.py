@@ -32,7 +32,10 @@ def given_prompts(prompts: object) -> Iterator[object]:
 
 def of_how_many(prompts: object) -> str:
     """Return " of 12" for a list of prompts; nothing where they are counted only by reading them."""
-    return f" of {len(prompts):,}" if isinstance(prompts, Sized) and not isinstance(prompts, Path) else ""
+    try:
+        return f" of {len(prompts):,}" if isinstance(prompts, Sized) else ""
+    except TypeError:  # an array without an axis, whose refusal comes where it is read
+        return ""
 
 
 def _one_by_one(prompts: Any) -> Iterator[object]:

@@ -274,7 +274,7 @@ CHANGES = {
     f"{FLAT}.cores_first": Change("false", cores),
     f"{FLAT}.baselines": Change("false", beside),
     f"{SLEEP}.idle_threshold_seconds": Change("2.0", slept),
-    f"{SLEEP}.sleep_duration_seconds": Change("4.0", slept),
+    f"{SLEEP}.sleep_duration_seconds": Change("31.0", slept),
     f"{SLEEP}.host_swap_pool_gb": Change("0.2", started(SLEEP)),
     f"{SLEEP}.max_retries": Change("2", attempts),
     "ring_buffer.capacity_gb": Change("0.002", started(LOGITS)),

@@ -7,6 +7,7 @@ from typing import Any
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.module_form import AddedModuleDescription
+from djinn_jupyter.wire.sites import parse_site
 
 
 class Added:
@@ -16,11 +17,11 @@ class Added:
 
     def _addmodule(self, request: requests.AddModule) -> replies.Reply:
         widths = next(one.values.shape for one in request.tensors if one.name == "W_enc")
-        layer = request.at.rpartition(".")[2]
+        at = str(parse_site(request.at))  # which the files may spell as TransformerLens does
         module = AddedModuleDescription(
             name=request.name,
-            site=f"{request.name}.{layer}",
-            at=request.at,
+            site=f"{request.name}.{at.rpartition('.')[2]}",
+            at=at,
             kind=request.form.kind,
             activation=request.form.activation,
             inputs=widths[0],

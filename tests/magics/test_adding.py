@@ -55,7 +55,7 @@ def test_the_transcoders_of_all_layers_are_added_from_one_folder(notebook: Noteb
 def test_the_point_is_that_of_the_files(notebook: Notebook, tmp_path: Path) -> None:
     saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "blocks.3.hook_resid_post"})
     assert "leave out the error term" in notebook.cell(f"%djinn_add_module sae {tmp_path} --no-error-term")
-    assert last(notebook, requests.AddModule).at == "resid_post.3"
+    assert last(notebook, requests.AddModule).at == "blocks.3.hook_resid_post"
 
 
 def test_what_cannot_be_read_is_one_sentence(notebook: Notebook, tmp_path: Path) -> None:
