@@ -155,8 +155,6 @@ def test_a_sleep_that_was_one() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"idle": 0.9}, {"sleep_ms": 29_999}, {"residency": "resident"}, {"equal": False}])
-    "changes", [{"idle": 0.9}, {"sleep_ms": 29_999.0}, {"residency": "resident"}, {"equal": False}]
-)
 def test_a_sleep_that_was_none(changes: dict[str, Any]) -> None:
     assert not slept(**changes)["passed"]
 
