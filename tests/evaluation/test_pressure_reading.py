@@ -44,7 +44,7 @@ def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[
         ((1, 5, 9, 10, 10, 9, 10), 3.0, True),
         ((1, 5, 9, 10, 8, 10, 10), 3.0, True),
         ((1, 5, 9, 10, 7, 10, 10), 3.0, True),  # one has left and the next has not come
-        ((1, 5, 9, 10, 6, 10, 10), 3.0, False),  # more than a session's worth
+        ((1, 5, 9, 10, 6, 10, 10), 3.0, False),  # more than that
         ((1, 5, 9, 10, 15, 20, 25), 3.0, False),  # an eviction happened and the use grew on all the same
         ((10, 10, 10, 10), None, False),  # nothing was ever evicted
     ],
@@ -52,14 +52,14 @@ def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[
 def test_a_plateau_is_flat_after_the_first_eviction(
     accounted: tuple[int, ...], first_out: float | None, flat: bool
 ) -> None:
-    assert plateau(curve(*accounted), first_out, spawned=float(len(accounted)), per_session=3) is flat
+    assert plateau(curve(*accounted), first_out, spawned=float(len(accounted)), within=3) is flat
 
 
 def test_a_plateau_is_read_from_the_accounting_where_that_is_the_limit() -> None:
     """The count of a GPU's driver includes CUDA's own memory, which is more than the whole limit."""
     samples = [MemorySample(seconds=float(i), device=500 + 9 * i, process=0, accounted=100, used=10) for i in range(5)]
-    assert not plateau(Curve(samples), 0.0, spawned=5.0, per_session=3)
-    assert plateau(Curve(samples), 0.0, spawned=5.0, per_session=3, accounted=True)
+    assert not plateau(Curve(samples), 0.0, spawned=5.0, within=3)
+    assert plateau(Curve(samples), 0.0, spawned=5.0, within=3, accounted=True)
 
 
 def at(*moments: float) -> Curve:

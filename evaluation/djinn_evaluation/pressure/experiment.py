@@ -208,7 +208,7 @@ def _fields(
         "swapping_active": any(event["direction"] == "out" for event in swaps.events),
         "sessions_alive_max": alive,
         "swap_events": swaps.events,
-        "plateau_achieved": plateau(curve, swaps.first_out, spawned, whole, accounted=sums.capacity_accounted),
+        "plateau_achieved": plateau(curve, swaps.first_out, spawned, 2 * whole, accounted=sums.capacity_accounted),
         "outputs_equal_alone": all(equal),
         "outputs_equal": sum(equal),
         "slab_books_gb": curve.peak_accounted / GIB,
@@ -226,16 +226,16 @@ def _driver(sums: Arithmetic, curve: Curve) -> dict[str, Any]:
 
 
 def plateau(
-    curve: Curve, first_out: float | None, spawned: float, per_session: int, *, accounted: bool = False
+    curve: Curve, first_out: float | None, spawned: float, within: int, *, accounted: bool = False
 ) -> bool:
-    """True where device use varied by at most one session between the first eviction and the last spawning, for one
-    leaves before the next comes: by the device's driver; by the pages in use without a GPU, and where the limit is
-    `accounted`."""
+    """Return whether device use varied by at most so many bytes between the first eviction and the last spawning (two
+    sessions' worth: one has left and the next is coming): by the device's driver; by the pages in use without a GPU,
+    and where the limit is `accounted`."""
     if first_out is None:
         return False
     samples = [sample for sample in curve.samples if first_out <= sample.seconds <= spawned]
     flat = [s.used if s.device is None or accounted else s.device for s in samples]
-    return bool(flat) and max(flat) - min(flat) <= per_session
+    return bool(flat) and max(flat) - min(flat) <= within
 
 
 def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]:
