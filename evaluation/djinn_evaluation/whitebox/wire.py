@@ -24,5 +24,5 @@ def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) 
     return {
         "wire_bytes_stop": stopped.sent + stopped.received - begun.sent - begun.received,
         "wire_bytes_resume": ended.sent + ended.received - stopped.sent - stopped.received,
-        "kv_bytes_on_wire": arrays - hidden.nbytes - logits.nbytes,
+        "kv_bytes_on_wire": max(0, arrays - hidden.nbytes - logits.nbytes),  # a line may compress the two
     }
