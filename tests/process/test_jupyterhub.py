@@ -100,7 +100,7 @@ class Kernel:
         self._socket = socket
 
     async def says(self, code: str) -> str:
-        """Run code; return what it printed, or the last line of its error."""
+        """Run code; return what it printed, waits apart, or the last line of its error."""
         number, said = uuid.uuid4().hex, []
         header = {"msg_id": number, "msg_type": "execute_request", "session": "s", "username": "", "version": "5.3"}
         content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
@@ -111,7 +111,7 @@ class Kernel:
                 heard = json.loads(await self._socket.read_message())
                 if heard["parent_header"].get("msg_id") != number:
                     continue
-                if heard["msg_type"] == "stream":
+                if heard["msg_type"] == "stream" and heard["content"]["name"] == "stdout":
                     said.append(heard["content"]["text"])
                 elif heard["msg_type"] == "error":
                     said.append(f"{heard['content']['ename']}: {heard['content']['evalue']}")
