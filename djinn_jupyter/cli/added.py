@@ -10,19 +10,28 @@ from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.errors import UsageError
 
 GROUP: Final = "djinn_jupyter.commands"
+NO_EVALUATION: Final = (
+    "The evaluation is a package of its own: run `pip install ./evaluation` in a checkout of Djinn's repository."
+)
 
 
 def add_to(commands: Commands) -> None:
     found = entry_points(group=GROUP)
     for point in found:
-        point.load().add_to(commands)
+        try:
+            point.load().add_to(commands)
+        except ImportError as error:  # one broken installation leaves the other commands
+            _add_refusal(
+                commands, point.name, f"What adds this command cannot be imported ({error}); install it again."
+            )
     if "experiment" not in found.names:
-        absent = commands.add_parser("experiment", help="the evaluation, a package of its own", add_help=False)
-        absent.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        absent.set_defaults(command=_no_evaluation)
+        _add_refusal(commands, "experiment", NO_EVALUATION)
 
 
-def _no_evaluation(options: argparse.Namespace) -> NoReturn:
-    raise UsageError(
-        "The evaluation is a package of its own: run `pip install ./evaluation` in a checkout of Djinn's repository."
-    )
+def _add_refusal(commands: Commands, name: str, why: str) -> None:
+    def refuse(options: argparse.Namespace) -> NoReturn:
+        raise UsageError(why)
+
+    absent = commands.add_parser(name, help="not installed here", add_help=False)
+    absent.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    absent.set_defaults(command=refuse)

@@ -6,7 +6,7 @@ import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoints
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -131,9 +131,17 @@ def test_a_run_never_takes_its_own_files_for_an_earlier_ones(tmp_path: Path) -> 
     assert json.loads((tmp_path / "only.json").read_text()) == {"figure": 2}
 
 
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ((), "`pip install ./evaluation`"),
+        ((EntryPoint("experiment", "no_such_package", added.GROUP),), "cannot be imported (No module named"),
+    ],
+)
 def test_the_command_says_how_to_get_the_evaluation(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    points: tuple[EntryPoint, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(added, "entry_points", lambda group: EntryPoints())
+    monkeypatch.setattr(added, "entry_points", lambda group: EntryPoints(points))
     assert cli.main(["experiment", "all", "--profile", "small"]) == 1
-    assert "`pip install ./evaluation`" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+    assert cli.main(["list"]) == 0
