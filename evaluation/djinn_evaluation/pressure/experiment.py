@@ -225,9 +225,7 @@ def _driver(sums: Arithmetic, curve: Curve) -> dict[str, Any]:
     return {"driver_samples": curve.by_driver, "card_gb": imposed if sums.capacity_imposed else card / GIB}
 
 
-def plateau(
-    curve: Curve, first_out: float | None, spawned: float, within: int, *, accounted: bool = False
-) -> bool:
+def plateau(curve: Curve, first_out: float | None, spawned: float, within: int, *, accounted: bool = False) -> bool:
     """Return whether device use varied by at most so many bytes between the first eviction and the last spawning (two
     sessions' worth: one has left and the next is coming): by the device's driver; by the pages in use without a GPU,
     and where the limit is `accounted`."""
