@@ -48,6 +48,10 @@ class Link:
         """Return the most bytes a second."""
         return max(nbytes / seconds for nbytes, seconds in self.copies[way])
 
+    def seconds(self, way: Way, nbytes: int) -> float:
+        """Return the seconds of a plain copy of so many bytes at that rate."""
+        return nbytes / self.fastest(way)
+
     def failures(self, found: Iterable[TimedCopy]) -> list[str]:
         """Return a sentence for each way in which a transfer was faster than the link; none where all were possible."""
         sentences = []
@@ -82,6 +86,9 @@ class UnseenLink(Link):
     @property
     def left_open(self) -> list[str]:
         return [f"{afar.sentence(afar.LINK_UNSEEN)[:-1]}: no transfer was held against it."]
+
+    def seconds(self, way: Way, nbytes: int) -> float:
+        return 0.0
 
     def failures(self, found: Iterable[TimedCopy]) -> list[str]:
         return []

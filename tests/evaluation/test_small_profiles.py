@@ -80,7 +80,7 @@ def test_pressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resume_latency(tmp_path: Path) -> None:
-    assert run("resume-latency", tmp_path, "layers=[4]", "repeat=2") == 0
+    assert run("resume-latency", tmp_path, "layers=[4]") in (0, UNDECIDED)
     ours = {row["kv"]: row for row in read(tmp_path, "djinn_resume_latency.json")["results"]}
     assert set(ours) == {"resident", "host", "disk"}
     assert ours["resident"]["data_transferred_mb"] == 0
@@ -91,7 +91,7 @@ def test_resume_latency(tmp_path: Path) -> None:
 
 
 def test_checkpoint_cost(tmp_path: Path) -> None:
-    assert run("checkpoint-cost", tmp_path, "repeat=1", "neighbour_tokens=64") == 0
+    assert run("checkpoint-cost", tmp_path, "repeat=1", "neighbour_tokens=64") == UNDECIDED  # one turn tells nothing
     found = read(tmp_path, "checkpoint_cost_results.json")
     assert found["bytes"] > 0
     assert found["stops"] > 0

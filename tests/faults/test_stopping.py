@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from transformers.models.llama import modeling_llama
 
 import djinn_jupyter as dj
+from djinn_evaluation.commands.every import UNDECIDED
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.engine.forward.forward import Forward
@@ -19,6 +21,7 @@ from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session import run as runs
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.session import Session
@@ -31,6 +34,7 @@ from tests.faults.inside import OURS_ALONE, Inside
 
 Patch = pytest.MonkeyPatch
 NOT_STEERED = ("experiment.activation_steering.enabled=false", "validation.require_steering_effect=false")
+OURS = ("skip_recompute=true", "skip_offload=true")
 NO_TRIALS = ("experiment.breakpoints.enabled=false", "validation.require_output_equivalence=false", *NOT_STEERED)
 
 
@@ -172,7 +176,7 @@ def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> 
 
 def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
     """A stop that is used up by its first resume; and one that the first resume writes to."""
-    assert inside.run("resume-latency").status == 0
+    assert inside.run("resume-latency").status != 1
     with monkeypatch.context() as patch:
         leave = History.leave
 
@@ -192,7 +196,7 @@ def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
         return done
 
     monkeypatch.setattr(Forward, "enter", writes)
-    ran = inside.run("resume-latency", "skip_recompute=true", "skip_offload=true")
+    ran = inside.run("resume-latency", *OURS)
     assert "resumes disagree on the next token at layer 3" in ran.report
     assert ran.file("djinn_resume_latency.json")["status"] == "failed"
 
@@ -205,15 +209,39 @@ def test_no_stop_while_generating(inside: Inside, monkeypatch: Patch) -> None:
 
 def test_no_stop_beside_a_neighbour(inside: Inside, monkeypatch: Patch) -> None:
     """A runs through, and its cost to B would be reported as the cost of a stop."""
-    assert inside.run("checkpoint-cost", "repeat=1").status == 0
+    assert inside.run("checkpoint-cost", "repeat=1").status == UNDECIDED  # one turn tells nothing
     monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None)
     ran = inside.run("checkpoint-cost", "repeat=1")
     assert (ran.status, "A run was to stop and did not" in ran.said) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("checkpoint-cost", ("repeat=6",), "a move costs the neighbour more than a stop and 4 of its tokens"),
+        ("resume-latency", (*OURS, "repeat=6"), "a resume at layer 3 (KV host) takes longer than"),
+    ],
+)
+def test_a_move_that_blocks_the_engine(
+    inside: Inside, monkeypatch: Patch, name: str, settings: tuple[str, ...], said: str
+) -> None:
+    """A machine so loaded that a token takes as long as the block leaves it undecided; none passes."""
+    assert inside.run(name, *settings).status != 1
+    swap_in = Swapping.swap_in
+
+    def blocks(self: Swapping, *moved: Any, **how: Any) -> Any:
+        time.sleep(0.5)
+        return swap_in(self, *moved, **how)
+
+    monkeypatch.setattr(Swapping, "swap_in", blocks)
+    ran = inside.run(name, *settings)
+    assert ran.status in (1, UNDECIDED)
+    assert said[1:] in ran.report
+
+
 def test_bytes_that_stay_are_not_timed_as_coming_back(inside: Inside, monkeypatch: Patch) -> None:
     monkeypatch.setattr(RemoteSession, "swap_out", lambda self, tier="host": None)
-    ran = inside.run("resume-latency", "skip_recompute=true", "skip_offload=true")
+    ran = inside.run("resume-latency", *OURS)
     assert (ran.status, "was to be host for its resume and is resident" in ran.said) == (1, True)
 
 

@@ -26,7 +26,7 @@ class ResumeLatency(Section, frozen=True, kw_only=True):
     layers: Annotated[tuple[Layer, ...], Meta(min_length=1, description="Layers that the pass is stopped after.")]
     max_length: Annotated[Positive, Meta(description="Tokens of the prompt.")]
     warmup: Annotated[int, Meta(ge=0, description="Resumes that are not counted, for each layer and side.")] = 2
-    repeat: Annotated[Positive, Meta(description="Resumes that are counted.")] = 10
+    repeat: Annotated[Positive, Meta(description="Resumes that are counted; their verdict takes six.")] = 10
     skip_recompute: Annotated[bool, Meta(description="Leave out running the prompt again from its start.")] = False
     skip_offload: Annotated[bool, Meta(description="Leave out manual offload of the hidden state.")] = False
     skip_djinn: Annotated[bool, Meta(description="Leave out ours.")] = False
@@ -48,6 +48,6 @@ class CheckpointCost(Section, frozen=True, kw_only=True):
     max_length: Annotated[Positive, Meta(description="Tokens of A's prompt.")]
     neighbour_tokens: Annotated[Positive, Meta(description="Tokens that the neighbour B generates in each part.")] = 64
     stop_interval_seconds: Annotated[Seconds, Meta(description="A stops once in so many seconds.")] = 1.0
-    repeat: Annotated[Positive, Meta(description="How often each part is measured.")] = 3
+    repeat: Annotated[Positive, Meta(description="How often each part is measured; its verdict takes six.")] = 6
     host_limit_gb: Annotated[Gigabytes | None, Meta(description="Host memory for what is written through.")] = None
     output_dir: Annotated[Name, Meta(description="The folder of the results.")]

@@ -19,6 +19,7 @@ from djinn_evaluation.link import TimedCopy, measured_link
 from djinn_evaluation.outcomes import paused
 from djinn_evaluation.serving import engine_for, prompt_of
 from djinn_evaluation.shape import Shape, foretold, shape_of
+from djinn_evaluation.timing import bars
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
@@ -31,15 +32,16 @@ PARTS = ("alone", *STOPPING)
 Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one per turn
 THREADS = 1
 NEIGHBOUR_PROMPT = 8
+TOKENS = 4  # of B, that a way out and back may cost it besides the stop: nothing of a copy waits in B's pass
 NOTHING = Unmeasured(reason="nothing of it was measured")
 
 
 @dataclass(slots=True)
 class Costs:
-    """A's number of stops in each part; milliseconds of its copies out and back, and of the answer to a third session
-    meanwhile; bytes of each move."""
+    """A's number of stops in each turn of a part; milliseconds of its copies out and back, and of the answer to a third
+    session meanwhile; bytes of each move."""
 
-    stops: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STOPPING, 0))
+    stops: dict[str, list[int]] = field(default_factory=lambda: {part: [] for part in STOPPING})
     dispatch: list[float] = field(default_factory=list)
     copy: list[float] = field(default_factory=list)
     restore: list[float] = field(default_factory=list)
@@ -68,8 +70,12 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
         link = measured_link(course, engine.description.device)
     failures = link.failures(costs.copies)
     failures += [
-        f"Session A never stopped in {part}; make neighbour_tokens larger." for part, n in costs.stops.items() if not n
+        f"Session A never stopped in {part}; make neighbour_tokens larger."
+        for part, counts in costs.stops.items()
+        if not any(counts)
     ]
+    slower = f"a move costs the neighbour more than a stop and {TOKENS} of its tokens"
+    failures += bars.failures(course, slower, _room(file.neighbour_tokens, rates, costs.stops))
     figures = {**_figures(course, file, rates, costs), "link": link.fields(costs.copies), "failures": failures}
     course.write(FILE, {"status": course.concluded(failures), **figures})
     return failures
@@ -87,7 +93,7 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
     a.breakpoint(f"resid_post.{file.layer}", when="step == 0")
 
     def stopped(part: str) -> None:
-        costs.stops[part] += 1
+        costs.stops[part][-1] += 1
         if part == "with_write_through":
             costs.add(absence(engine, a))
 
@@ -97,6 +103,8 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
     for _ in range(file.repeat):  # in turns, so that a slower minute of the machine affects all parts
         for name in PARTS:
             course.check_time()
+            if name in beside:
+                costs.stops[name].append(0)
             with beside.get(name, nullcontext)():
                 rates[name].append(_rate(engine, b, file))
             course.tell(f"{name}: {rates[name][-1]:.1f} tokens/s")
@@ -117,8 +125,24 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
         "interference_with_write_through_percent": _slower(rates["alone"], rates["with_write_through"]),
         "dispatch_samples_ms": list(costs.dispatch),
         "copy_samples_ms": list(costs.copy),
-        "stops": sum(costs.stops.values()),
+        "stops": sum(map(sum, costs.stops.values())),
+        "stops_each_turn": {part: list(counts) for part, counts in costs.stops.items()},
     }
+
+
+def _room(tokens: int, rates: Rates, stops: dict[str, list[int]]) -> list[float]:
+    """Return the milliseconds by which a move cost B less than a stop and TOKENS of its tokens, of each turn."""
+    turns = zip(*(rates[part] for part in PARTS), *(stops[part] for part in STOPPING), strict=True)
+    return [
+        _room_of(tokens, *(1000 * tokens / rate for rate in (alone, stopped, moved)), stood, left)
+        for alone, stopped, moved, stood, left in turns
+        if stood and left
+    ]
+
+
+def _room_of(tokens: int, alone: float, stopped: float, moved: float, stood: int, left: int) -> float:
+    stop = max(0.0, (stopped - alone) / stood)
+    return 2 * stop + TOKENS * alone / tokens - (moved - alone) / left
 
 
 def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float:
