@@ -127,9 +127,14 @@ def test_every_pass_moves_exactly_what_streams(moved: tuple[int, ...], streamed:
 
 
 def night_of(
-    *, idle: float = 1.5, sleep_ms: float = 30_000.0, residency: str = "host", equal: bool = True
+    *,
+    idle: float = 1.5,
+    sleep_ms: float = 30_000.0,
+    residency: str = "host",
+    equal: bool = True,
+    cause: str = "idleness",
 ) -> sleep.Night:
-    out = {"direction": "out", "cause": "idleness", "idle_seconds": idle}
+    out = {"direction": "out", "cause": cause, "idle_seconds": idle}
     return sleep.Night(
         initial=(1,),
         resumed=(2,),
@@ -154,7 +159,17 @@ def test_a_sleep_that_was_one() -> None:
     assert isinstance(found["metrics"]["coherence_score"], Unmeasured)
 
 
-@pytest.mark.parametrize("changes", [{"idle": 0.9}, {"sleep_ms": 29_999}, {"residency": "resident"}, {"equal": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"idle": 0.9},
+        {"sleep_ms": 29_999.0},
+        {"residency": "resident"},
+        {"equal": False},
+        {"cause": "pressure"},
+        {"cause": "asked"},
+    ],
+)
 def test_a_sleep_that_was_none(changes: dict[str, Any]) -> None:
     assert not slept(**changes)["passed"]
 

@@ -81,6 +81,7 @@ def judge(
     peak = max(night.curve.gigabytes(), default=None)
     failures = {
         "The agent did not leave the device while it slept.": bool(out) and night.residency in ("host", "disk"),
+        "The agent left for another reason than its sleep.": all(swap["cause"] == "idleness" for swap in out),
         "The agent left earlier than the idle threshold.": all(
             swap["idle_seconds"] >= wanted.idle_threshold_seconds for swap in out if swap["cause"] == "idleness"
         ),
