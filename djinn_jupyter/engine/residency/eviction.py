@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final
 
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.weights.flat import HOST, return_freed
 from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.quotas import MemoryQuotas
@@ -223,6 +224,7 @@ class Eviction:
             self._changes, self._changed = self.swapping.changes, now
         elif self.swapping.gives_back and now - self._changed >= GIVE_BACK_SECONDS:
             self.swapping.shrink()
+            return_freed(HOST)  # and what glibc kept of their stops and of the way out
         for session in self.swapping.candidates():
             rested = now - session.residence.touched
             if rested >= self._idle_seconds and not self._is_expected(session, self._idle_seconds):
