@@ -12,6 +12,8 @@ import psutil
 from djinn_evaluation.nvml import Card, Unseen, card
 from djinn_jupyter.errors import DjinnError
 
+PROCESS = "the process's own memory"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
@@ -32,7 +34,7 @@ def counter_of(device: str, pid: int) -> Iterator[Counter]:
     does not show."""
     process = psutil.Process(pid)
     if not device.startswith("cuda"):
-        yield Counter(measured_by="the process's own memory", _card=None, _process=process)
+        yield Counter(measured_by=PROCESS, _card=None, _process=process)
         return
     try:
         with card(device) as seen:

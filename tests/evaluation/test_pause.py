@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ import torch
 
 from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.asking import LEAST_VOCABULARY
-from djinn_evaluation.counter import counter_of
+from djinn_evaluation.counter import PROCESS, counter_of
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.whitebox import pause, until_full
-from djinn_evaluation.whitebox.pause import PauseReadings, prompts_of
+from djinn_evaluation.whitebox.pause import DROWNED, PauseReadings, prompts_of
 from djinn_jupyter.amounts import GIB, MIB
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.errors import SlabFull
@@ -22,9 +23,11 @@ from tests.faults.inside import OURS_ALONE, Inside
 from tests.faults.test_keys import CARD, OTHER
 
 
-def readings(loaded: int, stopped: int, held: int, asleep: int | None = None) -> PauseReadings:
+def readings(
+    loaded: int, stopped: int, held: int, asleep: int | None = None, books: tuple[int, int] = (0, 0), by: str = "it"
+) -> PauseReadings:
     during = ((0.0, stopped), (1.0, held))
-    return PauseReadings(loaded=loaded, stopped=stopped, during=during, asleep=asleep, measured_by="it")
+    return PauseReadings(loaded=loaded, stopped=stopped, during=during, asleep=asleep, measured_by=by, books=books)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,28 @@ def test_where_the_stops_take_nothing_no_release_can_be_seen() -> None:
     assert isinstance(readings(100, 100, 90).released, Unmeasured)
 
 
+@pytest.mark.parametrize(
+    ("standing", "booked", "held", "released"),
+    [
+        (99 * MIB, 0, 400 * MIB, None),  # the books say that it left, the heap of the process is as large as before
+        (99 * MIB, 99 * MIB, 301 * MIB, None),
+        (99 * MIB, 99 * MIB, 400 * MIB, False),
+        (99 * MIB, 0, 301 * MIB, True),
+        (100 * MIB, 0, 400 * MIB, False),  # above the heap the process tells
+        (100 * MIB, 100 * MIB, 301 * MIB, True),
+    ],
+)
+def test_few_bytes_in_a_process_tell_only_what_the_books_say_too(
+    standing: int, booked: int, held: int, released: bool | None
+) -> None:
+    found = readings(300 * MIB, 400 * MIB, held, books=(standing, booked), by=PROCESS)
+    assert found.released is DROWNED if released is None else found.released is released
+    driver = replace(found, measured_by="NVML")
+    assert driver.released is (held < 400 * MIB), "the driver counts no heap"
+
+
 def test_where_sessions_left_before_all_stood_no_release_can_be_seen() -> None:
-    found = PauseReadings(loaded=100, stopped=110, during=((0.0, 108),), asleep=None, measured_by="it", gone=1)
+    found = replace(readings(100, 110, 108), gone=1)
     assert isinstance(found.released, Unmeasured)
     assert isinstance(found.fields(2)["vram_per_paused_session_mb"], Unmeasured)
 
@@ -98,6 +121,7 @@ def demo(inside: Inside) -> Any:
 def test_paused_sessions_leave_by_idleness_without_an_order(inside: Inside) -> None:
     found = demo(inside)
     assert (found["kv_bytes_resident_during_pause"], found["vram_released"]) == (0, True)
+    assert found["books_of_stops_at_stop_gb"] > found["books_of_stops_during_pause_gb"] == 0
     assert found["vram_at_stop_gb"] > found["vram_during_pause_gb"] > found["vram_under_nap_gb"]
     assert found["requires_full_gpu_for_pause"] is False
     assert found["pause_duration_seconds"] >= 0.05

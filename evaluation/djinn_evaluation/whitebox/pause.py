@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_evaluation.baselines.asking import LEAST_VOCABULARY, Baseline
-from djinn_evaluation.counter import Counter, counter_of
+from djinn_evaluation.counter import PROCESS, Counter, counter_of
 from djinn_evaluation.course import Course, Unmeasured, timed
-from djinn_evaluation.memory import pages_in_use
+from djinn_evaluation.memory import in_use, pages_in_use
 from djinn_evaluation.outcomes import digest_of, finished, paused
 from djinn_evaluation.serving import engine_for
 from djinn_evaluation.whitebox.breakdown import slab_bytes
@@ -27,6 +27,10 @@ PERIOD_SECONDS = 0.05
 RELEASE_SECONDS = 8.0  # after the idle threshold, at most: memory is given back three seconds after the last move
 NO_SLEEP = Unmeasured(reason="this side has no sleep of the weights")
 NOTHING_TAKEN = Unmeasured(reason="the counter shows no more memory with the stops than without")
+LEAST_STANDING = 100 * MIB  # of stops: the heap of a process grows and shrinks by tens of MiB by itself
+DROWNED = Unmeasured(
+    reason="less than 100 MiB of stops cannot be told from the process's heap: raise concurrent_demo.paused_sessions"
+)
 LEFT = Unmeasured(reason="sessions had left before all of them stood: concurrent_demo.idle_seconds is too short here")
 
 
@@ -43,13 +47,15 @@ class PausePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseReadings:
-    """Bytes by the counter of one side."""
+    """Bytes by the counter of one side; `books` are those of its stops by its own accounting, when all stood and at the
+    end of the pause."""
 
     loaded: int  # the model has run, nothing stands
     stopped: int  # all stand, other requests gone
     during: tuple[tuple[float, int], ...]  # seconds since the last stop, and bytes, until the end of the pause
     asleep: int | None  # then, with the weights asleep; None where a side has no such thing
     measured_by: str
+    books: tuple[int, int]
     gone: int = 0  # sessions that had left when `stopped` was read, so that it is not what all of them take
 
     @property
@@ -59,11 +65,16 @@ class PauseReadings:
 
     @property
     def released(self) -> bool | Unmeasured:
-        """True where half of the stops' memory, or more, is no longer there at the end of the pause."""
-        taken = self.stopped - self.loaded
+        """True where half of the stops' memory, or more, is no longer there at the end of the pause. Where few bytes
+        stood, a process whose books say otherwise tells nothing."""
+        taken, standing = self.stopped - self.loaded, self.books[0]
         if self.gone:
             return LEFT
-        return NOTHING_TAKEN if taken <= 0 else self.held <= self.loaded + taken / 2
+        if taken <= 0:
+            return NOTHING_TAKEN
+        seen, booked = self.held <= self.loaded + taken / 2, self.books[1] <= standing / 2
+        drowned = self.measured_by == PROCESS and standing < LEAST_STANDING and seen != booked
+        return DROWNED if drowned else seen
 
     @property
     def needs_all(self) -> bool:
@@ -83,6 +94,8 @@ class PauseReadings:
             "vram_samples_seconds": [seconds for seconds, _ in self.during],
             "vram_under_nap_gb": NO_SLEEP if self.asleep is None else self.asleep / GIB,
             "vram_per_paused_session_mb": LEFT if self.gone else (self.stopped - self.loaded) / sessions / MIB,
+            "books_of_stops_at_stop_gb": self.books[0] / GIB,
+            "books_of_stops_during_pause_gb": self.books[1] / GIB,
             "paused_sessions_gone_at_stop": self.gone,
             "vram_measured_by": self.measured_by,
             "vram_released": self.released,
@@ -113,9 +126,10 @@ def pause_of_djinn(course: Course, model: str, device: str, wanted: PausePlan, *
 
 def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: PausePlan) -> dict[str, Any]:
     expected = _alone(engine, wanted)
-    loaded, slabs, paged = counter.read(), slab_bytes(engine), pages_in_use(engine.statistics())
+    before = engine.statistics()
+    loaded, slabs = counter.read(), slab_bytes(engine)
     sessions = [_stopped(engine, wanted, number) for number in range(len(wanted.prompts))]
-    stopped, gone = counter.read(), _gone(engine, sessions)
+    stopped, standing, gone = counter.read(), engine.statistics(), _gone(engine, sessions)
 
     def going_on(stood: float) -> bool:
         course.check_time()
@@ -125,7 +139,7 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
 
     during = _stand(counter, going_on)
     stood, resident = during[-1][0], _resident(engine, sessions)
-    keys_and_values = pages_in_use(engine.statistics()) - paged
+    paused_now = engine.statistics()
     engine.sleep()
     found = PauseReadings(
         loaded=loaded,
@@ -133,6 +147,7 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
         during=during,
         asleep=counter.read(),
         measured_by=counter.measured_by,
+        books=(in_use(standing) - in_use(before), in_use(paused_now) - in_use(before)),
         gone=gone,
     )
     engine.wake()
@@ -142,7 +157,8 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
         **found.fields(len(sessions)),
         "pause_least_seconds": wanted.seconds,
         "pause_duration_seconds": stood,
-        "kv_bytes_resident_during_pause": keys_and_values,  # by the engine's page tables
+        "kv_bytes_resident_during_pause": pages_in_use(paused_now)
+        - pages_in_use(before),  # by the engine's page tables
         "session_bytes_on_device": resident,  # by each session: with what it keeps for its stop
         "resume_restore_time_ms": statistics.median(restored),
         "resume_restore_times_ms": restored,
@@ -219,5 +235,13 @@ def pause_of_eager(eager: Baseline, device: str, wanted: PausePlan) -> dict[str,
         during = _stand(counter, lambda stood: stood < wanted.seconds)
         free = eager.ask("free")
         eager.ask("let_go")
-    found = PauseReadings(loaded=loaded, stopped=stopped, during=during, asleep=None, measured_by=counter.measured_by)
+    held = stood["tensor_bytes_held"]
+    found = PauseReadings(
+        loaded=loaded,
+        stopped=stopped,
+        during=during,
+        asleep=None,
+        measured_by=counter.measured_by,
+        books=(held, held),
+    )
     return {**found.fields(len(wanted.prompts)), **stood, **other, **free}
