@@ -26,6 +26,7 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices,
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, identity_of
 from djinn_jupyter.engine.startup.card_plan import CardPlan, plan_cards, spread
+from djinn_jupyter.engine.startup.reserve import longest_prompt, pages_beside_a_pass
 from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.engine.system.device_limit import free_on
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused
@@ -69,11 +70,21 @@ def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
         return None
     assert allowed is not None
     if fits(sizes.total, allowed):
+        if _bound(config, device) is None:
+            tell(_estimate(sizes.total, free_on(device, config.card_memory)))
         return None
     placement = place(sizes, allowed, link=measure_link(device, allowed))
     for line in placement.lines():
         tell(line)
     return placement
+
+
+def _estimate(weights: int, free: int) -> str:
+    size, room, left = map(spell_bytes, (weights, free, free - weights))
+    return (
+        f"{size} of weights in {room} that are free: at most {left} for pages, less what a pass takes, which is "
+        "measured when the weights are there"
+    )
 
 
 def settle(
@@ -93,7 +104,7 @@ def settle(
     if allowed is None or fits(total, allowed):
         weights = ResidentWeights(_on_device(loaded), loaded.device, reload, loaded.files)
         bound = _bound(config, loaded.device)
-        pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
+        pages = _pages_left(config, loaded, tell) if bound is None else bound - total
         return Settled(identity=identity, weights=weights, page_bytes=pages)
     with torch.inference_mode():
         stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
@@ -112,6 +123,17 @@ def settle(
             "save_original_format=False), they are mapped from the file"
         )
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
+
+
+def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
+    """Return the bytes for pages beside weights that nothing bounds; on a GPU all but what a pass takes, measured. With
+    CUDA graphs, which record memory of their own later, as on the CPU."""
+    if loaded.device.type != "cuda" or config.cuda_graphs:
+        return free_for_pages(loaded.device, config.card_memory)
+    pages, reserve = pages_beside_a_pass(loaded.model, loaded.device, config.card_memory)
+    positions = longest_prompt(loaded.model)
+    tell(f"{spell_bytes(pages)} for pages; a pass over {positions} positions keeps {spell_bytes(reserve)} beside them")
+    return pages
 
 
 def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: Reload | None) -> Settled:
