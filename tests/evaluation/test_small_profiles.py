@@ -57,6 +57,7 @@ def test_whitebox(tmp_path: Path) -> None:
     demo = found["concurrent_demo"]
     assert demo["paused_sessions_bitwise_equal"]
     assert demo["kv_bytes_resident_during_pause"] == 0
+    assert demo["vram_released"] is not False
     table = read(tmp_path, "comparative_results.json")["summary_table"]
     assert table["token_accuracy_percent"] == {"pytorch_eager": 100.0, "vllm": None, "djinn": 100.0}
     assert read(tmp_path, "vllm_results.json")["status"] in ("not_run", "success")

@@ -70,7 +70,7 @@ def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
         return None
     assert allowed is not None
     if fits(sizes.total, allowed):
-        if _bound(config, device) is None:
+        if _bound(config, device) is None and not config.cuda_graphs:
             tell(_estimate(sizes.total, free_on(device, config.card_memory)))
         return None
     placement = place(sizes, allowed, link=measure_link(device, allowed))

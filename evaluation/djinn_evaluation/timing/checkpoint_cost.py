@@ -132,17 +132,14 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
 
 def _room(tokens: int, rates: Rates, stops: dict[str, list[int]]) -> list[float]:
     """Return the milliseconds by which a move cost B less than a stop and TOKENS of its tokens, of each turn."""
-    turns = zip(*(rates[part] for part in PARTS), *(stops[part] for part in STOPPING), strict=True)
-    return [
-        _room_of(tokens, *(1000 * tokens / rate for rate in (alone, stopped, moved)), stood, left)
-        for alone, stopped, moved, stood, left in turns
-        if stood and left
-    ]
-
-
-def _room_of(tokens: int, alone: float, stopped: float, moved: float, stood: int, left: int) -> float:
-    stop = max(0.0, (stopped - alone) / stood)
-    return 2 * stop + TOKENS * alone / tokens - (moved - alone) / left
+    took = [[1000 * tokens / rate for rate in rates[part]] for part in PARTS]
+    turns = zip(*took, *(stops[part] for part in STOPPING), strict=True)
+    found = []
+    for alone, stopped, moved, stood, left in turns:
+        if stood and left:
+            stop = max(0.0, (stopped - alone) / stood)
+            found.append(2 * stop + TOKENS * alone / tokens - (moved - alone) / left)
+    return found
 
 
 def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float:
