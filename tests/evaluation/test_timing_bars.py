@@ -64,17 +64,16 @@ def test_a_turn_without_a_stop_says_nothing() -> None:
     [
         ("resident", 19.0, False, False),
         ("resident", 21.0, True, False),
-        ("host", 5020.0, False, False),
-        ("host", 5031.0, True, False),
-        ("disk", 5020.0, False, False),
-        ("disk", 5031.0, False, True),
+        ("host", 5039.0, False, False),
+        ("host", 5041.0, True, False),
+        ("disk", 5039.0, False, False),
+        ("disk", 5041.0, False, True),
     ],
 )
 def test_a_resume_is_held_against_the_whole_pass(
     course: Any, place: str, taken: float, failed: bool, left_open: bool
 ) -> None:
-    """A whole pass of 20 ms, a resident resume of 10, and bytes whose plain copy takes five seconds."""
-    side = Side(milliseconds=(taken,) * 6, moved=5000)
-    most = resume_latency._bars(place, side.moved, [20.0] * 6, [10.0] * 6, LINK)
-    found = resume_latency._too_slow(course, 3, place, side, most)
+    """Whole passes of 20 ms, and bytes whose plain copy takes five seconds."""
+    side = Side(milliseconds=(taken,) * 6, moved=5000, whole=(20.0,) * 6)
+    found = resume_latency._too_slow(course, 3, place, side, LINK)
     assert (bool(found), bool(course.undecided)) == (failed, left_open)

@@ -27,6 +27,7 @@ def failures_of_a_night(inside: Inside, folder: Path) -> list[str]:
     course = Course(folder=folder, log=logging.getLogger("night"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sleep, "engine_for", inside.engine_for)
+        patch.setattr(sleep, "options_of", lambda *_: {})
         patch.setattr(sleep, "measured_link", lambda *_: Link(copies=FASTEST["copies"]))
         patch.setattr(eviction, "WRITE_THROUGH_SECONDS", float("inf"))
         found: list[Any] = sleep.run(course, wanted, wanted.agent_sleep_resume)["failures"]

@@ -30,10 +30,12 @@ FILES = tuple(f"{side}_latency.json" for side in SIDES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to resume: milliseconds of each resume, and bytes moved for one."""
+    """One way to resume: milliseconds of each resume, and bytes moved for one. `whole`: those of a pass without a stop,
+    right after each of ours."""
 
     milliseconds: tuple[float, ...]
     moved: int
+    whole: tuple[float, ...] = ()
 
     def copies(self, layer: int) -> list[TimedCopy]:
         """Return the bytes of a resume with the seconds of the fastest: no resume ends before its bytes are there."""
@@ -111,23 +113,16 @@ def _djinn(
     copies: list[TimedCopy] = []
     session, name = engine.session("resume latency", fresh=True), "djinn_resume_latency.json"
     results, fields = [], {}
-    whole, failures = _whole(session, prompt, file.warmup, file.repeat), []
+    beside, failures = engine.session("whole pass", fresh=True), []
     for layer in file.layers:
-        resident: Sequence[float] = ()
         for place in PLACES:
             course.check_time()
-            side, named = _resumes(session, layer, place, prompt, file.warmup, file.repeat)
-            resident = resident or side.milliseconds
-            failures += _too_slow(course, layer, place, side, _bars(place, side.moved, whole, resident, link))
+            side, named = _resumes(session, beside, layer, place, prompt, file.warmup, file.repeat)
+            failures += _too_slow(course, layer, place, side, link)
             tops[layer] |= named
             copies += side.copies(layer)
-            results.append({**side.fields(layer), "kv": place})
-            more = {
-                "kv": list(PLACES),
-                "num_layers": engine.description.layers,
-                "whole_pass_ms": list(whole),  # of the same session, without a stop
-                "link": link.fields(copies),
-            }
+            results.append({**side.fields(layer), "kv": place, "whole_pass_median_ms": statistics.median(side.whole)})
+            more = {"kv": list(PLACES), "num_layers": engine.description.layers, "link": link.fields(copies)}
             fields = _fields(course, file, results, more)
             course.write_partial(name, (), fields)
             course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
@@ -135,27 +130,14 @@ def _djinn(
     return failures + link.failures(copies)
 
 
-def _whole(session: RemoteSession, prompt: list[int], warmup: int, repeat: int) -> list[float]:
-    """Return the milliseconds of passes without a stop: what a stop is there to save."""
-    passes = (timed(lambda: session.run(prompt, max_new_tokens=1, ignore_eos=True)) for _ in range(warmup + repeat))
-    return [milliseconds for done, milliseconds in passes if finished(done)][warmup:]
-
-
-def _bars(place: str, moved: int, whole: Sequence[float], resident: Sequence[float], link: Link) -> list[float]:
-    """Return the most milliseconds that each resume may take: those of the whole pass where all is on the device, and
-    from elsewhere so many more than the resume from the device, beside a plain copy of the bytes."""
-    if place == "resident":
-        return list(whole)
-    copied = 1000 * link.seconds("in", moved)
-    return [a + b + copied for a, b in zip(whole, resident, strict=True)]
-
-
-def _too_slow(course: Course, layer: int, place: str, side: Side, most: Sequence[float]) -> list[str]:
-    """Return a failure where the resumes took longer. The disk has no bar of its own in the run: slower than the host's
-    is left open."""
-    base = "the whole pass" if place == "resident" else "a resident resume, the whole pass and a plain copy together"
+def _too_slow(course: Course, layer: int, place: str, side: Side, link: Link) -> list[str]:
+    """Return a failure where the resumes took longer than the passes beside them, or from another place than two of
+    them and a plain copy of the bytes. The disk has no bar of its own in the run: slower than that is left open."""
+    resident = place == "resident"
+    base = "the whole pass" if resident else "two whole passes and a plain copy together"
     what = f"a resume at layer {layer} (KV {place}) takes longer than {base}"
-    room = [bar - taken for bar, taken in zip(most, side.milliseconds, strict=True)]
+    copied, passes = (0.0, 1) if resident else (1000 * link.seconds("in", side.moved), 2)
+    room = [passes * whole + copied - taken for whole, taken in zip(side.whole, side.milliseconds, strict=True)]
     found = bars.failures(course, what, room)
     if place == "disk" and found:
         course.leave_open(f"{found[0]} No plain read of the disk was measured that could tell why.")
@@ -164,14 +146,21 @@ def _too_slow(course: Course, layer: int, place: str, side: Side, most: Sequence
 
 
 def _resumes(
-    session: RemoteSession, layer: int, place: str, prompt: list[int], warmup: int, repeat: int
+    session: RemoteSession,
+    beside: RemoteSession,
+    layer: int,
+    place: str,
+    prompt: list[int],
+    warmup: int,
+    repeat: int,
 ) -> tuple[Side, set[int]]:
-    """Stop once, then resume repeatedly from the same stop, with the session's bytes moved to `place` before each.
-    Return the times, and the set of next tokens, which must be one."""
+    """Stop once, then resume repeatedly from the same stop, with the session's bytes moved to `place` before each, and
+    a whole pass of `beside` after it: a slower minute of the machine affects both. Return the times, and the set of
+    next tokens, which must be one."""
     session.clear()
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
     session.run(prompt, max_new_tokens=1, ignore_eos=True)
-    taken, moved, tops = [], 0, set()
+    taken, whole, moved, tops = [], [], 0, set()
     for number in range(warmup + repeat):
         _bring(session, place)
         done, milliseconds = timed(session.resume)
@@ -183,7 +172,8 @@ def _resumes(
         session.back()
         if number >= warmup:
             taken.append(milliseconds)
-    return Side(milliseconds=tuple(taken), moved=moved), tops
+            whole.append(timed(lambda: beside.run(prompt, max_new_tokens=1, ignore_eos=True))[1])
+    return Side(milliseconds=tuple(taken), moved=moved, whole=tuple(whole)), tops
 
 
 def _bring(session: RemoteSession, place: str) -> None:
