@@ -10,6 +10,7 @@ from djinn_jupyter.engine.model.discovery.recording import spread_tokens, ways_t
 from djinn_jupyter.engine.startup.describe import position_limit
 from djinn_jupyter.engine.system.device_limit import free_on
 from djinn_jupyter.engine.system.out_of_memory import out_of_memory
+from djinn_jupyter.engine.system.repeatable import leave_out_cudnn_attention
 
 MEASURED_POSITIONS: Final = 8192  # at most: what a pass takes grows with its length, the time to measure it too
 LARGEST_SHARE: Final = 4  # a quarter of what is free at most, so that long contexts leave pages as well
@@ -25,6 +26,7 @@ def bytes_of_a_pass(model: Any, device: torch.device) -> int:
     """Return the bytes that CUDA's allocator needs at most in a pass over the longest prompt, beside weights and what
     is kept. It loads the kernels and workspaces of a pass, which are the driver's bytes from then on. Raises
     torch.OutOfMemoryError."""
+    leave_out_cudnn_attention()  # as in every pass to come
     longest = longest_prompt(model)
     measured = min(longest, MEASURED_POSITIONS)
     for length in (1, measured):
