@@ -1,4 +1,4 @@
-"""What a GPU has to keep free beside weights and pages, measured by a pass before the pages have their limit."""
+"""The bytes of a GPU that stay free beside weights and pages, measured by a pass before the pages have their limit."""
 
 from __future__ import annotations
 
