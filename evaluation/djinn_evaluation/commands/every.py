@@ -22,7 +22,7 @@ CLAIMS_LOG: Final = "claims.log"
 CLAIMS: Final = "claims.json"
 UNDECIDED: Final = 3  # the exit status of a run that has no failure and left a verdict open
 NOT_RUN: Final = "NOT RUN"  # the verdict where the engine that runs already cannot serve this one, and the reason
-ASKED: Final = ("profile", "model", "version", "server")  # what a run that was broken off has to share to go on
+ASKED: Final = ("profile", "model", "version", "server", "settings")  # shared by a run that was broken off to go on
 RunOne = Callable[[Offer, list[str]], int]
 
 
@@ -97,6 +97,9 @@ def add_to(
     )
     every.add_argument("--profile", choices=profiles, required=True, help="the shipped configurations of this name")
     every.add_argument("--model", metavar="M", help="the model of all of them, in place of the configured ones")
+    every.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one key of all of them"
+    )
     every.add_argument("--only", choices=[step.name for step in steps], action="append", help="this one; repeatable")
     every.add_argument("--gpu-index", type=int, metavar="N", help="the GPU that all of them compute on")
     add_server(every)
@@ -121,8 +124,7 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
     named = {offer.name: offer for offer in offers}
     chosen = [s for s in steps if options.profile in s.profiles and (options.only is None or s.name in options.only)]
     asked = {"profile": options.profile, "model": options.model, "version": __version__}
-    if options.server is not None:
-        asked["server"] = options.server
+    asked |= {name: told for name in ("server", "settings") if (told := getattr(options, name))}
     ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
     whole = {step.name for step in steps if options.profile in step.profiles}
     course = begin(folder, LOG, files=(RUNS, CLAIMS), terminal=False)
@@ -183,7 +185,10 @@ def _one_of_all(
     """Run one step; return its seconds and its verdict, or the sentence with which it was refused or broke off."""
     print(f"== {step.name}", flush=True)
     chosen = ["--config", step.config] if step.config is not None else ["--profile", options.profile]
-    besides = step.small if options.profile == "small" else ()
+    besides = [
+        *(step.small if options.profile == "small" else ()),
+        *(w for s in options.settings for w in ("--set", s)),
+    ]
     arguments = [*chosen, "--output-dir", str(folder), *step.more, *besides]
     if options.model is not None and step.config is None:
         key = offer.model_key
