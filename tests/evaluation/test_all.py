@@ -86,7 +86,7 @@ def test_one_of_all(ran: Ran, tmp_path: Path) -> None:
 def test_a_key_that_is_set_is_one_of_every_run_and_of_its_results(ran: Ran, tmp_path: Path) -> None:
     """Runs with other keys are no part of those that were broken off."""
     key = "experiment.num_trials=7"
-    everything(tmp_path, "--only", "whitebox", "--only", "pressure", "--set", key)
+    everything(tmp_path, "--only", "whitebox", "--only", "whitebox_again", "--set", key)
     assert [file.experiment.num_trials for _, file in ran] == [7, 7]
     assert json.loads((tmp_path / RUNS).read_text())["settings"] == [key]
     everything(tmp_path, "--only", "whitebox")

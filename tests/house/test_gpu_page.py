@@ -1,4 +1,6 @@
-"""docs/gpu.md lists every module with code that speaks of CUDA, and no other, and says of each how it was tried."""
+"""docs/gpu.md lists every module with code that speaks of CUDA, and no other, and says of each how it was tried.
+
+It also lists the claims, the steps with their seconds, and the tests that only a card decides."""
 
 from __future__ import annotations
 
@@ -6,6 +8,9 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from djinn_evaluation.benchmarks.gpu.steps import QUARTER, STEPS
+from djinn_evaluation.claims.table import CLAIMS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
@@ -51,6 +56,31 @@ def test_the_page_lists_every_module_that_speaks_of_cuda_and_no_other() -> None:
 
 def test_the_page_says_of_each_module_how_it_was_tried() -> None:
     assert [name for name, said in rows().items() if said.split(":")[0].strip() not in SAID] == []
+
+
+def test_the_page_lists_the_claims_that_only_a_card_decides_with_their_runs() -> None:
+    found = re.findall(r"^\| (\d+)\b[^|]*\| ([\w`, ]+) \| (?:evaluation|pressure) \|$", PAGE, re.MULTILINE)
+    listed = {int(number): {*re.findall(r"`(\w+)`", runs)} for number, runs in found}
+    of_a_card = [claim for claim in CLAIMS if claim.needs or claim.told_by]
+    assert listed == {
+        claim.number: {run for path in claim.reads.values() for run in path.partition("/")[0].split("+")}
+        for claim in of_a_card
+    }
+
+
+def test_the_page_lists_each_step_with_its_seconds() -> None:
+    found = re.findall(r"^\| ([\w-]+) \| ([\d,]+) \| (yes|no) \|$", PAGE, re.MULTILINE)
+    expected = [(step.name, f"{60 * step.minutes:,}", "yes" if step in QUARTER else "no") for step in STEPS]
+    assert found == expected
+
+
+def test_the_page_lists_the_tests_that_need_a_card() -> None:
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^ *(?:async )?def (test_\w+_on_a_gpu)\(", path.read_text(), re.MULTILINE)
+    }
+    assert {*re.findall(r"^\| `(test_\w+_on_a_gpu)`", PAGE, re.MULTILINE)} == there
 
 
 def test_a_docstring_or_comment_is_no_code() -> None:

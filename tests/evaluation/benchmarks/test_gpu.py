@@ -18,7 +18,7 @@ from djinn_evaluation.benchmarks import machine, results
 from djinn_evaluation.benchmarks.gpu import __main__ as command
 from djinn_evaluation.benchmarks.gpu import course, exactness, kept, link
 from djinn_evaluation.benchmarks.gpu.report import report
-from djinn_evaluation.benchmarks.gpu.steps import SECONDS, STEPS, Step, Unfinished, findings_of, step_of
+from djinn_evaluation.benchmarks.gpu.steps import QUARTER, SECONDS, STEPS, Step, Unfinished, findings_of, step_of
 from djinn_evaluation.benchmarks.results import Figure, Result
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.nvml import Card
@@ -134,7 +134,7 @@ def test_a_run_ends_in_its_minutes_and_the_next_goes_on(tmp_path: Path, monkeypa
     steps = [step_of(name) for name in ("sessions", "fork", "exactness")]
     reasons = ends(TURN, tmp_path, monkeypatch, *steps, minutes=2.0)
     assert (tmp_path / "log").read_text().split() == ["fork"]
-    assert reasons["sessions"].startswith("it needs about 420 s, and the run had ")
+    assert reasons["sessions"].startswith("it needs about 240 s, and the run had ")
     assert reasons["exactness"].startswith("it needs about 240 s")
     assert "run the same again" in (tmp_path / "report.md").read_text()
     again = course.Course(folder=tmp_path, size=1.0)
@@ -142,6 +142,33 @@ def test_a_run_ends_in_its_minutes_and_the_next_goes_on(tmp_path: Path, monkeypa
     left = course.missing(tmp_path, {**again.turns, "link": 1})
     assert left[-1].name == "link"
     assert "fork" not in {step.name for step in left}
+
+
+def test_a_quarter_is_its_steps_in_their_order_and_another_run_takes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever was left of the first run: the second needs its results and the saved model, and nothing else of it."""
+    (tmp_path / "python").write_text(f"#!{sys.executable}\n{TURN}\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(course.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(command.shapes, "FOLDER", tmp_path / "models")
+    (tmp_path / "models").mkdir()
+    monkeypatch.setattr(command, "QUARTER_MINUTES", 2.0)  # of which the longer turns do not go into the rest
+    asked = ["--quarter", "--results", str(tmp_path / "results"), "--size", "1e-4"]
+    assert command.main(asked) == 1
+    (log,) = (tmp_path / "results").glob("*/log")
+    assert log.read_text().split() == ["link", "sessions", "mended", "moves"]
+    assert "sessions: 50 sessions of 2,048 tokens" in (said := capsys.readouterr().out)
+    assert "about 240 s" in said
+    monkeypatch.undo()
+    monkeypatch.setattr(course.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(command.shapes, "FOLDER", tmp_path / "models")
+    assert command.main(asked) == 0
+    assert log.read_text().split() == ["link", "sessions", "mended", "moves", "pressure", "graphs"]
+    assert {step.name for step in QUARTER} == {*log.read_text().split()}
+    assert (tmp_path / "models").is_dir(), "other steps are for it"
+    command.main(asked)
+    assert len(log.read_text().split()) == len(QUARTER), "nothing is left to be run"
 
 
 def test_a_step_with_a_whole_result_finds_all_of_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

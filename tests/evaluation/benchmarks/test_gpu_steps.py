@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,9 @@ from djinn_evaluation.benchmarks.gpu import (
     graphs,
     interleavings,
     large_ring,
+    mended,
     moves,
+    pressure,
     races,
     ring,
     sessions,
@@ -26,6 +29,7 @@ from djinn_evaluation.benchmarks.gpu import (
     start_up,
 )
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
+from djinn_evaluation.benchmarks.gpu.kept import Kept
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
 from djinn_evaluation.benchmarks.results import Result
 from djinn_evaluation.benchmarks.setting import Setting
@@ -133,6 +137,20 @@ def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -
 
 
 @pytest.mark.processes
+def test_what_sessions_do_alone_is_kept_for_another_turn(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "_together", cut)
+        with pytest.raises(KeyboardInterrupt):
+            sessions.run(tiny)
+    monkeypatch.setattr(sessions, "_alone", lambda *given: pytest.fail("run already"))
+    found = sessions.run(tiny)
+    assert value_of(found, "outputs equal") == found.settings["plan"].sessions
+
+
+@pytest.mark.processes
 def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None:
     found = ran(moves, tiny)
     assert found.settings["bytes_of_a_session"]
@@ -211,7 +229,7 @@ def test_every_experiment_has_a_verdict_or_a_reason(tiny: Setting, monkeypatch: 
     assert found["validation"].not_run == "ERROR no room"
     (tiny.home / "again").mkdir()
     said["pressure"] = None
-    with pytest.raises(Unfinished, match=r"^1 of 1\d experiments; pressure was cut after 4\d\d s$"):
+    with pytest.raises(Unfinished, match=r"^1 of \d+ experiments; pressure was cut after 4\d\d s$"):
         evaluation.run(replace(tiny, results=tiny.home / "again"))
     said["pressure"] = "PASS"
     again = evaluation.run(replace(tiny, results=tiny.home / "again"))
@@ -224,6 +242,102 @@ def test_an_experiment_is_run_by_the_command_itself(tiny: Setting) -> None:
     found = evaluation.results_of("evaluation", tiny, only=("checkpoint_cost",))
     assert found.settings["verdicts"]["checkpoint_cost"].split(" ")[0] in ("PASS", "UNDECIDED")
     assert (tiny.home / "evaluation" / "checkpoint_cost" / "checkpoint_cost_results.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_profile_of_a_gpu_is_run_on_tiny_weights(tiny: Setting) -> None:
+    """The same file, model and command as on a card, with keys for the size."""
+    found = ran(pressure, tiny)
+    assert {*found.settings["verdicts"]} == {"pressure", "pressure_again"}
+    assert {one.split(" ")[0] for one in found.settings["verdicts"].values()} <= {"PASS", "UNDECIDED"}
+    for name in found.settings["verdicts"]:
+        told = json.loads((tiny.home / "pressure" / name / "memory_pressure_results.json").read_text())
+        assert (told["sessions_alive_max"], told["outputs_equal"]) == (50, 50)
+        assert told["swapping_active"]
+
+
+def test_keys_for_tiny_weights_are_those_of_the_profiles_file(tiny: Setting) -> None:
+    """They change no key that a card's run decides by, and the sessions do not fit."""
+    config = small_shape()
+    file = read("pressure_gpu.yaml", Whitebox, pressure._tiny(config))
+    usual = read("pressure_gpu.yaml", Whitebox)
+    assert (file.validation, file.model.name) == (usual.validation, usual.model.name)
+    sessions_of = file.experiment.memory_pressure_test
+    assert sessions_of is not None
+    assert sessions_of.num_sessions == 50
+    pages = 50 * file.experiment.inference.input_length * shapes.per_position(config)
+    limit = (file.hardware.vram_limit_gb or 0) * 2**30 - shapes.weight_bytes(config)
+    assert 0.5 * pages < limit < 0.9 * pages
+
+
+FAILING = """
+import pytest
+
+
+@pytest.mark.parametrize("n", ["a", "b c"])
+def test_passes(n):
+    pass
+
+
+def test_fails():
+    assert False
+
+
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("in its end")
+
+
+def test_breaks(broken):
+    pass
+
+
+def test_passes_too():
+    pass
+"""
+
+
+@pytest.fixture
+def failing(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
+    """A checkout whose tests failed on a card, with one that fails still and one that breaks at its end."""
+    (tmp_path / "test_it.py").write_text(FAILING)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  alone\n")
+    (tmp_path / "mended.txt").write_text("# Why.\n\ntest_it.py\n")
+    monkeypatch.setattr(mended, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(mended, "LIST", tmp_path / "mended.txt")
+    return tiny
+
+
+@pytest.mark.processes
+def test_each_mended_test_has_an_outcome_and_one_that_fails_hides_no_other(failing: Setting) -> None:
+    found = ran(mended, failing)
+    assert found.settings["not_passed"] == ["test_it.py::test_fails", "test_it.py::test_breaks"]
+    assert found.settings["outcomes"] == {"PASSED": 3, "FAILED": 1, "ERROR": 1}
+    assert value_of(found, "of 5") == 0.6
+    assert found.figures[0].met is False
+
+
+@pytest.mark.processes
+def test_mended_tests_that_were_cut_go_on_where_they_were(failing: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(mended, "START", 1e9)
+        with pytest.raises(Unfinished, match="0 tests"):
+            mended.run(failing)
+    kept = Kept.of("mended", failing)
+    for name in ("test_passes[a]", "test_passes[b c]", "test_fails"):
+        kept.add(f"test_it.py::{name}", "PASSED")
+    assert ran(mended, failing).settings["outcomes"] == {"PASSED": 4, "ERROR": 1}
+
+
+def test_the_list_of_mended_tests_names_tests_that_are_there() -> None:
+    names = mended.selected(mended.LIST.read_text())
+    assert len(names) == len({*names}) > 30
+    for name in names:
+        file, _, test = name.partition("::")
+        source = (CHECKOUT / file).read_text()
+        assert f"def {test.partition('[')[0]}(" in source if test else "def test_" in source, name
 
 
 def test_the_verdict_is_what_the_command_says(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""`python -m djinn_evaluation.benchmarks.gpu [STEP ...] [--minutes M] [--results FOLDER] [--size FACTOR] [--list]`:
-run the steps without a whole result, then the report.
+"""`python -m djinn_evaluation.benchmarks.gpu [STEP ...] [--quarter] [--minutes M] [--results FOLDER] [--size FACTOR]
+[--list]`: run the steps without a whole result, then the report.
 
 A step that is named runs again. The report is written anew after each turn; it lists the steps that fail or take too
 long, and the others still run.
@@ -17,7 +17,7 @@ from time import monotonic
 from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.gpu import shapes
 from djinn_evaluation.benchmarks.gpu.course import Course, missing
-from djinn_evaluation.benchmarks.gpu.steps import STEPS, Step, step_of
+from djinn_evaluation.benchmarks.gpu.steps import QUARTER, QUARTER_MINUTES, STEPS, Step, step_of
 from djinn_evaluation.devices import card_of, computed_on
 
 SIZE_WITHOUT_A_GPU = 1e-4
@@ -34,9 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     of = "" if size == 1 else f", {size:g} of the usual size"
     print(f"On {card_of(device)}{of}: results in {folder}", flush=True)
-    course = Course(folder=folder, size=size, until=options.minutes and begun + 60 * options.minutes)
-    course.run(options.steps or missing(folder, course.turns))
-    if options.minutes is None or not missing(folder, {}):
+    minutes = options.minutes or (QUARTER_MINUTES if options.quarter else None)
+    course = Course(folder=folder, size=size, until=minutes and begun + 60 * minutes)
+    course.run(options.steps or missing(folder, course.turns, QUARTER if options.quarter else STEPS))
+    if minutes is None or not missing(folder, {}):
         shapes.delete()  # else the next run needs the model again
     print((folder / "report.md").read_text())
     return 1 if course.reasons else 0
@@ -74,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m djinn_evaluation.benchmarks.gpu")
     parser.add_argument("steps", nargs="*", metavar="STEP", type=_named)
     parser.add_argument("--list", action="store_true", help="say which steps there are, and run none")
+    parser.add_argument(
+        "--quarter",
+        action="store_true",
+        help=f"the most wanted steps alone, within {QUARTER_MINUTES:g} minutes; run it twice",
+    )
     parser.add_argument("--minutes", type=float, metavar="M", help="end by then; run the same again to continue")
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", help="keep the results here, in place of the checkout"

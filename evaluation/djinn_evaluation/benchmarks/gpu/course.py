@@ -33,9 +33,9 @@ class Reason(Exception):
         self.again, self.ran = again, ran
 
 
-def missing(folder: Path, turns: Mapping[str, int]) -> list[Step]:
-    """Return the steps without a whole result: those first that had fewer turns, then in order."""
-    found = [step for step in STEPS if not results.whole(folder / f"{step.name}.json")]
+def missing(folder: Path, turns: Mapping[str, int], steps: Iterable[Step] = STEPS) -> list[Step]:
+    """Return those of the steps without a whole result: those first that had fewer turns, then in order."""
+    found = [step for step in steps if not results.whole(folder / f"{step.name}.json")]
     return sorted(found, key=lambda step: turns.get(step.name, 0))
 
 
@@ -66,7 +66,7 @@ class Course:
         while waiting:
             step = waiting.popleft()
             before = self.reasons.get(step.name)
-            print(f"{step.name}: {step.learns}", flush=True)
+            print(f"{step.name}: {step.learns}; about {step.seconds} s", flush=True)
             try:
                 self._turn(step)
             except Reason as why:

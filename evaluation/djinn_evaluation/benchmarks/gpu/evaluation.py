@@ -1,5 +1,5 @@
 """The step of the evaluation: `djinn experiment all --profile gpu` on 13B-shaped weights; the small profile below the
-usual size.
+usual size, but for experiments that have settings for tiny weights.
 
 Each experiment is run on its own, so that the step goes on with the next one where its time was over. Their result
 files and reports lie beside this step's.
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.gpu.kept import Kept
@@ -25,7 +25,7 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.commands.every import steps_of
 from djinn_evaluation.commands.offers import OFFERS
 
-RESERVE: Final = 60  # seconds, to save the model and to end an engine
+RESERVE: Final = 20  # seconds, to end an engine
 LIKELY: Final = 200  # seconds that an experiment may take; with less left it begins in another turn
 
 
@@ -33,15 +33,27 @@ def run(setting: Setting) -> Result:
     return results_of("evaluation", setting)
 
 
-def results_of(name: str, setting: Setting, only: Collection[str] | None = None) -> Result:
+def results_of(
+    name: str,
+    setting: Setting,
+    only: Collection[str] | None = None,
+    *,
+    likely: float = LIKELY,
+    tiny: Callable[[dict[str, Any]], Sequence[str]] | None = None,
+) -> Result:
     """Run the experiments of the profile, or those `only`, which have no verdict yet; return the result of that name.
-    Raises Unfinished where the time is over, also within one: it is run again in another turn."""
+    `tiny` returns the keys that make the profile gpu one for tiny weights, KEY=VALUE each, from the shape. Raises
+    Unfinished where fewer than `likely` seconds are left, or one is cut: it is run again in another turn."""
     begun, folder = monotonic(), (setting.results or setting.home) / name
     folder.mkdir(parents=True, exist_ok=True)
     kept = Kept.of(name, setting)
-    profile = "small" if setting.quick else "gpu"
+    profile = "small" if setting.quick and tiny is None else "gpu"
     runs = [one.name for one in steps_of(OFFERS) if profile in one.profiles and (only is None or one.name in only)]
-    arguments = ["--profile", profile, *([] if setting.quick else ["--model", str(_model(setting))])]
+    arguments = ["--profile", profile]
+    if profile == "gpu":
+        config = shape(THIRTEEN, scale_of(setting))
+        keys = tiny(config) if tiny is not None and setting.quick else ()
+        arguments += ["--model", str(saved(config)), *(word for key in keys for word in ("--set", key))]
 
     def how_far() -> str:
         return f"{len(kept.found)} of {len(runs)} experiments"
@@ -53,17 +65,13 @@ def results_of(name: str, setting: Setting, only: Collection[str] | None = None)
         if one in kept.found:
             continue
         left = setting.seconds - RESERVE - (monotonic() - begun)
-        if left < LIKELY:
+        if left < likely:
             raise Unfinished(how_far())
         if (told := verdict(one, arguments, folder, left)) is None:
             raise Unfinished(f"{how_far()}; {one} was cut after {left:.0f} s")
         kept.add(one, told)
         setting.so_far(figures(), how_far())
     return Result(benchmark=name, settings={"verdicts": kept.found}, figures=tuple(figures()))
-
-
-def _model(setting: Setting) -> Path:
-    return saved(shape(THIRTEEN, scale_of(setting)))
 
 
 def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> str | None:

@@ -1,6 +1,7 @@
 """The step of many sessions: 50 of 2,048 tokens on 13B-shaped weights that the card cannot hold at the same time.
 
-Each stops half-way through the layers, all are alive together, and each is resumed when it was used longest ago.
+Each stops half-way through the layers, all are alive together, and each is resumed when it was used longest ago. What
+they do alone is kept for another turn.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from djinn_evaluation.benchmarks.gpu.kept import Kept
 from djinn_evaluation.benchmarks.gpu.serving import TINY_PAGE, memory_of_card, scale_of, serving
 from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, per_position, saved, shape, weight_bytes
 from djinn_evaluation.benchmarks.measuring import Spread
@@ -22,6 +24,7 @@ from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Event, SessionSwapped
@@ -31,7 +34,7 @@ MOST_OF_A_CARD: Final = 0.95  # the other programs on it have the rest
 MOST_OF_THE_HOST: Final = 0.8
 SHARE: Final = 0.4  # of all sessions' pages that fit, where no card is imposed
 NEW: Final = 8
-Outcome = tuple[tuple[int, ...], str]
+Outcome = list[Any]  # the tokens, and the digest of the last logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +90,13 @@ def run(setting: Setting) -> Result:
     config = shape(THIRTEEN, scale_of(setting))
     plan = Plan.of(setting, config, memory_of_card())
     prompts = [random_tokens(plan.positions, config["vocab_size"], 100 + n) for n in range(plan.sessions)]
+    kept = Kept.of("sessions", setting)
     with serving(saved(config), setting, **plan.options) as engine:
-        alone = []
-        for prompt in prompts:
-            alone.append(_alone(engine, prompt))
-            setting.so_far((), f"{len(alone)} of {plan.sessions} sessions alone")
+        for number, prompt in enumerate(prompts):
+            if str(number) not in kept.found:
+                kept.add(str(number), _alone(engine, prompt))
+            setting.so_far((), f"{number + 1} of {plan.sessions} sessions alone")
+        alone = [kept.found[str(number)] for number in range(plan.sessions)]
         course = _together(engine, plan, prompts, alone, setting)
     settings = {"shape": config, "plan": plan, "measured_by": course.curve.measured_by}
     moves = [_fields(transfer) for transfer in course.moved]
@@ -109,9 +114,13 @@ def _fields(transfer: Transfer) -> dict[str, Any]:
 def _alone(engine: RemoteEngine, prompt: list[int]) -> Outcome:
     session = engine.session("alone", fresh=True)
     done = finished(session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
-    outcome = (done.tokens, digest_of(done))
+    outcome = _outcome(done)
     session.close()
     return outcome
+
+
+def _outcome(done: Finished) -> Outcome:
+    return [list(done.tokens), digest_of(done)]
 
 
 def _together(
@@ -132,7 +141,7 @@ def _together(
         course = replace(course, alive=len(engine.sessions()))
         for session, expected in zip(sessions, alone, strict=True):
             done = finished(session.resume())
-            course.equal.append((done.tokens, digest_of(done)) == expected)
+            course.equal.append(_outcome(done) == expected)
             keep("resumed", len(course.equal))
     for session in sessions:
         session.close()

@@ -25,6 +25,11 @@ class Step:
     minutes: int
     turn: int | None = None
 
+    @property
+    def seconds(self) -> int:
+        """Return the seconds that a turn is expected to take."""
+        return self.turn or 60 * self.minutes
+
 
 def _benchmark(name: str, learns: str, minutes: int) -> Step:
     """Return the step of a benchmark that `python -m djinn_evaluation.benchmarks` runs as well."""
@@ -52,7 +57,9 @@ STEPS: Final = (
         12,
         turn=300,
     ),
-    _of_a_gpu("sessions", "50 sessions of 2,048 tokens on 13B-shaped weights under an imposed 80 GiB", 7),
+    _of_a_gpu("sessions", "50 sessions of 2,048 tokens on 13B-shaped weights under an imposed 80 GiB", 4),
+    _of_a_gpu("pressure", "the claims' run of such sessions by `djinn experiment`, twice", 5, turn=270),
+    _of_a_gpu("mended", "the tests that failed on a card once and were mended", 5, turn=90),
     _of_a_gpu("moves", "one of those sessions leaves the device and comes back, against plain copies", 2),
     _benchmark("swap", "sessions leave for the host and the disk and come back, against plain copies", 2),
     _benchmark("prefetch", "the next token of a session that had left, told and untold", 1),
@@ -63,8 +70,8 @@ STEPS: Final = (
     _of_a_gpu(
         "graphs",
         "decode of 7B- and 13B-shaped weights by CUDA graphs, against generate, the memory's speed and vLLM",
-        9,
-        turn=330,
+        8,
+        turn=240,
     ),
     _benchmark("breakpoints", "an armed breakpoint that does not hit", 3),
     _benchmark("resume", "a resume against its layers alone", 2),
@@ -93,3 +100,8 @@ class Unfinished(Exception):
 def step_of(name: str) -> Step:
     """Return the step of that name. Raises KeyError for a name that no step has."""
     return {step.name: step for step in STEPS}[name]
+
+
+# What a quarter of an hour is for, in the order of worth. The large ones share one saved model.
+QUARTER: Final = tuple(map(step_of, ("link", "sessions", "pressure", "mended", "moves", "graphs")))
+QUARTER_MINUTES: Final = 5.5  # of one run; two and the start of a machine are a quarter of an hour
