@@ -84,12 +84,10 @@ def _place(item: pytest.Item) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A kernel that nbval starts gets the name that a Jupyter server would have given it."""
+    """A notebook is named by the conftest of its folder."""
     if _place(item) != HOME:  # else it stands, or is a fixture's
         _live_in(_place(item))
-    if item.path.suffix == ".ipynb":
-        os.environ["JPY_SESSION_NAME"] = str(item.path)
-    else:
+    if item.path.suffix != ".ipynb":
         os.environ.pop("JPY_SESSION_NAME", None)
 
 
