@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import pytest
@@ -242,3 +243,55 @@ def test_a_pause_that_cannot_be_says_why() -> None:
         found = vllm.ask("pause", model="demo", dtype=None, tokens=[1, 2], new=2, seconds=0.1)
     assert found["status"] == "not_run"
     assert "vLLM does not pause" in found["reason"]
+
+
+# What is asked of vLLM, by the file, the class, the method (None: the fields of the class) and the names.
+ASKED = [
+    ("sampling_params", "SamplingParams", None, "temperature max_tokens ignore_eos detokenize"),
+    (
+        "engine/arg_utils",
+        "EngineArgs",
+        None,
+        "model dtype max_model_len skip_tokenizer_init load_format seed enforce_eager enable_prefix_caching "
+        "enable_sleep_mode cpu_offload_gb kv_cache_memory_bytes kv_offloading_size",
+    ),
+    ("entrypoints/llm", "LLM", "generate", "prompts sampling_params use_tqdm"),
+    ("entrypoints/llm", "LLM", "sleep", "level"),
+    ("entrypoints/llm", "LLM", "wake_up", ""),
+    ("entrypoints/llm", "LLM", "apply_model", "func"),
+    ("v1/engine/llm_engine", "LLMEngine", "add_request", "request_id prompt params"),
+    ("v1/engine/llm_engine", "LLMEngine", "abort_request", "request_ids"),
+    ("v1/engine/llm_engine", "LLMEngine", "has_unfinished_requests", ""),
+    ("v1/engine/llm_engine", "LLMEngine", "step", ""),
+    ("v1/engine/async_llm", "AsyncLLM", "from_engine_args", "engine_args"),
+    ("v1/engine/async_llm", "AsyncLLM", "generate", "prompt sampling_params request_id"),
+    ("v1/engine/async_llm", "AsyncLLM", "pause_generation", "mode clear_cache"),
+    ("v1/engine/async_llm", "AsyncLLM", "resume_generation", ""),
+    ("v1/engine/async_llm", "AsyncLLM", "shutdown", ""),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
+@pytest.mark.parametrize(("file", "owner", "method", "names"), ASKED, ids=lambda asked: str(asked)[:40])
+def test_the_installed_version_has_what_is_asked_of_it(file: str, owner: str, method: str | None, names: str) -> None:
+    """Read from its files, which need neither its torch nor a GPU to be there."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None
+    (folder,) = found.submodule_search_locations or ()
+    classes = {one.name: one for one in ast.parse((Path(folder) / f"{file}.py").read_text()).body if is_class(one)}
+    there = {one.name: one for one in classes[owner].body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    if method is None:
+        taken = {one.target.id for one in classes[owner].body if is_field(one)}
+    else:
+        given = there[method].args
+        taken = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    assert {*names.split()} <= taken
+
+
+def is_class(one: ast.stmt) -> TypeGuard[ast.ClassDef]:
+    return isinstance(one, ast.ClassDef)
+
+
+def is_field(one: ast.stmt) -> TypeGuard[Any]:
+    return isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
