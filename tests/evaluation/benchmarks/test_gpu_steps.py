@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +23,6 @@ from djinn_evaluation.benchmarks.gpu import (
     graphs,
     interleavings,
     large_ring,
-    mended,
     moves,
     pressure,
     races,
@@ -29,7 +32,6 @@ from djinn_evaluation.benchmarks.gpu import (
     start_up,
 )
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
-from djinn_evaluation.benchmarks.gpu.kept import Kept
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
 from djinn_evaluation.benchmarks.results import Result
 from djinn_evaluation.benchmarks.setting import Setting
@@ -271,75 +273,6 @@ def test_keys_for_tiny_weights_are_those_of_the_profiles_file(tiny: Setting) -> 
     assert 0.5 * pages < limit < 0.9 * pages
 
 
-FAILING = """
-import pytest
-
-
-@pytest.mark.parametrize("n", ["a", "b c"])
-def test_passes(n):
-    pass
-
-
-def test_fails():
-    assert False
-
-
-@pytest.fixture
-def broken():
-    yield
-    raise RuntimeError("in its end")
-
-
-def test_breaks(broken):
-    pass
-
-
-def test_passes_too():
-    pass
-"""
-
-
-@pytest.fixture
-def failing(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
-    """A checkout whose tests failed on a card, with one that fails still and one that breaks at its end."""
-    (tmp_path / "test_it.py").write_text(FAILING)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  alone\n")
-    (tmp_path / "mended.txt").write_text("# Why.\n\ntest_it.py\n")
-    monkeypatch.setattr(mended, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(mended, "LIST", tmp_path / "mended.txt")
-    return tiny
-
-
-@pytest.mark.processes
-def test_each_mended_test_has_an_outcome_and_one_that_fails_hides_no_other(failing: Setting) -> None:
-    found = ran(mended, failing)
-    assert found.settings["not_passed"] == ["test_it.py::test_fails", "test_it.py::test_breaks"]
-    assert found.settings["outcomes"] == {"PASSED": 3, "FAILED": 1, "ERROR": 1}
-    assert value_of(found, "of 5") == 0.6
-    assert found.figures[0].met is False
-
-
-@pytest.mark.processes
-def test_mended_tests_that_were_cut_go_on_where_they_were(failing: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(mended, "START", 1e9)
-        with pytest.raises(Unfinished, match="0 tests"):
-            mended.run(failing)
-    kept = Kept.of("mended", failing)
-    for name in ("test_passes[a]", "test_passes[b c]", "test_fails"):
-        kept.add(f"test_it.py::{name}", "PASSED")
-    assert ran(mended, failing).settings["outcomes"] == {"PASSED": 4, "ERROR": 1}
-
-
-def test_the_list_of_mended_tests_names_tests_that_are_there() -> None:
-    names = mended.selected(mended.LIST.read_text())
-    assert len(names) == len({*names}) > 30
-    for name in names:
-        file, _, test = name.partition("::")
-        source = (CHECKOUT / file).read_text()
-        assert f"def {test.partition('[')[0]}(" in source if test else "def test_" in source, name
-
-
 def test_the_verdict_is_what_the_command_says(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'pressure_again PASS'; echo 'pressure ERROR no card'; exit 1\n")
@@ -348,6 +281,21 @@ def test_the_verdict_is_what_the_command_says(tiny: Setting, tmp_path: Path, mon
     assert evaluation.verdict("pressure", [], tmp_path, 60) == "ERROR no card"
     python.write_text("#!/bin/sh\nexec sleep 60\n")
     assert evaluation.verdict("pressure", [], tmp_path, 0.2) is None
+
+
+def test_an_experiment_ends_with_its_turn(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would keep the card's memory, and the turn would wait for it."""
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(evaluation.sys, "executable", str(tmp_path / "python"))
+    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(1))
+    ending = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    ending.start()
+    try:
+        with pytest.raises(SystemExit):
+            evaluation.verdict("pressure", [], tmp_path, 600)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_windows_hold_all_bytes_of_the_copies() -> None:

@@ -25,7 +25,7 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.commands.every import steps_of
 from djinn_evaluation.commands.offers import OFFERS
 
-RESERVE: Final = 20  # seconds, to end an engine
+RESERVE: Final = 30  # seconds, to start a turn and to end an engine
 LIKELY: Final = 200  # seconds that an experiment may take; with less left it begins in another turn
 
 
@@ -85,6 +85,8 @@ def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> st
             process.terminate()  # upon which it ends its engine, and writes its report
             process.communicate()
             return None
+        finally:
+            process.terminate()  # a turn that is ended waits for it
     verdicts = [line.removeprefix(name).strip() for line in told.splitlines() if line.split(" ")[0] == name]
     return verdicts[-1] if verdicts else (errors.strip().rpartition("\n")[2] or f"it ended with {process.returncode}")
 

@@ -27,7 +27,7 @@ from djinn_evaluation.benchmarks.setting import Setting
 
 LIST: Final = Path(__file__).with_name("mended.txt")
 OF_A_QUICK_RUN: Final = 2  # entries of the list
-RESERVE: Final = 10  # seconds, to end a process
+RESERVE: Final = 20  # seconds, to start and to end a turn
 START: Final = 20  # seconds, in which a process has not decided a test
 OPTIONS: Final = ("-v", "-x", "-p", "no:cacheprovider", "-p", undecided.__name__, "-m", "not slow and not alone")
 OUTCOME: Final = re.compile(r"(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*\[ *\d+%\]\s*")
@@ -74,6 +74,7 @@ def _ran(chosen: list[str], known: dict[str, str], seconds: float, decided: Call
             return process.wait()
         finally:
             late.cancel()
+            process.terminate()  # a turn that is ended waits for it
 
 
 def outcomes(lines: Iterable[str]) -> Iterator[tuple[str, str]]:

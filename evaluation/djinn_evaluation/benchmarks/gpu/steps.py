@@ -58,7 +58,7 @@ STEPS: Final = (
         turn=300,
     ),
     _of_a_gpu("sessions", "50 sessions of 2,048 tokens on 13B-shaped weights under an imposed 80 GiB", 4),
-    _of_a_gpu("pressure", "the claims' run of such sessions by `djinn experiment`, twice", 5, turn=270),
+    _of_a_gpu("pressure", "the claims' run of such sessions by `djinn experiment`, twice", 5, turn=300),
     _of_a_gpu("mended", "the tests that failed on a card once and were mended", 5, turn=90),
     _of_a_gpu("moves", "one of those sessions leaves the device and comes back, against plain copies", 2),
     _benchmark("swap", "sessions leave for the host and the disk and come back, against plain copies", 2),
