@@ -25,6 +25,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 
 LOG, FILE = "agents.log", "agents_results.json"
+FILES = (FILE,)
 FIELDS = "timestamp demand_gb capacity_gb ways agents comparisons link vllm prediction".split()
 Part = tuple[int, int]  # repetition, number of agents
 

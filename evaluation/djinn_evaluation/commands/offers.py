@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,64 @@ from djinn_jupyter.amounts import GIB, parse_bytes
 from djinn_jupyter.errors import UsageError
 
 TWO_MODELS = "Give --model or --random-weights, not both."
+Run = Callable[[argparse.Namespace, Any], list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFlag:
+    """A flag that sets one key of the file. `nargs` is argparse's; `spell` returns the value as the file has it."""
+
+    flag: str
+    key: str
+    explanation: str
+    spell: Callable[[str], str] = str
+    nargs: str | None = None
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            self.flag,
+            metavar="VALUE",
+            dest="keys",
+            action="append",
+            nargs=self.nargs,
+            type=lambda value: (self.key, value, self.spell),
+            help=self.explanation,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """An experiment as the command line offers it. `kind` and `run` import what they need when they are called;
-    `model_key` is the key of the model where there is one for the whole file, `without_file` the shipped file that is
-    read where none is named, as the original's scripts without a configuration did."""
+    """An experiment as the command line offers it. `file` is the class of its configuration, by module; `switches` set
+    a key to true; `more` adds what is no key. `model_key` is the key of the model where there is one for the whole
+    file, `without_file` the shipped file that is read where none is named, as the original's scripts without a
+    configuration did."""
 
     name: str
     summary: str
-    kind: Callable[[], type[Any]]
-    run: Callable[[argparse.Namespace, Any], list[str]]
-    flags: Callable[[argparse.ArgumentParser], None]
+    file: str
+    run: Run
+    keys: tuple[KeyFlag, ...] = ()
+    switches: tuple[str, ...] = ()
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     model_key: str | None = None
     without_file: str | None = None
+
+    def kind(self) -> type[Any]:
+        """Return the class of the configuration; imported where it is asked for."""
+        module, _, name = self.file.partition(".")
+        found: type[Any] = getattr(import_module(f"djinn_evaluation.configuration.{module}"), name)
+        return found
+
+    def flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the experiment's own flags."""
+        for flag in self.keys:
+            flag.add_to(parser)
+        for name in self.switches:
+            key = name.replace("-", "_")
+            parser.add_argument(
+                f"--{name}", dest="keys", action="append_const", const=(key, "true", str), help=f"sets {key}"
+            )
+        self.more(parser)
 
 
 def _concluded(
@@ -45,27 +89,16 @@ def _concluded(
             print(page)
 
 
-def _cost_flags(parser: argparse.ArgumentParser) -> None:
-    _key(parser, "--model", "model", "the key model")
+def _runs(name: str, module: str, *, timed: bool = False) -> Run:
+    """Return the run of an experiment's module; `timed` where the file says how many minutes it may take."""
 
+    def run(options: argparse.Namespace, file: Any) -> list[str]:
+        experiment = import_module(f"djinn_evaluation.{module}")
+        limits = {"limit_seconds": 60 * file.duration} if timed else {}
+        limits["files"] = experiment.FILES
+        return _concluded(options, file.output_dir, experiment.LOG, name, lambda c: experiment.run(c, file), **limits)
 
-def _key(
-    parser: argparse.ArgumentParser,
-    flag: str,
-    key: str,
-    explanation: str,
-    spell: Callable[[str], str] = str,
-    nargs: str | None = None,
-) -> None:
-    parser.add_argument(
-        flag,
-        metavar="VALUE",
-        dest="keys",
-        action="append",
-        nargs=nargs,
-        type=lambda value: (key, value, spell),
-        help=explanation,
-    )
+    return run
 
 
 def _gibibytes(amount: str) -> str:
@@ -81,20 +114,13 @@ def _listed(value: str) -> str:
     return value if value.startswith("[") else f"[{value}]"
 
 
-def _switch(parser: argparse.ArgumentParser, flag: str, key: str) -> None:
-    parser.add_argument(flag, dest="keys", action="append_const", const=(key, "true", str), help=f"sets {key}")
-
-
-def _whitebox_kind() -> type[Any]:
-    from djinn_evaluation.configuration.whitebox import Whitebox
-
-    return Whitebox
+def _key(flag: str, key: str, explanation: str | None = None, **others: Any) -> KeyFlag:
+    return KeyFlag(flag=flag, key=key, explanation=explanation or f"the key {key}", **others)
 
 
 def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
     for side in ("pytorch", "vllm", "djinn"):
         parser.add_argument(f"--skip-{side}", action="store_true", help=f"leave {side} out")
-    _key(parser, "--model", "model.name", "the key model.name")
 
 
 def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
@@ -114,57 +140,6 @@ def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
 
     limits = {"limit_seconds": 60 * file.duration, "files": (*FILES, pressure.FILE)}
     return _concluded(options, file.output_dir, LOG, "whitebox", work, **limits)
-
-
-def _pressure_flags(parser: argparse.ArgumentParser) -> None:
-    _key(parser, "--num-sessions", "experiment.memory_pressure_test.num_sessions", "sessions alive at the same time")
-    _key(parser, "--capacity", "hardware.vram_limit_gb", "a smaller card than there is, such as 80GiB", _gibibytes)
-    _key(parser, "--model", "model.name", "the key model.name")
-
-
-def _pressure(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_evaluation.pressure.experiment import FILE, LOG, run
-
-    limits = {"limit_seconds": 60 * file.duration, "files": (FILE,)}
-    return _concluded(options, file.output_dir, LOG, "pressure", lambda c: run(c, file), **limits)
-
-
-def _resume_kind() -> type[Any]:
-    from djinn_evaluation.configuration.timing import ResumeLatency
-
-    return ResumeLatency
-
-
-def _resume_flags(parser: argparse.ArgumentParser) -> None:
-    _key(parser, "--layers", "layers", "layers that the pass is stopped after: 1,10,20 or 1 10 20", _listed, "+")
-    for flag in ("model", "max-length", "warmup", "repeat"):
-        _key(parser, f"--{flag}", flag.replace("-", "_"), f"the key {flag.replace('-', '_')}")
-    for side in ("recompute", "offload", "djinn"):
-        _switch(parser, f"--skip-{side}", f"skip_{side}")
-
-
-def _resume(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_evaluation.timing.resume_latency import FILES, LOG, run
-
-    return _concluded(options, file.output_dir, LOG, "resume-latency", lambda c: run(c, file), files=FILES)
-
-
-def _cost_kind() -> type[Any]:
-    from djinn_evaluation.configuration.timing import CheckpointCost
-
-    return CheckpointCost
-
-
-def _cost(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_evaluation.timing.checkpoint_cost import FILE, LOG, run
-
-    return _concluded(options, file.output_dir, LOG, "checkpoint-cost", lambda c: run(c, file), files=(FILE,))
-
-
-def _validation_kind() -> type[Any]:
-    from djinn_evaluation.configuration.validation import ValidationFile
-
-    return ValidationFile
 
 
 def _validation_flags(parser: argparse.ArgumentParser) -> None:
@@ -193,100 +168,88 @@ def _validation(options: argparse.Namespace, file: Any) -> list[str]:
     return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), setup=setup, **told)
 
 
-def _streaming_kind() -> type[Any]:
-    from djinn_evaluation.configuration.streaming import Streaming
-
-    return Streaming
-
-
-def _streaming_flags(parser: argparse.ArgumentParser) -> None:
-    _key(parser, "--model", "model", "a model with weights of its own, in place of the shapes")
-    _switch(parser, "--skip-offloads", "skip_offloads")
-
-
-def _streaming(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_evaluation.streaming.experiment import FILES, LOG, run
-
-    return _concluded(options, file.output_dir, LOG, "streaming", lambda c: run(c, file), files=FILES)
-
-
-def _agents_kind() -> type[Any]:
-    from djinn_evaluation.configuration.agents import AgentsFile
-
-    return AgentsFile
-
-
-def _agents_flags(parser: argparse.ArgumentParser) -> None:
-    _key(parser, "--agents", "agents.counts", "agents at once, in each part: 50,80 or 50 80", _listed, "+")
-    _key(parser, "--ways", "ways", "the ways of keeping them, such as lru hinted", _listed, "+")
-    _key(parser, "--model", "model.name", "the key model.name")
-
-
-def _agents(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_evaluation.agents.experiment import FILE, LOG, run
-
-    limits = {"limit_seconds": 60 * file.duration, "files": (FILE,)}
-    return _concluded(options, file.output_dir, LOG, "agents", lambda c: run(c, file), **limits)
-
-
+MODEL = _key("--model", "model.name")
+PRESSURE = "experiment.memory_pressure_test.num_sessions"
 OFFERS = (
     Offer(
         name="whitebox",
         summary="stop at layers, resume, steer, and serve another request meanwhile",
-        kind=_whitebox_kind,
+        file="whitebox.Whitebox",
         run=_whitebox,
-        flags=_whitebox_flags,
+        keys=(MODEL,),
+        more=_whitebox_flags,
         model_key="model.name",
     ),
     Offer(
         name="pressure",
         summary="many sessions stopped on a card that cannot hold them",
-        kind=_whitebox_kind,
-        run=_pressure,
-        flags=_pressure_flags,
+        file="whitebox.Whitebox",
+        run=_runs("pressure", "pressure.experiment", timed=True),
+        keys=(
+            _key("--num-sessions", PRESSURE, "sessions alive at the same time"),
+            _key(
+                "--capacity", "hardware.vram_limit_gb", "a smaller card than there is, such as 80GiB", spell=_gibibytes
+            ),
+            MODEL,
+        ),
         without_file="pressure.yaml",
         model_key="model.name",
     ),
     Offer(
         name="resume-latency",
         summary="from a stop to the next token's logits, against recomputing and offloading",
-        kind=_resume_kind,
-        run=_resume,
-        flags=_resume_flags,
+        file="timing.ResumeLatency",
+        run=_runs("resume-latency", "timing.resume_latency"),
+        keys=(
+            _key(
+                "--layers",
+                "layers",
+                "layers that the pass is stopped after: 1,10,20 or 1 10 20",
+                spell=_listed,
+                nargs="+",
+            ),
+            *(_key(f"--{name}", name.replace("-", "_")) for name in ("model", "max-length", "warmup", "repeat")),
+        ),
+        switches=("skip-recompute", "skip-offload", "skip-djinn"),
         without_file="resume_latency.yaml",
         model_key="model",
     ),
     Offer(
         name="checkpoint-cost",
         summary="what a stop costs a neighbour that is generating",
-        kind=_cost_kind,
-        run=_cost,
-        flags=_cost_flags,
+        file="timing.CheckpointCost",
+        run=_runs("checkpoint-cost", "timing.checkpoint_cost"),
+        keys=(_key("--model", "model"),),
         without_file="checkpoint_cost.yaml",
         model_key="model",
     ),
     Offer(
         name="validation",
         summary="weights through the ring against plain Hugging Face, the flatline of the link, sleep and resume",
-        kind=_validation_kind,
+        file="validation.ValidationFile",
         run=_validation,
-        flags=_validation_flags,
+        more=_validation_flags,
         without_file="validation_smoke.yaml",
     ),
     Offer(
         name="streaming",
         summary="models larger than the device: the ring, other offloads, and what copying and computing attain",
-        kind=_streaming_kind,
-        run=_streaming,
-        flags=_streaming_flags,
+        file="streaming.Streaming",
+        run=_runs("streaming", "streaming.experiment"),
+        keys=(_key("--model", "model", "a model with weights of its own, in place of the shapes"),),
+        switches=("skip-offloads",),
         model_key="model",
     ),
     Offer(
         name="agents",
         summary="many sessions that generate, pause and go on, kept in several ways on a card that cannot hold them",
-        kind=_agents_kind,
-        run=_agents,
-        flags=_agents_flags,
+        file="agents.AgentsFile",
+        run=_runs("agents", "agents.experiment", timed=True),
+        keys=(
+            _key("--agents", "agents.counts", "agents at once, in each part: 50,80 or 50 80", spell=_listed, nargs="+"),
+            _key("--ways", "ways", "the ways of keeping them, such as lru hinted", spell=_listed, nargs="+"),
+            MODEL,
+        ),
         model_key="model.name",
     ),
 )

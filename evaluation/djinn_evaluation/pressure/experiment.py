@@ -25,6 +25,7 @@ from djinn_jupyter.errors import UsageError
 
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"
+FILES = (FILE,)
 THREADS = 1
 FIELDS = """num_sessions_spawned vram_progression vram_stats swap_latencies_ms total_elapsed_seconds swapping_active
     demand_gb capacity_gb capacity_imposed sessions_alive_max swap_events plateau_achieved outputs_equal_alone

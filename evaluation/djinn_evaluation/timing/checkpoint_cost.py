@@ -26,6 +26,7 @@ from djinn_jupyter.client.session import RemoteSession
 
 LOG = "checkpoint_cost.log"
 FILE = "checkpoint_cost_results.json"
+FILES = (FILE,)
 FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent link".split()
 STOPPING = ("with_stops", "with_write_through")
 PARTS = ("alone", *STOPPING)
