@@ -25,3 +25,8 @@ OF_LINKS: Final = {
     "rates": " & ".join(f"{file}{inside}link.in.link_gb_per_s" for file, inside in LINKS.items()),
     "device": " & ".join(f"{file}device" for file in LINKS),
 }
+
+
+def of(place: str, **fields: str) -> dict[str, str]:
+    """Return the fields of one file, or of a part of it, by the words that a claim has for them."""
+    return {word: place + field for word, field in fields.items()}
