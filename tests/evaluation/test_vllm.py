@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 import msgspec
+import pynvml
 import pytest
 import torch
 
 from djinn_evaluation import report
 from djinn_evaluation.baselines.asking import baseline
-from djinn_evaluation.baselines.vllm import device_gigabytes, see_only
+from djinn_evaluation.baselines.vllm import device_gigabytes, see_only, stop_at_layer
 from djinn_evaluation.baselines.vllm_interface import answers_of, found_in
-from djinn_evaluation.baselines.vllm_layers import stop_at_layer
 from djinn_evaluation.configuration.reading import read
 from djinn_evaluation.configuration.whitebox import Whitebox
 from djinn_evaluation.course import Course
@@ -60,7 +60,7 @@ def examined(course: Course) -> dict[str, Any]:
 def test_where_it_is_not_installed_it_has_not_run(course: Course) -> None:
     found = examined(course)
     assert (found["status"], found["vllm_installed"]) == ("not_run", False)
-    assert found["reasons"]["api_tests"] == "vLLM is not installed here"
+    assert found["reasons"]["api_tests"] == "vLLM is not installed here (pip install vllm, for a GPU)"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -134,10 +134,14 @@ def test_a_gpu_of_that_index_is_the_only_one_it_sees() -> None:
     assert untouched == {}
 
 
-def test_memory_is_what_the_driver_says() -> None:
-    said = SimpleNamespace(returncode=0, stdout="2048\n")
-    assert device_gigabytes(lambda *asked, **options: said) == 2.0
-    assert device_gigabytes(lambda *asked, **options: SimpleNamespace(returncode=9, stdout="")) is None
+def test_memory_is_what_the_driver_says(monkeypatch: Patch) -> None:
+    assert device_gigabytes() is None
+    answers = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetHandleByUUID": "card"}
+    answers["nvmlDeviceGetMemoryInfo"] = SimpleNamespace(used=2 << 30)
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, lambda *asked, answer=answer, **options: answer)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    assert device_gigabytes() == 2.0
 
 
 def paused(seconds: float = 1.0) -> dict[str, Any]:
@@ -242,7 +246,7 @@ def test_a_pause_that_cannot_be_says_why() -> None:
     with baseline("vllm") as vllm:
         found = vllm.ask("pause", model="demo", dtype=None, tokens=[1, 2], new=2, seconds=0.1)
     assert found["status"] == "not_run"
-    assert "vLLM does not pause" in found["reason"]
+    assert found["reason"].startswith(("vLLM does not pause", "vLLM is not installed here"))
 
 
 # What is asked of vLLM, by the file, the class, the method (None: the fields of the class) and the names.

@@ -65,7 +65,7 @@ def test_what_the_same_agents_left_in_the_cache_is_not_found_again(
     """They live twice, alone and in the crowd: the prompts of the crowd were in the cache before it arrived."""
     plant(tmp_path, monkeypatch)
     agents = [asdict(script) for script in scripts(file, 2, 97, 0)]
-    with baseline("vllm_agents") as side:
+    with baseline("vllm") as side:
         asked = {"model": "demo", "dtype": None, "length": file.agents.positions + 1, "cache_bytes": GIB}
         assert side.ask("start", **asked, offload_gb=0)["status"] == "success"
         lives = [side.ask("live", agents=agents, reply_tokens=2, pauses=False)["agents"] for _ in range(2)]

@@ -43,7 +43,7 @@ def _measured(
     """Return the rows of one way, or the reason why there is none."""
     course.check_time()
     try:
-        with baseline("vllm_agents") as side:
+        with baseline("vllm") as side:
             started = side.ask("start", **_engine(course, file, sums, offloads=offloads))
             if started["status"] == "not_run":
                 return str(started["reason"])

@@ -1,6 +1,7 @@
-"""vLLM where it is installed, by its documented interface: sleep, pause, and its own offload for streamed weights.
+"""vLLM where it is installed, by its documented interface: sleep, pause, its own offload for streamed weights, agents
+on its asynchronous engine, and a stop inside a pass, asked of it from a hook on a layer.
 
-An error that keeps vLLM from starting is recorded as its reason for not running. Written against vLLM 0.10 to 0.32;
+An error that keeps vLLM from starting is recorded as its reason for not running. Written against vLLM 0.10 to 0.33;
 features that an installed version lacks are reported as missing.
 """
 
@@ -10,35 +11,39 @@ import asyncio
 import importlib.util
 import inspect
 import os
-import subprocess
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from djinn_evaluation.baselines.answering import serve
 from djinn_evaluation.baselines.sources import source_of
-from djinn_evaluation.baselines.vllm_interface import answers_of, found_in
-from djinn_evaluation.baselines.vllm_layers import stop_at_layer
+from djinn_evaluation.baselines.vllm_interface import answers_of, fields_of, found_in
+from djinn_evaluation.nvml import Unseen, card
+from djinn_jupyter.amounts import GIB
 
-SLEEP_LEVEL = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
-SEED = 0
-IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"  # 0: the model is in this process, where a hook can be watched
+SLEEP_LEVEL: Final = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
+SEED: Final = 0
+IN_PROCESS: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"  # 0: the model is in this process, where a hook can be watched
+STOPPED: Final = "stopped at a layer"  # the request's name
+SIZE, OFFLOAD = "kv_cache_memory_bytes", "kv_offloading_size"  # options of the engine, which older versions lack
+PREEMPTIONS: Final = "vllm:num_preemptions"
 
 
 class Vllm:
-    """One engine of vLLM, in this process and its workers."""
+    """One engine of vLLM, in this process and its workers, and the loop that an asynchronous one runs in."""
 
     llm: Any
+    engine: Any
+
+    def __init__(self) -> None:
+        self._loop, self._asked, self._lives = asyncio.new_event_loop(), 0, 0
 
     def examine(self, **asked: Any) -> dict[str, Any]:
         """Report the interface's features and a sleep. `status` is not_run where vLLM is missing, does not start
         or calls no hook."""
-        if importlib.util.find_spec("vllm") is None:
-            return not_run("vLLM is not installed here", installed=False)
-        try:
-            return self._examined(**asked)
-        except Exception as error:  # noqa: BLE001  another project's start and model: its error is the reason
-            return not_run(f"vLLM was not examined: {told(error)}")
+        found = _tried("was not examined", lambda: self._examined(**asked))
+        installed = importlib.util.find_spec("vllm") is not None
+        return found if found["status"] == "success" else not_run(found["reason"], installed=installed)
 
     def _examined(self, tokens: list[int], new: int, device: str | None = None, **loading: Any) -> dict[str, Any]:
         os.environ[IN_PROCESS] = "0"
@@ -46,9 +51,8 @@ class Vllm:
 
         see_only(device)
         options = engine_options(len(tokens) + 2 * new, enforce_eager=True, **loading)
-        refused = ""
         try:
-            self.llm = vllm.LLM(**options, enable_sleep_mode=True)
+            self.llm, refused = vllm.LLM(**options, enable_sleep_mode=True), ""
         except (TypeError, ValueError) as error:  # on platforms without it, and in versions before it
             refused = told(error)
             self.llm = vllm.LLM(**options)
@@ -81,28 +85,18 @@ class Vllm:
             "tokens_equal_after": self.generate(tokens, new)["tokens"] == before,
         }
 
-    def pause(self, **asked: Any) -> dict[str, Any]:
-        """Put a request aside in the midst of its tokens, and send another one meanwhile."""
-        try:
-            from vllm.v1.engine.async_llm import AsyncLLM  # type: ignore[import-not-found]
-
-            return asyncio.run(_paused(AsyncLLM, **asked))
-        except Exception as error:  # noqa: BLE001  as above
-            return {"status": "not_run", "reason": f"vLLM does not pause: {told(error)}"}
-
     def load(self, length: int, cpu_offload_gb: float, device: str | None = None, **loading: Any) -> dict[str, Any]:
         """Start an engine that keeps `cpu_offload_gb` of weights on the host and reads them in every pass. `status` is
         not_run where vLLM is missing or does not start, with the reason."""
-        if importlib.util.find_spec("vllm") is None:
-            return {"status": "not_run", "reason": "vLLM is not installed here"}
-        try:
+
+        def started() -> dict[str, Any]:
             import vllm
 
             see_only(device)
             self.llm = vllm.LLM(**engine_options(length, **loading), cpu_offload_gb=cpu_offload_gb)
-        except Exception as error:  # noqa: BLE001  as above
-            return {"status": "not_run", "reason": f"vLLM did not start: {told(error)}"}
-        return {"status": "success"}
+            return {"status": "success"}
+
+        return _tried("did not start", started)
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Generate greedily; return tokens and seconds."""
@@ -110,36 +104,137 @@ class Vllm:
         made = self.llm.generate([{"prompt_token_ids": tokens}], greedy(new), use_tqdm=False)
         return {"tokens": list(made[0].outputs[0].token_ids), "seconds": time.perf_counter() - begun}
 
+    def pause(self, tokens: list[int], new: int, seconds: float, **loading: Any) -> dict[str, Any]:
+        """Put request A aside between two of its tokens, the finest step that vLLM offers, while request B runs; then
+        do so by the pause of the whole engine, under which no request goes on."""
 
-async def _paused(
-    engines: Any, tokens: list[int], new: int, seconds: float, device: str | None = None, **loading: Any
-) -> dict[str, Any]:
-    """Put request A aside between two of its tokens, the finest step that vLLM offers, while request B runs; then do so
-    by the pause of the whole engine, under which no request goes on. `engines` is the class AsyncLLM."""
-    from vllm.engine.arg_utils import AsyncEngineArgs  # type: ignore[import-not-found]
+        async def paused() -> dict[str, Any]:
+            await self._open(len(tokens) + new, enforce_eager=True, **loading)
+            try:
+                aside = await _put_aside(self.engine, tokens, new, seconds)
+                whole = await _pause_whole(self.engine, tokens, new, seconds)
+                return {"status": "success", **aside, "whole_engine": whole}
+            finally:
+                self.engine.shutdown()
 
-    see_only(device)
-    options = engine_options(len(tokens) + new, enforce_eager=True, enable_prefix_caching=True, **loading)
-    engine = engines.from_engine_args(AsyncEngineArgs(**options))
-    try:
-        aside = await _put_aside(engine, tokens, new, seconds)
-        return {"status": "success", **aside, "whole_engine": await _pause_whole(engine, tokens, new, seconds)}
-    finally:
-        engine.shutdown()
+        return _tried("does not pause", lambda: self._loop.run_until_complete(paused()))
+
+    async def _open(self, length: int, device: str | None = None, **options: Any) -> None:
+        """Start an asynchronous engine with a prefix cache."""
+        see_only(device)
+        from vllm.engine.arg_utils import AsyncEngineArgs  # type: ignore[import-not-found]
+        from vllm.v1.engine.async_llm import AsyncLLM  # type: ignore[import-not-found]
+
+        lacking = [name for name in (SIZE, OFFLOAD) if name in options and name not in fields_of(AsyncEngineArgs)]
+        if lacking:
+            raise Lacking(f"this vLLM has no option {lacking[0]}")
+        asked = engine_options(length, enable_prefix_caching=True, **options)
+        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**asked))
+
+    # ------------------------------------------------------------------------------------------------- agents
+
+    def start(self, length: int, cache_bytes: int, offload_gb: float, **loading: Any) -> dict[str, Any]:
+        """Start an engine whose cache has `cache_bytes` on the device and, unless 0, `offload_gb` on the host. `status`
+        is not_run where vLLM is missing, lacks that, or does not start, with the reason. It keeps requests and no
+        sessions; its scheduler preempts."""
+        sized: dict[str, Any] = {SIZE: cache_bytes, **({OFFLOAD: offload_gb} if offload_gb else {})}
+
+        def started() -> dict[str, Any]:
+            self._loop.run_until_complete(self._open(length, **sized, **loading))
+            return {"status": "success"}
+
+        return _tried("did not start", started)
+
+    def live(self, agents: list[Any], reply_tokens: int, *, pauses: bool) -> dict[str, Any]:
+        """Let the agents live, together and with their pauses, or one after the other without. Each turn is a request
+        with all tokens so far. Return the replies of each, the preemptions meanwhile (None where this vLLM does not
+        count them), and the seconds. What an earlier call left in the cache is not found."""
+        self._lives += 1
+        return self._loop.run_until_complete(self._live(agents, reply_tokens, pauses=pauses))
+
+    async def _live(self, agents: list[Any], reply_tokens: int, *, pauses: bool) -> dict[str, Any]:
+        shared: list[int] = next((agent["prefix"] for agent in agents if agent["prefix"]), [])
+        after = (await self._reply(shared, 1))["tokens"] if shared else []
+        begun, before = time.perf_counter(), preemptions()
+        lives = (self._life(agent, after, reply_tokens, begun, pauses=pauses) for agent in agents)
+        found = await asyncio.gather(*lives) if pauses else [await life for life in lives]
+        counted = preemptions()
+        return {
+            "agents": found,
+            "preemptions": None if counted is None or before is None else counted - before,
+            "seconds": time.perf_counter() - begun,
+        }
+
+    async def _life(
+        self, agent: Mapping[str, Any], after: Sequence[int], reply_tokens: int, begun: float, *, pauses: bool
+    ) -> list[dict[str, Any]]:
+        """Return the replies of an agent, turn by turn; `after` follows the shared tokens."""
+        tokens = [*agent["prefix"], *(after if agent["prefix"] else ())]
+        replies = []
+        for turn in agent["turns"]:
+            await asyncio.sleep(turn["pause_seconds"] if pauses else 0)
+            tokens += turn["tokens"]
+            asked = time.perf_counter() - begun
+            replies.append({**await self._reply(tokens, reply_tokens), "asked": asked})
+            tokens += replies[-1]["tokens"]
+        return replies
+
+    async def _reply(self, tokens: Sequence[int], new: int) -> dict[str, Any]:
+        """Return the tokens of one request, the milliseconds to the first and from one to the next, and how many of the
+        prompt's were in the cache."""
+        self._asked += 1
+        asked = time.perf_counter()
+        request = RequestUnderWay(self.engine, f"request {self._asked}", tokens, new, cache_salt=f"live {self._lives}")
+        await request.task
+        first, last = request.times[0], request.times[-1]
+        return {
+            "tokens": request.tokens,
+            "first_ms": 1000 * (first - asked),
+            "token_ms": 1000 * (last - first) / max(new - 1, 1),
+            "cached_tokens": request.cached,
+        }
+
+
+class RequestUnderWay:
+    """One request of the asynchronous engine, under way from its making; `tokens` are those that came so far, `times`
+    when, `cached` how many of its prompt were in the cache."""
+
+    def __init__(self, engine: Any, name: str, prompt: Sequence[int], new: int, **salted: str) -> None:
+        self.tokens: list[int] = []
+        self.times: list[float] = []
+        self.cached: int | None = None
+        self.begins = asyncio.Event()
+        asked = {"prompt": {"prompt_token_ids": list(prompt), **salted}, "sampling_params": greedy(new)}
+        self.task = asyncio.create_task(self._hear(engine.generate(**asked, request_id=name)))
+
+    async def _hear(self, answered: Any) -> None:
+        async for output in answered:
+            self.times.append(time.perf_counter())
+            self.tokens, self.cached = list(output.outputs[0].token_ids), output.num_cached_tokens
+            self.begins.set()
+
+    async def ended(self) -> list[int]:
+        await self.task
+        return self.tokens
+
+    async def abort(self) -> None:
+        """End it where it is: vLLM aborts a request whose asker has gone."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
 
 
 async def _put_aside(engine: Any, tokens: list[int], new: int, seconds: float) -> dict[str, Any]:
     """Abort A, for vLLM has no pause of one request, run B, and ask for A again with the tokens that it had."""
-    whole = await _RequestUnderWay(engine, "a alone", tokens, new).ended()
-    a = _RequestUnderWay(engine, "a", tokens, new)
+    whole = await RequestUnderWay(engine, "a alone", tokens, new).ended()
+    a = RequestUnderWay(engine, "a", tokens, new)
     await a.begins.wait()
     await a.abort()
-    begun, b = time.perf_counter(), _RequestUnderWay(engine, "b", tokens, new)
+    begun, b = time.perf_counter(), RequestUnderWay(engine, "b", tokens, new)
     ended, _ = await asyncio.wait({b.task}, timeout=seconds)
     held, had = device_gigabytes(), list(a.tokens)
     await asyncio.sleep(max(0.0, seconds - (time.perf_counter() - begun)))
     await b.ended()
-    rest = _RequestUnderWay(engine, "a again", [*tokens, *had], new - len(had)) if len(had) < new else None
+    rest = RequestUnderWay(engine, "a again", [*tokens, *had], new - len(had)) if len(had) < new else None
     again = had + (await rest.ended() if rest is not None else [])
     return {
         "paused_after_tokens": len(had),
@@ -155,10 +250,10 @@ async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float)
     """Pause all requests by `pause_generation`, where this vLLM can keep them."""
     if "mode" not in inspect.signature(engine.pause_generation).parameters:
         return {"status": "not_run", "reason": "this vLLM's pause_generation cannot keep requests"}
-    a = _RequestUnderWay(engine, "a of all", tokens, new)
+    a = RequestUnderWay(engine, "a of all", tokens, new)
     await a.begins.wait()
     await engine.pause_generation(mode="keep", clear_cache=False)
-    had, b = len(a.tokens), _RequestUnderWay(engine, "b of all", tokens, new)
+    had, b = len(a.tokens), RequestUnderWay(engine, "b of all", tokens, new)
     ended, _ = await asyncio.wait({b.task}, timeout=seconds)
     stood = len(a.tokens) == had
     await engine.resume_generation()
@@ -171,30 +266,56 @@ async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float)
     }
 
 
-class _RequestUnderWay:
-    """One request of the asynchronous engine, under way from its making; `tokens` are those that came so far, `cached`
-    those of its prompt that were in the cache."""
+# --- a stop inside a pass -------------------------------------------------------------------------------------------
 
-    def __init__(self, engine: Any, name: str, prompt: list[int], new: int) -> None:
-        self.tokens: list[int] = []
-        self.cached: int | None = None
-        self.begins = asyncio.Event()
-        self.task = asyncio.create_task(self._hear(engine, name, prompt, new))
 
-    async def _hear(self, engine: Any, name: str, prompt: list[int], new: int) -> None:
-        asked = {"prompt": {"prompt_token_ids": prompt}, "sampling_params": greedy(new), "request_id": name}
-        async for output in engine.generate(**asked):
-            self.tokens, self.cached = list(output.outputs[0].token_ids), output.num_cached_tokens
-            self.begins.set()
+def stop_at_layer(llm: Any, tokens: list[int], sampling: Any) -> dict[str, Any]:
+    """Run a request; when its first pass has come to the middle layer, abort it by the engine's own interface. Return
+    the layers that ran in that pass before and after, the shape that the hook read there, and True where the pass
+    stopped. The model has to be in this process; RuntimeError where none of its layers called the hook."""
+    layers, engine = llm.apply_model(layers_of)[0], llm.llm_engine
+    middle = len(layers) // 2
+    ran, shape = list[int](), list[int]()  # the layers of the passes as they come, and what the hook read
 
-    async def ended(self) -> list[int]:
-        await self.task
-        return self.tokens
+    def hook_of(number: int) -> Any:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            ran.append(number)
+            if number == middle and not shape:
+                shape.extend((output[0] if isinstance(output, tuple) else output).shape)
+                engine.abort_request([STOPPED])
 
-    async def abort(self) -> None:
-        """End it where it is: vLLM aborts a request whose asker has gone."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        return hook
+
+    hooks = [layer.register_forward_hook(hook_of(number)) for number, layer in enumerate(layers)]
+    try:
+        engine.add_request(STOPPED, {"prompt_token_ids": tokens}, sampling)
+        while engine.has_unfinished_requests():
+            engine.step()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not shape:
+        raise RuntimeError("no pass came to the hook on the middle layer, so none was asked to stop")
+    before = ran.index(middle) + 1
+    rest = ran[before:]
+    after = next((at for at, number in enumerate(rest) if number <= middle), len(rest))  # of a further pass are none
+    return {
+        "layers": len(layers),
+        "asked_after_layers": before,
+        "layers_run_after_it": after,
+        "hidden_state_read": shape,
+        "stops_inside_a_pass": before + after < len(layers),
+    }
+
+
+def layers_of(model: Any) -> Any:
+    """Return the modules of the longest list in a model: its layers."""
+    import torch
+
+    return max((one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), key=len)
+
+
+# --- options, the card and reasons -----------------------------------------------------------------------------------
 
 
 def engine_options(
@@ -203,14 +324,8 @@ def engine_options(
     """Return the constructor's options. Input and output are tokens, so no tokenizer is needed; `length` is the longest
     sequence."""
     drawn = {"load_format": "dummy", "seed": SEED} if random_weights else {}
-    return {
-        "model": source_of(model),
-        "dtype": dtype or "auto",
-        "max_model_len": length,
-        "skip_tokenizer_init": True,
-        **drawn,
-        **more,
-    }
+    named = {"model": source_of(model), "dtype": dtype or "auto", "max_model_len": length}
+    return {**named, "skip_tokenizer_init": True, **drawn, **more}
 
 
 def greedy(new: int) -> Any:
@@ -227,16 +342,39 @@ def see_only(device: str | None, environment: Any = os.environ) -> None:
         environment["CUDA_VISIBLE_DEVICES"] = seen.split(",")[int(index)].strip() if seen else index
 
 
-def device_gigabytes(run: Callable[..., Any] = subprocess.run) -> float | None:
-    """Return the gigabytes (GiB) in use on the whole GPU by nvidia-smi, which takes no memory there; None without a
-    GPU."""
-    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    only = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+def device_gigabytes() -> float | None:
+    """Return the gigabytes (GiB) in use on the whole GPU by NVML, which takes no memory there; None without a GPU."""
     try:
-        said = run([*asked, f"--id={only or 0}"], capture_output=True, text=True, check=False)
-    except OSError:
+        with card("cuda:0") as seen:  # of those that this process sees
+            return seen.bytes_in_use() / GIB
+    except Unseen:
         return None
-    return float(said.stdout.split()[0]) / 1024 if said.returncode == 0 else None
+
+
+def preemptions() -> int | None:
+    """Return how often vLLM preempted a request since its start, by its own metrics; None where it has none."""
+    try:
+        from vllm.v1.metrics.reader import get_metrics_snapshot  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    return sum(int(one.value) for one in get_metrics_snapshot() if one.name.startswith(PREEMPTIONS))
+
+
+class Lacking(Exception):
+    """This vLLM lacks an option; the message is the whole reason."""
+
+
+def _tried(what: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what `work` returns, or the reason why vLLM `what`."""
+    reason = "vLLM is not installed here (pip install vllm, for a GPU)"
+    try:
+        if importlib.util.find_spec("vllm") is not None:
+            return work()
+    except Lacking as why:
+        reason = str(why)
+    except Exception as error:  # noqa: BLE001  another project's start and model: its error is the reason
+        reason = f"vLLM {what}: {told(error)}"
+    return {"status": "not_run", "reason": reason}
 
 
 def told(error: Exception) -> str:
@@ -258,5 +396,5 @@ def not_run(reason: str, *, installed: bool = True) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    engine = Vllm()
-    serve({"examine": engine.examine, "pause": engine.pause, "load": engine.load, "generate": engine.generate})
+    side = Vllm()
+    serve({name: getattr(side, name) for name in ("examine", "pause", "load", "generate", "start", "live")})

@@ -41,21 +41,20 @@ def answers_of(found: Interface) -> dict[str, bool]:
 
 def found_in(vllm: Any) -> Interface:
     """Return an installed vLLM's interface: its offline class, its asynchronous engine, sampling and engine options."""
-    classes = [vllm.LLM, *_there(("vllm.v1.engine.async_llm", "AsyncLLM"))]
-    options = [vllm.SamplingParams, *_there(("vllm.engine.arg_utils", "EngineArgs"))]
+    classes = [vllm.LLM, *_there("vllm.v1.engine.async_llm", "AsyncLLM")]
+    options = [vllm.SamplingParams, *_there("vllm.engine.arg_utils", "EngineArgs")]
     methods = tuple(f"{owner.__name__}.{name}" for owner in classes for name in _public(owner))
     taken = [f"{owner.__name__}.{name}" for owner in classes for name in _taken_by(owner)]
-    given = [f"{owner.__name__}.{name}" for owner in options for name in _fields_of(owner)]
+    given = [f"{owner.__name__}.{name}" for owner in options for name in fields_of(owner)]
     return Interface(methods=methods, parameters=tuple(dict.fromkeys([*taken, *given])))
 
 
-def _there(*names: tuple[str, str]) -> Iterator[Any]:
-    """Yield those of the classes that this version has."""
-    for module, name in names:
-        try:
-            yield getattr(import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
+def _there(module: str, name: str) -> Iterator[Any]:
+    """Yield the class where this version has it."""
+    try:
+        yield getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        return
 
 
 def _public(owner: Any) -> list[str]:
@@ -71,7 +70,7 @@ def _taken_by(owner: Any) -> Iterable[str]:
             continue  # written in another language
 
 
-def _fields_of(owner: Any) -> list[str]:
+def fields_of(owner: Any) -> list[str]:
     if is_dataclass(owner):
         return [field.name for field in fields(owner)]
     return [name for name in inspect.signature(owner).parameters if name != "self"]
