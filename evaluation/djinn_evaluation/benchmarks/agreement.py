@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from djinn_evaluation.baselines.asking import BaselineFailed
-from djinn_evaluation.benchmarks.environments import NotRun
+from djinn_evaluation.benchmarks.environments import NotRun, peer_python
 from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.peers import peer_python
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting

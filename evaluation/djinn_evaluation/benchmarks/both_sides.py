@@ -4,23 +4,28 @@ of an engine whose passes are as fast as the tool's own: what bare round trips w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import zmq
 
+from djinn_evaluation.baselines.asking import BaselineFailed
+from djinn_evaluation.benchmarks.environments import NotRun, peer_python
 from djinn_evaluation.benchmarks.measuring import Spread, ratios, take_turns
 from djinn_evaluation.benchmarks.processes import Clock, clock_of
-from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, at_least
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, Result, at_least
+from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
+from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
+from djinn_evaluation.serving import random_tokens
 
 BAR: Final = 1.0
 TOLERANCE: Final = 1e-3  # between logits: their attention is the same on both sides, and so are their kernels
 TRIPS: Final = 9  # rounds of bare round trips
 REQUEST: Final = 256  # bytes of one that carries no values
+POSITIONS: Final = 16  # of each line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,49 @@ class BytesAcross:
     times: int
     there: int
     back: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool whose code runs on both sides: the environment that has it, and its worker. `pair` and `lines` name the
+    verbs and their figures: the first is given two lines and `of_pair` besides, the others one. `across` returns what
+    has to cross in each of the others, `together` names the figure of all one after another."""
+
+    environment: str
+    worker: str
+    pair: tuple[str, str]
+    lines: tuple[tuple[str, str], ...]
+    across: Callable[[Worker, Shape, list[int]], Sequence[BytesAcross]]
+    of_pair: Mapping[str, Any] = field(default_factory=dict)
+    together: str | None = None
+
+    def measured(self, benchmark: str, setting: Setting, *, rounds: int, **settings: Any) -> Result:
+        """Measure all pieces and their limits; every figure has the reason where the tool is not here or fails."""
+        shape, checks = setting.shape(), Checks()
+        clean, corrupted = (random_tokens(POSITIONS, shape.vocabulary, seed) for seed in (1, 2))
+        pair = {"clean": clean, "corrupted": corrupted, **self.of_pair}
+        pieces = [
+            Piece(verb=self.pair[0], given=pair, name=self.pair[1]),
+            *(Piece(verb=verb, given={"line": clean}, name=name) for verb, name in self.lines),
+        ]
+        with worker("plain") as plain:
+            folder = setting.saved(plain, shape)
+        figures: list[Figure] = []
+        try:
+            with engine_of(folder, setting) as engine, worker(self.worker, peer_python(self.environment)) as asked:
+                asked.ask("load", folder=folder, threads=setting.threads)
+                clock = clock_of(pid_of(engine), asked.pid)
+                for piece in pieces:
+                    figures.append(piece.measured(asked, clock, setting.rounds(rounds), checks))
+                    setting.so_far(figures, f"up to {piece.verb}")
+                across = self.across(asked, shape, clean)
+                limits = [limit(figure, crossed, setting) for figure, crossed in zip(figures[1:], across, strict=True)]
+                together = [one_after_another(figures, self.together)] if self.together else []
+                figures += [*together, *limits]
+        except (NotRun, BaselineFailed) as why:
+            figures = [piece.figure(None, {}, str(why)) for piece in pieces]
+        told = {"shape": shape, "positions": POSITIONS, **settings, "rounds": setting.rounds(rounds)}
+        return Result(benchmark=benchmark, settings=told, figures=tuple(figures), checks=checks.counts)
 
 
 def limit(measured: Figure, crossed: BytesAcross, setting: Setting) -> Figure:

@@ -1,58 +1,89 @@
-"""An environment for each tool that Djinn is compared with, so that none decides the versions of Djinn's packages."""
+"""`python -m djinn_evaluation.benchmarks.environments [TOOL ...]`: an environment for each tool that Djinn is compared
+with, so that none decides the versions of Djinn's packages. Each sees those, so that all sides have one torch and one
+transformers; print the interpreters of the ones that can be had."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
 import venv
-from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
-from djinn_evaluation import EVALUATION
+from djinn_evaluation import CHECKOUT
 
-FOLDER = EVALUATION / ".envs"
-TOOLS = {
+FOLDER: Final = Path(os.environ.get("DJINN_PEERS") or CHECKOUT / ".venv" / "peers")
+TOOLS: Final = {
     "transformer_lens": "transformer-lens==4.3.0",
     "nnsight": "nnsight==0.8.1",
-    "accelerate": "accelerate==1.15.0",
+    "interp_engine": "interp-engine==1.14.2",
     "peft": "peft==0.21.2",
+    "sae_lens": "sae-lens==6.54.12",  # with the TransformerLens that it wants
+    "pandas": "pandas==3.1.1",
+    "circuit_tracer": "circuit-tracer==0.5.0",
+    "deepspeed": "deepspeed==0.19.8",
+    "vllm": "vllm==0.33.0",
 }
-BESIDE = "psutil"  # in each environment: the workers read the machine's memory with it
-INSTALL_SECONDS = 1800
+READ: Final = ("circuit_tracer", "vllm")  # and not run: they want another transformers, a torch for CUDA
+PEERS: Final = tuple(tool for tool in TOOLS if tool not in ("deepspeed", "vllm"))
+INSTALL_SECONDS: Final = 1800
 
 
 class NotRun(Exception):
     """The other tool could not be run here; the message says why."""
 
 
-def python_of(tool: str) -> Path:
-    """Return the interpreter of a tool's environment, with the torch and transformers versions that Djinn has: this one
-    where the tool is there in its version, else one of its own, made at first use. NotRun where it cannot be
-    installed."""
-    if _has(Path(sys.executable), TOOLS[tool]):
-        return Path(sys.executable)
-    python = FOLDER / tool / "bin" / "python"
+def peer_python(tool: str) -> Path:
+    """Return the interpreter of a tool's environment. NotRun where there is none."""
+    python = _python(tool)
     if not python.exists():
-        venv.create(FOLDER / tool, with_pip=True)
-    if not _has(python, TOOLS[tool]):
-        _install(python, TOOLS[tool])
+        raise NotRun(f"{tool} has no environment here: `make peers` makes one")
     return python
+
+
+def python_of(tool: str) -> Path:
+    """Return the interpreter of a tool's environment, made at first use. NotRun where it cannot be installed."""
+    python = _python(tool)
+    if not python.exists():
+        venv.create(python.parents[1], with_pip=True)
+    if not _has(python, TOOLS[tool]):
+        _install(python, tool)
+    return python
+
+
+def _python(tool: str) -> Path:
+    return FOLDER / tool.replace("_", "-") / "bin" / "python"
 
 
 def _has(python: Path, requirement: str) -> bool:
     name, _, wanted = requirement.partition("==")
-    program = f"from importlib.metadata import version; version({BESIDE!r}); print(version({name!r}))"
+    program = f"from importlib.metadata import version; print(version({name!r}))"
     found = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     return found.stdout.strip() == wanted
 
 
-def _install(python: Path, requirement: str) -> None:
-    pinned = [f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "transformers")]
-    command = [str(python), "-m", "pip", "install", "--quiet", requirement, BESIDE, *pinned]
-    print(f"  installing {requirement} into an environment of its own", file=sys.stderr, flush=True)
+def _install(python: Path, tool: str) -> None:
+    home = python.parents[1]
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "shared.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n")
+    pinned = (CHECKOUT / "constraints.txt").read_text().splitlines(keepends=True)
+    (home / "constraints.txt").write_text("".join(one for one in pinned if not one.startswith("transformer-lens==")))
+    alone = ["--no-deps"] if tool in READ else []
+    command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(home / "constraints.txt"), *alone]
+    print(f"  installing {TOOLS[tool]} into an environment of its own", file=sys.stderr, flush=True)
     try:
-        subprocess.run(command, check=True, timeout=INSTALL_SECONDS, capture_output=True)
+        subprocess.run([*command, TOOLS[tool]], check=True, timeout=INSTALL_SECONDS, capture_output=True)
     except subprocess.CalledProcessError:
-        raise NotRun(f"pip could not install {requirement} and {BESIDE} beside {' and '.join(pinned)}") from None
+        raise NotRun(f"pip could not install {TOOLS[tool]} beside Djinn") from None
     except subprocess.TimeoutExpired:
-        raise NotRun(f"installing {requirement} took longer than {INSTALL_SECONDS} s") from None
+        raise NotRun(f"installing {TOOLS[tool]} took longer than {INSTALL_SECONDS} s") from None
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or PEERS:
+        try:
+            print(python_of(wanted), flush=True)
+        except NotRun as why:
+            print(f"not_run: {why}", file=sys.stderr)

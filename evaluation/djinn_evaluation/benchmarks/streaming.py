@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 
 import djinn_jupyter as dj
-from djinn_evaluation.baselines.asking import BaselineFailed
-from djinn_evaluation.benchmarks.environments import TOOLS, NotRun, python_of
+from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline
 from djinn_evaluation.benchmarks.measuring import Spread, ratios, take_turns
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.serving_engine import pid_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
+from djinn_evaluation.machine import versions
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
@@ -71,7 +71,7 @@ def run(setting: Setting) -> Result:
         "rounds": rounds,
         "sessions": SESSIONS,
         "anonymous_bytes_at_the_end": anonymous,
-        "versions": {"accelerate": TOOLS["accelerate"]},
+        "versions": versions(["accelerate"]),
     }
     a_copy = Figure(name="a layer copy", unit="GB/s", value=Spread.of(copies))
     figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together))
@@ -119,7 +119,7 @@ def _side_by_side(
     return seconds
 
 
-def _theirs(other: Worker, prompt: list[int], expected: list[int], checks: Checks) -> Callable[[], float]:
+def _theirs(other: Baseline, prompt: list[int], expected: list[int], checks: Checks) -> Callable[[], float]:
     def seconds() -> float:
         answer = other.ask("generate", tokens=prompt, new=NEW)
         checks.same("new tokens of accelerate and plain", answer["tokens"], expected)
@@ -130,15 +130,19 @@ def _theirs(other: Worker, prompt: list[int], expected: list[int], checks: Check
 
 def _offloaded(
     stack: ExitStack, folder: str, setting: Setting, budget: int
-) -> tuple[dict[str, Worker], dict[str, str]]:
+) -> tuple[dict[str, Baseline], dict[str, str]]:
     """Return a worker for each way of offloading, and the reasons for the ways without one."""
     found, absent = {}, {}
     for to, name in OFFLOADS.items():
         try:
-            other = stack.enter_context(worker("with_accelerate", python_of("accelerate")))
-            other.ask("load", model=folder, dtype="float32", threads=setting.threads, budget=budget, to=to)
-            found[name] = other
-        except (NotRun, BaselineFailed) as error:
+            other = stack.enter_context(baseline("with_accelerate"))
+            asked = {"dtype": "float32", "threads": setting.threads, "budget": budget, "to": to}
+            loaded = other.ask("load", model=folder, **asked)
+            if loaded["status"] == "success":
+                found[name] = other
+            else:
+                absent[name] = loaded["reason"]
+        except BaselineFailed as error:
             absent[name] = str(error)
     return found, absent
 

@@ -109,7 +109,7 @@ def run(setting: Setting) -> Result:
         "positions": length,
         "patches": shape.layers * length,
         "rounds": rounds,
-        "versions": TOOLS,
+        "versions": {name: TOOLS[name] for name in ("transformer_lens", "nnsight")},
         "largest_difference_of_logits_from_plain": differences,
     }
     figures = tuple(_figures(seconds, sides.absent))

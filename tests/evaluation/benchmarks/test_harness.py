@@ -177,22 +177,24 @@ def test_a_sweep_by_one_request_fails_when_it_is_not_what_it_is_timed_as(
         sweep._requested(engine, prompts, mode, [[0.5]], Checks(), {})
 
 
-def test_an_environment_made_before_the_workers_needed_more_is_completed(
+def test_an_environment_with_another_version_of_its_tool_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
-    monkeypatch.setattr(environments, "TOOLS", {"tool": "no-such-tool==1.0"})
+    with pytest.raises(environments.NotRun, match="`make peers` makes one"):
+        environments.peer_python("a_tool")
+    monkeypatch.setattr(environments, "TOOLS", {"a_tool": "a-tool==1.0"})
     installs: list[str] = []
-    monkeypatch.setattr(environments, "_install", lambda python, requirement: installs.append(requirement))
-    venv.create(tmp_path / "tool")
-    (packages,) = (tmp_path / "tool").glob("lib/python*/site-packages")
-    for name, missing in (("no_such_tool-1.0", ["no-such-tool==1.0"]), ("psutil-7.0", [])):
-        place = packages / f"{name}.dist-info"
-        place.mkdir()
-        package, _, version = name.partition("-")
-        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    monkeypatch.setattr(environments, "_install", lambda python, tool: installs.append(tool))
+    venv.create(tmp_path / "a-tool")
+    (packages,) = (tmp_path / "a-tool").glob("lib/python*/site-packages")
+    place = packages / "a_tool.dist-info"
+    place.mkdir()
+    for version, missing in (("0.9", ["a_tool"]), ("1.0", [])):
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: a-tool\nVersion: {version}\n")
         installs.clear()
-        assert environments.python_of("tool") == tmp_path / "tool" / "bin" / "python"
+        assert environments.python_of("a_tool") == tmp_path / "a-tool" / "bin" / "python"
+        assert environments.peer_python("a_tool").exists()
         assert installs == missing
 
 

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Final
 
-from djinn_evaluation.baselines.asking import BaselineFailed
-from djinn_evaluation.benchmarks.environments import NotRun, python_of
+from djinn_evaluation.baselines.asking import BaselineFailed, baseline
+from djinn_evaluation.benchmarks.environments import NotRun
 from djinn_evaluation.benchmarks.gpu.link import NBYTES, NBYTES_IF_QUICK
 from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
 from djinn_evaluation.benchmarks.gpu.shapes import SPARE, THIRTEEN, disk, saved, shape, weight_bytes
@@ -132,15 +131,14 @@ def _link(setting: Setting) -> float:
 def _accelerated(folder: Path, dtype: str, prompt: list[int], budget: int, setting: Setting) -> dict[str, Any]:
     """Return what accelerate generates with the same bytes on the device; a `reason` where it does not run."""
     try:
-        with ExitStack() as stack:
-            other = stack.enter_context(worker("with_accelerate", python_of("accelerate")))
+        with baseline("with_accelerate") as other:
             asked = {"dtype": dtype, "threads": setting.threads, "budget": budget, "to": "cpu"}
             loaded = other.ask("load", model=str(folder), **asked)
             if loaded["status"] != "success":
                 return loaded
             other.ask("generate", tokens=prompt, new=2)
             return other.ask("generate", tokens=prompt, new=NEW)
-    except (NotRun, BaselineFailed) as error:
+    except BaselineFailed as error:
         return {"reason": str(error)}
 
 
