@@ -18,7 +18,18 @@ from djinn_evaluation.benchmarks import machine, results
 from djinn_evaluation.benchmarks.gpu import __main__ as command
 from djinn_evaluation.benchmarks.gpu import course, exactness, kept, link
 from djinn_evaluation.benchmarks.gpu.report import report
-from djinn_evaluation.benchmarks.gpu.steps import QUARTER, SECONDS, STEPS, Step, Unfinished, findings_of, step_of
+from djinn_evaluation.benchmarks.gpu.steps import (
+    GRACE_SECONDS,
+    QUARTER,
+    QUARTER_MINUTES,
+    SECONDS,
+    STEPS,
+    Step,
+    Unfinished,
+    findings_of,
+    planned,
+    step_of,
+)
 from djinn_evaluation.benchmarks.results import Figure, Result
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.nvml import Card
@@ -169,6 +180,20 @@ def test_a_quarter_is_its_steps_in_their_order_and_another_run_takes_the_rest(
     assert (tmp_path / "models").is_dir(), "other steps are for it"
     command.main(asked)
     assert len(log.read_text().split()) == len(QUARTER), "nothing is left to be run"
+
+
+def test_the_plan_of_a_quarter_fits_its_runs_and_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    runs, left = planned()
+    assert all(sum(step.seconds for step in steps) <= 60 * QUARTER_MINUTES - GRACE_SECONDS for steps in runs)
+    assert sorted([*map(QUARTER.index, left), *(QUARTER.index(step) for steps in runs for step in steps)]) == [
+        *range(len(QUARTER))
+    ], "each step stands once"
+    assert runs[0][0] == QUARTER[0]
+    assert QUARTER.index(runs[1][0]) == len(runs[0]), "the second run goes on with what is worth most"
+    assert command.main(["--list", "--quarter"]) == 0
+    *said, last = capsys.readouterr().out.splitlines()
+    assert len(said) == len(runs)
+    assert all(f"{step.name} {step.seconds} s" in last for step in left)
 
 
 def test_a_step_with_a_whole_result_finds_all_of_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from time import monotonic
 from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.gpu import shapes
 from djinn_evaluation.benchmarks.gpu.course import Course, missing
-from djinn_evaluation.benchmarks.gpu.steps import QUARTER, QUARTER_MINUTES, STEPS, Step, step_of
+from djinn_evaluation.benchmarks.gpu.steps import QUARTER, QUARTER_MINUTES, STEPS, Step, planned, step_of
 from djinn_evaluation.devices import card_of, computed_on
 
 SIZE_WITHOUT_A_GPU = 1e-4
@@ -26,7 +26,7 @@ SIZE_WITHOUT_A_GPU = 1e-4
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.list:
-        _list()
+        (_plan if options.quarter else _list)()
         return 0
     begun, device = monotonic(), computed_on()
     size = options.size or (1.0 if device.startswith("cuda") else SIZE_WITHOUT_A_GPU)
@@ -53,8 +53,19 @@ def folder_of(card: str, *, small: bool, below: Path | None = None) -> Path:
 def _list() -> None:
     for number, step in enumerate(STEPS, 1):
         turns = f" in turns of {step.turn / 60:g}" if step.turn else ""
-        print(f"{number:2} {step.name:12} {step.minutes:3} min{turns:17} {step.learns}")
-    print(f"   {'all':12} {sum(step.minutes for step in STEPS):3} min, as expected of an H100")
+        print(f"{number:2} {step.name:12} {step.minutes:4g} min{turns:17} {step.learns}")
+    print(f"   {'all':12} {sum(step.minutes for step in STEPS):4g} min, as expected of an H100")
+
+
+def _plan() -> None:
+    runs, left = planned()
+    for number, steps in enumerate(runs, 1):
+        print(f"run {number}: {_in_seconds(steps)}")
+    print(f"left: {_in_seconds(left)}; the same again goes on with them")
+
+
+def _in_seconds(steps: Sequence[Step]) -> str:
+    return ", ".join(f"{step.name} {step.seconds} s" for step in steps) or "nothing"
 
 
 def _named(name: str) -> Step:

@@ -17,10 +17,9 @@ from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.gpu.one import UNFINISHED
 from djinn_evaluation.benchmarks.gpu.report import report
-from djinn_evaluation.benchmarks.gpu.steps import SECONDS, STEPS, Step, findings_of
+from djinn_evaluation.benchmarks.gpu.steps import GRACE_SECONDS, SECONDS, STEPS, Step, findings_of
 
 KEPT: Final = "not_measured.json"
-GRACE_SECONDS = 30  # for a turn whose time is over to stop its engines
 LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes further
 
 
@@ -117,7 +116,7 @@ class Course:
         if self.until is None:
             return usual
         left = self.until - monotonic() - GRACE_SECONDS
-        needed = LEAST_SHARE * step.turn if step.turn else 60 * step.minutes if self.size == 1 else 0
+        needed = LEAST_SHARE * step.seconds if step.turn else step.seconds if self.size == 1 else 0
         if left < needed:
             why = f"it needs about {needed:.0f} s, and the run had {max(left, 0):.0f} left: run the same again"
             raise Reason(why, ran=False)

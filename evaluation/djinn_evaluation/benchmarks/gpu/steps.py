@@ -16,34 +16,35 @@ class Step:
     """`module` has a `run(setting)` that returns a Result, or raises Unfinished where it continues in another turn.
 
     `minutes` are expected of all of it at its usual size, on an H100 (evaluation/README.md says from what). `turn` are
-    the seconds of one turn of a step that continues; None for a step that has all it needs in one.
+    the most seconds of one turn of a step that continues; None for a step that has all it needs in one.
     """
 
     name: str
     learns: str
     module: str
-    minutes: int
+    minutes: float
     turn: int | None = None
 
     @property
     def seconds(self) -> int:
         """Return the seconds that a turn is expected to take."""
-        return self.turn or 60 * self.minutes
+        whole = round(60 * self.minutes)
+        return whole if self.turn is None else min(self.turn, whole)
 
 
-def _benchmark(name: str, learns: str, minutes: int) -> Step:
+def _benchmark(name: str, learns: str, minutes: float) -> Step:
     """Return the step of a benchmark that `python -m djinn_evaluation.benchmarks` runs as well."""
     return Step(name=name, learns=learns, module=f"djinn_evaluation.benchmarks.{name}", minutes=minutes)
 
 
-def _of_a_gpu(name: str, learns: str, minutes: int, turn: int | None = None) -> Step:
+def _of_a_gpu(name: str, learns: str, minutes: float, turn: int | None = None) -> Step:
     """Return a step that is in this folder, because its usual size needs a GPU."""
     module = f"djinn_evaluation.benchmarks.gpu.{name.replace('-', '_')}"
     return Step(name=name, learns=learns, module=module, minutes=minutes, turn=turn)
 
 
 STEPS: Final = (
-    _of_a_gpu("link", "doctor, driver and clocks; copies, pinned and not", 1),
+    _of_a_gpu("link", "doctor, driver and clocks; copies, pinned and not", 0.5),
     _of_a_gpu("attention", "which kernels of attention give the same bits each time", 1),
     _of_a_gpu(
         "exactness",
@@ -58,9 +59,9 @@ STEPS: Final = (
         turn=300,
     ),
     _of_a_gpu("sessions", "50 sessions of 2,048 tokens on 13B-shaped weights under an imposed 80 GiB", 4),
-    _of_a_gpu("pressure", "the claims' run of such sessions by `djinn experiment`, twice", 5, turn=300),
+    _of_a_gpu("pressure", "the claims' run of such sessions by `djinn experiment`, twice", 3.5, turn=300),
     _of_a_gpu("mended", "the tests that failed on a card once and were mended", 5, turn=90),
-    _of_a_gpu("moves", "one of those sessions leaves the device and comes back, against plain copies", 2),
+    _of_a_gpu("moves", "one of those sessions leaves the device and comes back, against plain copies", 1),
     _benchmark("swap", "sessions leave for the host and the disk and come back, against plain copies", 2),
     _benchmark("prefetch", "the next token of a session that had left, told and untold", 1),
     _of_a_gpu("ring", "13B-shaped weights in 12 GiB: copies, windows of the link, against accelerate", 4),
@@ -105,3 +106,20 @@ def step_of(name: str) -> Step:
 # What a quarter of an hour is for, in the order of worth. The large ones share one saved model.
 QUARTER: Final = tuple(map(step_of, ("link", "sessions", "pressure", "mended", "moves", "graphs")))
 QUARTER_MINUTES: Final = 5.5  # of one run; two and the start of a machine are a quarter of an hour
+QUARTER_RUNS: Final = 2
+GRACE_SECONDS: Final = 30  # at the end of a run, for a turn whose time is over to stop its engines
+
+
+def planned() -> tuple[list[list[Step]], list[Step]]:
+    """Return the steps of each run of the quarter, as the expected seconds have it, and those left for another run: one
+    that does not go into the rest of a run is put off, and a shorter one behind it is run."""
+    runs, left = [], list(QUARTER)
+    for _ in range(QUARTER_RUNS):
+        room, chosen = 60 * QUARTER_MINUTES - GRACE_SECONDS, list[Step]()
+        for step in left:
+            if step.seconds <= room:
+                chosen.append(step)
+                room -= step.seconds
+        runs.append(chosen)
+        left = [step for step in left if step not in chosen]
+    return runs, left
