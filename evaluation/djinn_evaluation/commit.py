@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from djinn_evaluation import CHECKOUT
-from djinn_evaluation.machine import PACKAGES, versions
 from djinn_jupyter._version import __version__
 
+PACKAGES: Final = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
 FOLDERS: Final = ("djinn_jupyter", "evaluation/djinn_evaluation")  # of the code; documents and results change no figure
 Code = Mapping[str, Any]
 
@@ -52,6 +53,18 @@ def spelled(code: Code | None) -> str:
     commit = code.get("commit")
     named = "" if commit is None else f", commit {commit[:8]}{'' if code.get('clean') else ' with changes'}"
     return f"version {_version(code)}{named}"
+
+
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Return the version of each package, None where it is not installed."""
+    return {name: _version_of(name) for name in packages}
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git(*arguments: str) -> str | None:

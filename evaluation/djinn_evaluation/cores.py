@@ -17,8 +17,18 @@ PROCESSES: Final = Path("/proc")
 def seconds_without_core(pids: Sequence[int]) -> float | None:
     """Return the seconds that the threads of these processes, all together, were ready to run and had no core. None
     where the kernel does not count them; Linux does."""
+    return _seconds(pids, 1)
+
+
+def seconds_computed(*pids: int) -> float | None:
+    """Return the CPU seconds of the threads that these processes have, all together, to the nanosecond; None where the
+    system does not say."""
+    return _seconds(pids, 0)
+
+
+def _seconds(pids: Sequence[int], place: int) -> float | None:
     files = [file for pid in pids for file in (PROCESSES / str(pid) / "task").glob("*/schedstat")]
-    found = [nanoseconds for file in files if (nanoseconds := _delay(file)) is not None]
+    found = [nanoseconds for file in files if (nanoseconds := _nanoseconds(file, place)) is not None]
     return sum(found) / 1e9 if found else None
 
 
@@ -40,10 +50,10 @@ def core_wait(pids: Sequence[int]) -> Iterator[CoreWait]:
         found.share = max(0.0, after - before) / seconds
 
 
-def _delay(file: Path) -> int | None:
-    """Return a thread's nanoseconds, the second of its three numbers; None for a thread that has ended."""
+def _nanoseconds(file: Path, place: int) -> int | None:
+    """Return one of a thread's three numbers; None for a thread that has ended."""
     try:
-        return int(file.read_text().split()[1])
+        return int(file.read_text().split()[place])
     except (OSError, IndexError):
         return None
 

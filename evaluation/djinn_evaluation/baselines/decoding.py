@@ -30,3 +30,15 @@ def decoded(
     """Generate; return the new tokens, `seconds` of all, `decoding` from the first new token to the last."""
     made, seconds = greedy(model, tokens, new, device, stamps, cache)
     return {"seconds": seconds, "decoding": stamps.times[-1] - stamps.times[1], "tokens": made}
+
+
+class Decoding:
+    """A side with a whole model on one device, whatever keeps its weights elsewhere."""
+
+    model: Any
+    device: torch.device
+
+    @torch.inference_mode()
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Generate greedily with a cache; return tokens, seconds, and those from the first new token to the last."""
+        return decoded(self.model, tokens, new, self.device, Timestamps())

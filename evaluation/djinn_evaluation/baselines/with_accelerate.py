@@ -6,24 +6,19 @@ import importlib.util
 import tempfile
 from typing import Any
 
+from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.decoding import Decoding
 
 
-class Accelerated:
+class Accelerated(Decoding):
     """`status` of a load is not_run where accelerate is missing, with the reason."""
-
-    model: Any
 
     def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
         """Load the model that the fields of weights.ModelAsked name. `budget` bytes of weights stay on the device, the
         rest goes `to` cpu or disk."""
         if importlib.util.find_spec("accelerate") is None:
-            return {
-                "status": "not_run",
-                "reason": "accelerate is not installed: pip install accelerate",
-            }
-        from djinn_evaluation.baselines import weights
-
+            return {"status": "not_run", "reason": "accelerate is not installed: pip install accelerate"}
         wanted = weights.ModelAsked(**asked)
         self.device = weights.device_for(wanted.device)
         loaded = wanted.read()
@@ -41,13 +36,7 @@ class Accelerated:
         self._files = tempfile.TemporaryDirectory(prefix="djinn-accelerate-")
         return dispatch_model(model, device_map=places, offload_dir=self._files.name)
 
-    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Generate greedily with a cache; return tokens, seconds, and those from the first new token to the last."""
-        from djinn_evaluation.baselines.decoding import Timestamps, decoded
-
-        return decoded(self.model, tokens, new, self.device, Timestamps())
-
 
 if __name__ == "__main__":
-    accelerated = Accelerated()
-    serve({"load": accelerated.load, "generate": accelerated.generate})
+    side = Accelerated()
+    serve({"load": side.load, "generate": side.generate})

@@ -7,39 +7,34 @@ import os
 import socket
 from typing import Any
 
+from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.decoding import Decoding
 
 
-class ZeroInference:
+class ZeroInference(Decoding):
     """`status` of a load is not_run where DeepSpeed is missing, with the reason."""
-
-    model: Any
 
     def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
         """Load the model that the fields of weights.ModelAsked name. At most `budget` bytes of weights are on the
         device at a time, the rest is offloaded `to` cpu."""
         if importlib.util.find_spec("deepspeed") is None:
             return {"status": "not_run", "reason": "deepspeed is not installed: pip install deepspeed accelerate"}
-        from djinn_evaluation.baselines import weights
-
         wanted = weights.ModelAsked(**asked)
         self.device = weights.device_for(wanted.device)
         if self.device.type == "cpu":  # there it compiles its operators first, and streams from main memory to the same
             return {"status": "not_run", "reason": "ZeRO-Inference offloads from a GPU, and there is none here"}
+        self.take(wanted.read(), budget, to)
+        return {"status": "success"}
+
+    def take(self, loaded: Any, budget: int, to: str) -> None:
+        """Give a model on the host to DeepSpeed."""
         os.environ.update(_alone(self.device))
         import deepspeed  # type: ignore[import-not-found,unused-ignore]
 
         deepspeed.init_distributed(auto_mpi_discovery=False)
-        loaded = wanted.read()
-        configuration = _configuration(loaded.dtype, budget, to)
-        self.model = deepspeed.initialize(model=loaded, config=configuration)[0].module.eval()
-        return {"status": "success"}
-
-    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Generate greedily with a cache; return tokens, seconds, and those from the first new token to the last."""
-        from djinn_evaluation.baselines.decoding import Timestamps, decoded
-
-        return decoded(self.model, tokens, new, self.device, Timestamps())
+        asked = configuration(loaded.dtype, budget, to)
+        self.model = deepspeed.initialize(model=loaded, config=asked)[0].module.eval()
 
 
 def _alone(device: Any) -> dict[str, str]:
@@ -51,7 +46,8 @@ def _alone(device: Any) -> dict[str, str]:
     return {**group, "LOCAL_RANK": str(device.index or 0), "DS_ACCELERATOR": device.type}
 
 
-def _configuration(dtype: Any, budget: int, to: str) -> dict[str, Any]:
+def configuration(dtype: Any, budget: int, to: str) -> dict[str, Any]:
+    """Return the keys of ZeRO-Inference: stage 3 without an optimizer, no weight kept on the device for good."""
     return {
         "train_micro_batch_size_per_gpu": 1,
         "fp16": {"enabled": str(dtype) == "torch.float16"},
@@ -66,5 +62,5 @@ def _configuration(dtype: Any, budget: int, to: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    zero = ZeroInference()
-    serve({"load": zero.load, "generate": zero.generate})
+    side = ZeroInference()
+    serve({"load": side.load, "generate": side.generate})

@@ -7,7 +7,8 @@ import importlib
 import sys
 import traceback
 
-from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation import machine
+from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.age import aged
 from djinn_evaluation.benchmarks.setting import setting
 from djinn_evaluation.devices import computed_on

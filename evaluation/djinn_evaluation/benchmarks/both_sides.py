@@ -13,12 +13,13 @@ import zmq
 
 from djinn_evaluation.baselines.asking import BaselineFailed
 from djinn_evaluation.benchmarks.environments import NotRun, peer_python
-from djinn_evaluation.benchmarks.measuring import Spread, ratios, take_turns
+from djinn_evaluation.benchmarks.measuring import Spread, take_turns
 from djinn_evaluation.benchmarks.processes import Clock, clock_of
 from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, Result, at_least
 from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 
 BAR: Final = 1.0

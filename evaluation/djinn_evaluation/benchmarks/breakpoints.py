@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from djinn_evaluation.benchmarks.measuring import Spread, differences, in_milliseconds, ratios, take_turns
+from djinn_evaluation.benchmarks.measuring import Spread, differences, in_milliseconds, take_turns
 from djinn_evaluation.benchmarks.processes import Computing
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.serving_engine import Stopwatch, engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import GPT2, Setting, Shape
 from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.session import RemoteSession
 

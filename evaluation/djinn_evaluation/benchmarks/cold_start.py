@@ -12,11 +12,13 @@ from pathlib import Path
 from time import perf_counter
 
 import djinn_jupyter as dj
-from djinn_evaluation.benchmarks.measuring import Spread, ratios, take_turns
-from djinn_evaluation.benchmarks.processes import UNSAID, computing
+from djinn_evaluation.benchmarks.measuring import Spread, take_turns
+from djinn_evaluation.benchmarks.processes import UNSAID
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most, compared
 from djinn_evaluation.benchmarks.serving_engine import pid_of
 from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.cores import seconds_computed
+from djinn_evaluation.intervals import ratios
 
 ROUNDS = 5
 RATIO = 1.2
@@ -57,7 +59,7 @@ def run(setting: Setting) -> Result:
         assert script.stdout is not None
         passes = int(script.stdout.readline())
         seconds = perf_counter() - begun
-        computed["plain script"].append(computing(script.pid))
+        computed["plain script"].append(seconds_computed(script.pid))
         script.communicate("\n")
         checks.same("plain scripts that ran the passes of a self-test", passes, PROMPTS * (1 + STEPS))
         return seconds
@@ -66,7 +68,7 @@ def run(setting: Setting) -> Result:
         begun = perf_counter()
         found = dj.load("demo", threads=setting.threads)
         seconds = perf_counter() - begun
-        computed["engine"].append(computing(pid_of(found)))
+        computed["engine"].append(seconds_computed(pid_of(found)))
         checks.same("self-tests passed", all(check.passed for check in found.description.checks), True)
         found.stop(force=True)
         return seconds

@@ -6,12 +6,13 @@ from __future__ import annotations
 from functools import partial
 
 import djinn_jupyter as dj
-from djinn_evaluation.benchmarks.measuring import Readings, Spread, ratios, take_turns
+from djinn_evaluation.benchmarks.measuring import Readings, Spread, take_turns
 from djinn_evaluation.benchmarks.processes import clock_of
 from djinn_evaluation.benchmarks.results import Bar, Checks, Figure, Result
 from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession

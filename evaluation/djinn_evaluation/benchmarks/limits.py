@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation import machine
+from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.patching import CASES, PAIRS, POSITIONS, THEIRS, Case
 from djinn_evaluation.benchmarks.results import Figure, Result, at_least

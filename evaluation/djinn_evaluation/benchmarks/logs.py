@@ -12,11 +12,12 @@ import djinn_jupyter as dj
 from djinn_evaluation.benchmarks.environments import NotRun
 from djinn_evaluation.benchmarks.measuring import Readings, take_turns
 from djinn_evaluation.benchmarks.people import SHAPE
-from djinn_evaluation.benchmarks.processes import UNSAID, computing
+from djinn_evaluation.benchmarks.processes import UNSAID
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, compared, milliseconds
 from djinn_evaluation.benchmarks.serving_engine import pid_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.session import RemoteSession
 
@@ -45,7 +46,7 @@ def run(setting: Setting) -> Result:
 
 
 def _computed(pid: int) -> float:
-    seconds = computing(pid)
+    seconds = seconds_computed(pid)
     if seconds is None:
         raise NotRun(UNSAID)
     return seconds

@@ -69,11 +69,6 @@ def take_turns(
     return readings
 
 
-def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Return over / under, round by round."""
-    return [a / b for a, b in zip(over, under, strict=True)]
-
-
 def differences(more: Sequence[float], less: Sequence[float], scale: float = 1.0) -> list[float]:
     """Return (more - less) x scale, round by round."""
     return [(a - b) * scale for a, b in zip(more, less, strict=True)]

@@ -14,12 +14,13 @@ import numpy as np
 import djinn_jupyter as dj
 from djinn_evaluation.baselines.asking import BaselineFailed
 from djinn_evaluation.benchmarks.environments import TOOLS, NotRun, python_of
-from djinn_evaluation.benchmarks.measuring import Spread, ratios, take_turns
+from djinn_evaluation.benchmarks.measuring import Spread, take_turns
 from djinn_evaluation.benchmarks.processes import Clock, clock_of
 from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid

@@ -23,12 +23,12 @@ import psutil
 
 import djinn_jupyter as dj
 from djinn_evaluation.benchmarks.measuring import Spread, in_milliseconds
-from djinn_evaluation.benchmarks.processes import computing
 from djinn_evaluation.benchmarks.queueing import Load, load_of
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result
 from djinn_evaluation.benchmarks.serving_engine import Stopwatch, pid_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.connection.channel import SocketChannel, expect
 from djinn_jupyter.client.connection.io_thread import IoThread
@@ -139,15 +139,19 @@ def alone_at_work(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[C
     pid = pid_of(engine)
     with notebook(engine, "alone") as own:
         tokens = [_turn(own.session("alone", fresh=True), prompt, Turns()) for prompt in prompts]
-        begun, thread_begun, sent = _computing([pid]), thread_seconds(pid), own.wire_bytes
+        begun, thread_begun, sent = _computed(pid), thread_seconds(pid), own.wire_bytes
         for number in range(ALONE):
             _turn(own.session("alone", fresh=True), prompts[number % len(prompts)], Turns())
         thread = thread_seconds(pid) - thread_begun
-        others, there = _computing([pid]) - begun - thread, own.wire_bytes
+        others, there = _computed(pid) - begun - thread, own.wire_bytes
         own.session("alone").close()
     carried = there.sent + there.received - sent.sent - sent.received
     costs = {THREAD: thread, OTHER_THREADS: others, LINE: carried / LINE_BYTES_PER_SECOND}
     return {resource: seconds / ALONE for resource, seconds in costs.items()}, tokens
+
+
+def _computed(*pids: int) -> float:
+    return seconds_computed(*pids) or 0.0
 
 
 def thread_seconds(pid: int) -> float:
@@ -201,7 +205,7 @@ def crowd_at_work(
         owns = [stack.enter_context(notebook(engines[n % len(engines)], name)) for n, name in enumerate(names)]
         pids, begun = [pid_of(engine) for engine in engines], perf_counter()
         thread_begun = sum(map(thread_seconds, pids))
-        engine_begun, client_begun = _computing(pids), _computing([os.getpid()])
+        engine_begun, client_begun = _computed(*pids), _computed(os.getpid())
         working = [pool.submit(work, number, own) for number, own in enumerate(owns)]
         try:
             sleep(seconds)
@@ -215,14 +219,10 @@ def crowd_at_work(
             engines=len(engines),
             seconds=perf_counter() - begun,
             thread_seconds=sum(map(thread_seconds, pids)) - thread_begun,
-            engine_seconds=_computing(pids) - engine_begun,
-            client_seconds=_computing([os.getpid()]) - client_begun,
+            engine_seconds=_computed(*pids) - engine_begun,
+            client_seconds=_computed(os.getpid()) - client_begun,
             turns=turns,
         )
-
-
-def _computing(pids: Sequence[int]) -> float:
-    return sum(computing(pid) or 0.0 for pid in pids)
 
 
 def foretell(notebooks: int, engines: int, costs: Costs) -> Load:

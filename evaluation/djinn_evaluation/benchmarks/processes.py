@@ -8,22 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
+from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.devices import computed_on
 
 UNSAID = "this system does not say how long a process has computed"
-
-
-def computing(pid: int) -> float | None:
-    """Return the CPU seconds of all threads of a process so far, to the nanosecond; None where the system does not
-    say."""
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +35,9 @@ def clock_of(*pids: int) -> Clock:
     RuntimeError where the system does not say them."""
     if computed_on().startswith("cuda"):
         return Clock(read=perf_counter, unit="s")
-    if computing(os.getpid()) is None:
+    if seconds_computed(os.getpid()) is None:
         raise RuntimeError(UNSAID)
-    return Clock(read=lambda: sum(computing(pid) or 0.0 for pid in pids), unit="CPU s")
+    return Clock(read=lambda: seconds_computed(*pids) or 0.0, unit="CPU s")
 
 
 class Computing:
@@ -55,13 +45,13 @@ class Computing:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._before = computing(pid)
+        self._before = seconds_computed(pid)
         self.readings: list[float] = []
 
     def begin(self) -> None:
-        self._before = computing(self._pid)
+        self._before = seconds_computed(self._pid)
 
     def end(self) -> None:
-        now = computing(self._pid)
+        now = seconds_computed(self._pid)
         if now is not None and self._before is not None:
             self.readings.append(now - self._before)

@@ -22,9 +22,10 @@ from djinn_evaluation.agents.replay.choosing import (
 from djinn_evaluation.agents.replay.people import GENERATED, generated
 from djinn_evaluation.agents.replay.stage import Costs, Policy, Score, Stage
 from djinn_evaluation.agents.replay.trace import Trace
-from djinn_evaluation.benchmarks.measuring import Spread, ratios
+from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.intervals import ratios
 
 SEEDS: Final = 3
 TIMES_THE_SLAB: Final = (3, 6)

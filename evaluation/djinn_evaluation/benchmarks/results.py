@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from djinn_evaluation import EVALUATION
-from djinn_evaluation.benchmarks.machine import Machine
-from djinn_evaluation.benchmarks.measuring import DECIDING, Readings, Spread, ratios
+from djinn_evaluation.benchmarks.measuring import DECIDING, Readings, Spread
+from djinn_evaluation.intervals import ratios
+from djinn_evaluation.machine import Machine
 
 HERE = EVALUATION / "results" / "benchmarks"
 

@@ -16,11 +16,12 @@ import zmq
 
 import djinn_jupyter
 from djinn_evaluation.benchmarks.asking import LONGEST_PAUSE, Ask, sample, timed, under_way
-from djinn_evaluation.benchmarks.measuring import Spread, in_milliseconds, ratios
+from djinn_evaluation.benchmarks.measuring import Spread, in_milliseconds
 from djinn_evaluation.benchmarks.results import Bar, Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession

@@ -22,11 +22,11 @@ from djinn_evaluation.benchmarks.people import (
     alone_at_work,
     crowd_at_work,
 )
-from djinn_evaluation.benchmarks.processes import computing
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, compared, milliseconds
 from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
+from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.wire.nouns import Mode
@@ -55,10 +55,10 @@ def _models_part(plain: Worker, engine: RemoteEngine, prompts: Sequence[list[int
     thread."""
 
     def theirs() -> float:
-        begun = computing(plain.pid) or 0.0
+        begun = seconds_computed(plain.pid) or 0.0
         for number in range(ALONE):
             plain.ask("generate", tokens=prompts[number % PROMPTS], new=NEW)
-        return ((computing(plain.pid) or 0.0) - begun) / ALONE
+        return ((seconds_computed(plain.pid) or 0.0) - begun) / ALONE
 
     readings = take_turns(
         {"plain generate": theirs, THREAD: lambda: alone_at_work(engine, prompts)[0][THREAD]},

@@ -16,12 +16,13 @@ import msgspec
 
 import djinn_jupyter as dj
 from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline
-from djinn_evaluation.benchmarks.measuring import Spread, ratios, take_turns
+from djinn_evaluation.benchmarks.measuring import Spread, take_turns
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.serving_engine import pid_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
-from djinn_evaluation.machine import versions
+from djinn_evaluation.commit import versions
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession

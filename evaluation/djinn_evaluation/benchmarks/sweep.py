@@ -18,12 +18,13 @@ import numpy as np
 import djinn_jupyter as dj
 from djinn_evaluation.baselines.asking import BaselineFailed
 from djinn_evaluation.benchmarks.environments import TOOLS, NotRun, python_of
-from djinn_evaluation.benchmarks.measuring import Spread, ratios
+from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Bar, Checks, Disagreement, Figure, Result, at_least
 from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.digest import digest
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.engine import RemoteEngine

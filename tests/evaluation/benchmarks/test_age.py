@@ -12,7 +12,7 @@ import pytest
 
 from djinn_evaluation import commit
 from djinn_evaluation.benchmarks.age import aged
-from djinn_evaluation.benchmarks.machine import describe
+from djinn_evaluation.machine import describe
 
 
 def test_figures_older_than_their_code_are_told() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation import machine
+from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.gpu import __main__ as command
 from djinn_evaluation.benchmarks.gpu import course, exactness, kept, link
 from djinn_evaluation.benchmarks.gpu.report import report

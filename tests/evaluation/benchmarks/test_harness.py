@@ -14,13 +14,15 @@ from typing import Any
 import numpy
 import pytest
 
+from djinn_evaluation import machine
 from djinn_evaluation.baselines.asking import BaselineFailed
 from djinn_evaluation.benchmarks import __main__ as command
-from djinn_evaluation.benchmarks import environments, generation, machine, results, resume, sweep
-from djinn_evaluation.benchmarks.measuring import Spread, differences, ratios, take_turns
+from djinn_evaluation.benchmarks import environments, generation, results, resume, sweep
+from djinn_evaluation.benchmarks.measuring import Spread, differences, take_turns
 from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.intervals import ratios
 from djinn_jupyter.client.stops import Finished
 
 

@@ -20,12 +20,13 @@ from djinn_evaluation.benchmarks.gpu.kept import Kept
 from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
 from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, saved, shape
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
-from djinn_evaluation.benchmarks.measuring import Spread, ratios
+from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.serving_engine import Stopwatch
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.devices import computed_on
+from djinn_evaluation.intervals import ratios
 from djinn_evaluation.outcomes import digest_of, finished
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.client.engine import RemoteEngine

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from djinn_evaluation.benchmarks import machine, results
+from djinn_evaluation import machine
+from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.environments import NotRun
 from djinn_evaluation.benchmarks.gpu.steps import SECONDS, Unfinished, step_of
 from djinn_evaluation.benchmarks.results import Figure, Result

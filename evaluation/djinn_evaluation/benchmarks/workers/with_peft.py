@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import GPT2LMHeadModel
 
 from djinn_evaluation.baselines.answering import serve
-from djinn_evaluation.baselines.decoding import Timestamps, decoded
+from djinn_evaluation.baselines.decoding import Decoding
 from djinn_evaluation.baselines.weights import device_for, digest, settle
 from djinn_evaluation.benchmarks.workers import gpt2
 
@@ -17,9 +17,7 @@ RANK, ALPHA = 8, 16
 TARGETS = ["c_attn", "c_fc", "c_proj"]
 
 
-class Peft:
-    model: Any
-
+class Peft(Decoding):
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
         gpt2.load(folder, shape, threads)  # which draws and saves it, where it is not there
         return {}
@@ -36,23 +34,20 @@ class Peft:
     def adapt(self, folder: str, adapter: str, dtype: str) -> dict[str, Any]:
         """Load the model in a folder with the adapter saved in another."""
         base = GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype))
-        self.model = PeftModel.from_pretrained(base, adapter).eval().requires_grad_(False).to(device_for(None))
+        self.device = device_for(None)
+        self.model = PeftModel.from_pretrained(base, adapter).eval().requires_grad_(False).to(self.device)
         return {}
-
-    @torch.inference_mode()
-    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        return decoded(self.model, tokens, new, self.model.device, Timestamps())
 
     @torch.inference_mode()
     def logits(self, tokens: list[int], *, adapted: bool = True) -> dict[str, Any]:
         """Return the digest of the logits behind a prompt, and their largest by size."""
-        given = torch.tensor([tokens], device=self.model.device)
+        given = torch.tensor([tokens], device=self.device)
         if adapted:
             row = self.model(given, logits_to_keep=1).logits[0, -1]
         else:
             with self.model.disable_adapter():
                 row = self.model(given, logits_to_keep=1).logits[0, -1]
-        settle(self.model.device)
+        settle(self.device)
         return {"digest": digest(row), "largest": float(row.abs().max())}
 
 
