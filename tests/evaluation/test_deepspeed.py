@@ -47,8 +47,13 @@ def test_it_knows_every_key_and_means_by_it_what_is_meant(dtype: torch.dtype) ->
 
 
 @pytest.mark.processes
-def test_on_the_cpu_it_generates_what_plain_transformers_does() -> None:
-    """The weights are partitioned and gathered layer by layer there too; only the copies to a GPU are not."""
+@pytest.mark.timeout(900)
+def test_on_the_cpu_it_generates_what_plain_transformers_does(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are partitioned and gathered layer by layer there too; only the copies to a GPU are not. It compiles
+    its operators first, in a folder without another run's lock."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("compiled")))
     side, asked = ZeroInference(), weights.ModelAsked(model="demo", dtype="float32", threads=1)
     side.device = torch.device("cpu")
     tokens, plain = [1, 2, 3, 4, 5], asked.read()

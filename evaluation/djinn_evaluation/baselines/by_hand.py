@@ -236,14 +236,5 @@ def _view(raw: Tensor, like: Tensor) -> Tensor:
 
 if __name__ == "__main__":
     by_hand = ByHand()
-    names = (
-        "sizes",
-        "drawn_bytes",
-        "draw",
-        "load_streamed",
-        "streamed_logits",
-        "generate",
-        "generate_and_copy",
-        "copy",
-    )
-    serve({name: getattr(by_hand, name) for name in names})
+    names = "sizes drawn_bytes draw load_streamed streamed_logits generate generate_and_copy copy"
+    serve({name: getattr(by_hand, name) for name in names.split()})

@@ -70,14 +70,13 @@ class Eager:
     def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Return the most likely token after each position of the prompt by one `forward` [T, V], and of a greedy
         `generate` its tokens, the digests of the logits of its first and last token, and its milliseconds."""
-        prompt = torch.tensor([tokens], device=self.device)
-        predicted = self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()
+        prompt, predicted = torch.tensor([tokens], device=self.device), self.predicted(tokens)
         begun = time.perf_counter()
         made = self._generate(prompt, new)
         self._synchronise()
         milliseconds = 1000 * (time.perf_counter() - begun)
         return {
-            "predicted": predicted,
+            **predicted,
             "tokens": made.sequences[0, len(tokens) :].tolist(),
             "first": weights.digest(made.logits[0][0]),
             "digest": weights.digest(made.logits[-1][0]),
@@ -278,21 +277,5 @@ def _passing(forward: Any, instead: Tensor | None) -> Any:
 
 if __name__ == "__main__":
     eager = Eager()
-    serve(
-        {
-            "load": eager.load,
-            "logits": eager.logits,
-            "reference": eager.reference,
-            "stand": eager.stand,
-            "fill": eager.fill,
-            "another": eager.another,
-            "free": eager.free,
-            "let_go": eager.let_go,
-            "captured": eager.captured,
-            "predicted": eager.predicted,
-            "resumed": eager.resumed,
-            "steered": eager.steered,
-            "recompute": eager.recompute,
-            "offload": eager.offload,
-        }
-    )
+    names = "load logits reference stand fill another free let_go captured predicted resumed steered recompute offload"
+    serve({name: getattr(eager, name) for name in names.split()})

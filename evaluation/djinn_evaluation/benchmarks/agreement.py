@@ -30,13 +30,13 @@ Values = dict[str, "np.ndarray[Any, Any]"]
 
 def run(setting: Setting) -> Result:
     vector = np.random.default_rng(0).standard_normal(128).astype(np.float32).tolist()
-    plain = _asked("agreeing_plain", None, vector)
+    plain = _asked("plain_hooks", None, vector)
     checks, figures = Checks(), [figure_of("djinn", lambda: _djinn(setting, vector), plain)]
     for site, values in _djinn(setting, vector).items():
         checks.same("values of Djinn that are plain PyTorch's bit for bit", values.tolist(), plain[site].tolist())
     for tool, module in PEERS.items():
         figures.append(
-            figure_of(tool, lambda at=tool, of=module: _asked(f"agreeing_{of}", at, vector), plain)  # type: ignore[misc]
+            figure_of(tool, lambda at=tool, of=module: _asked(of, at, vector), plain)  # type: ignore[misc]
         )
     figures.append(figure_of(ON_DJINN, lambda: _on_djinn(setting, vector), plain))
     settings = {"model": "demo", "line": LINE, "layer": LAYER, "sites": SITES, "tolerance": TOLERANCE}
@@ -64,12 +64,12 @@ def _far(theirs: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float:
     return float(np.abs(theirs - ours).max() / np.abs(ours).max())
 
 
-def _asked(module: str, tool: str | None, vector: list[float]) -> Values:
+def _asked(module: str, tool: str | None, vector: list[float], on: str = "") -> Values:
     """Return what a worker finds, by site; `logits` as they are, `edited` where the vector is added."""
-    with worker(module, *(() if tool is None else (peer_python(tool),))) as asked:
-        asked.ask("load", folder=str(MODEL_PATH))
-        looked = asked.ask("look", tokens=LINE, layer=LAYER)
-        edited = asked.ask("add", tokens=LINE, layer=LAYER, vector=vector)["logits"]
+    with worker(f"with_{module}", *(() if tool is None else (peer_python(tool),))) as asked:
+        asked.ask(f"open{on}", folder=str(MODEL_PATH))
+        looked = asked.ask(f"look{on}", tokens=LINE, layer=LAYER)
+        edited = asked.ask(f"add{on}", tokens=LINE, layer=LAYER, vector=vector)["logits"]
     return {site: np.array(value, dtype=np.float32) for site, value in {**looked, "edited": edited}.items()}
 
 
@@ -88,7 +88,7 @@ def _djinn(setting: Setting, vector: list[float]) -> Values:
 
 def _on_djinn(setting: Setting, vector: list[float]) -> Values:
     with engine_of("demo", setting):
-        return _asked("agreeing_nnsight_on_djinn", "nnsight", vector)
+        return _asked("nnsight", "nnsight", vector, on="_on_djinn")
 
 
 def _eager(engine: RemoteEngine) -> str:

@@ -29,8 +29,8 @@ def _across(asked: Worker, shape: Shape, line: Any) -> tuple[BytesAcross, ...]:
 
 TRANSFORMER_LENS = Tool(
     environment="transformer_lens",
-    worker="analysing",
-    pair=("patch", "patching of residuals by TransformerLens, of its own speed"),
+    worker="with_transformer_lens",
+    pair=("patch_on", "patching of residuals by TransformerLens, of its own speed"),
     of_pair={"every": EVERY},
     lines=(
         ("analyse", "a cache of all values and attribution by TransformerLens, of its own speed"),

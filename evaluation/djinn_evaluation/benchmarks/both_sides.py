@@ -119,7 +119,7 @@ class Tool:
         figures: list[Figure] = []
         try:
             with engine_of(folder, setting) as engine, worker(self.worker, peer_python(self.environment)) as asked:
-                asked.ask("load", folder=folder, threads=setting.threads)
+                asked.ask("load_both", folder=folder, threads=setting.threads)
                 clock = clock_of(pid_of(engine), asked.pid)
                 for piece in pieces:
                     figures.append(piece.measured(asked, clock, setting.rounds(rounds), checks))

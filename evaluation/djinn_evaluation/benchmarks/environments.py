@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,10 @@ def peer_python(tool: str) -> Path:
 
 
 def python_of(tool: str) -> Path:
-    """Return the interpreter of a tool's environment, made at first use. NotRun where it cannot be installed."""
+    """Return the interpreter of a tool's environment, made at first use; this one where it has the tool in its version.
+    NotRun where it cannot be installed."""
+    if _has(Path(sys.executable), TOOLS[tool]):
+        return Path(sys.executable)
     python = _python(tool)
     if not python.exists():
         venv.create(python.parents[1], with_pip=True)
@@ -68,8 +72,10 @@ def _install(python: Path, tool: str) -> None:
     home = python.parents[1]
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "shared.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n")
-    pinned = (CHECKOUT / "constraints.txt").read_text().splitlines(keepends=True)
-    (home / "constraints.txt").write_text("".join(one for one in pinned if not one.startswith("transformer-lens==")))
+    pinned = {name: version(name).partition("+")[0] for name in ("torch", "transformers")}
+    lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
+    kept = [line for line in lines if line.partition("==")[0] not in (*pinned, "transformer-lens")]
+    (home / "constraints.txt").write_text("\n".join([*kept, *(f"{name}=={one}" for name, one in pinned.items())]))
     alone = ["--no-deps"] if tool in READ else []
     command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(home / "constraints.txt"), *alone]
     print(f"  installing {TOOLS[tool]} into an environment of its own", file=sys.stderr, flush=True)

@@ -25,8 +25,8 @@ def _across(asked: Worker, shape: Shape, line: Any) -> tuple[BytesAcross, ...]:
 
 NNSIGHT = Tool(
     environment="nnsight",
-    worker="tracing",
-    pair=("patch", "a residual patched in a trace for each layer by nnsight, of its own speed"),
+    worker="with_nnsight",
+    pair=("patch_on", "a residual patched in a trace for each layer by nnsight, of its own speed"),
     lines=(
         ("read", "a trace that reads the output of every layer, of nnsight's own speed"),
         ("change", "a trace that changes the MLP of every layer, of nnsight's own speed"),

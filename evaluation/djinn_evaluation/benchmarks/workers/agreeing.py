@@ -11,15 +11,17 @@ from typing import Any
 
 from torch import Tensor
 
-from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.answering import Verb
 
 SITES = ("resid_post", "attn_out", "mlp_out", "z", "pattern")
 
 
-def answer(load: Callable[[str], object], look: Callable[..., dict[str, Tensor]], add: Callable[..., Tensor]) -> None:
-    """Serve the three verbs: `load` a folder, `look` at a layer of a line, `add` a vector to it."""
+def answered(
+    load: Callable[[str], object], look: Callable[..., dict[str, Tensor]], add: Callable[..., Tensor]
+) -> dict[str, Verb]:
+    """Return the three verbs: `open` a folder, `look` at a layer of a line, `add` a vector to it."""
 
-    def loaded(folder: str) -> dict[str, Any]:
+    def opened(folder: str) -> dict[str, Any]:
         load(folder)
         return {}
 
@@ -29,4 +31,4 @@ def answer(load: Callable[[str], object], look: Callable[..., dict[str, Tensor]]
     def added(tokens: list[int], layer: int, vector: list[float]) -> dict[str, Any]:
         return {"logits": add(tokens, layer, vector).float().tolist()}
 
-    serve({"load": loaded, "look": looked, "add": added})
+    return {"open": opened, "look": looked, "add": added}

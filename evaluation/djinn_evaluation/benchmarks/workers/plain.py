@@ -6,7 +6,6 @@ Shapes: h_1TD hidden states of T positions. Each verb reads its own clock around
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel
 
 from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.by_hand import Beside, Copying
 from djinn_evaluation.baselines.decoding import Timestamps, decoded
 from djinn_evaluation.baselines.weights import digest, leaving_after, settle
 from djinn_evaluation.benchmarks.workers import gpt2
@@ -23,54 +23,23 @@ from djinn_evaluation.benchmarks.workers import gpt2
 SHOWN = 8  # logits of a row in a reply, to be compared with those of tools that compute other bits
 
 
-class Beside:
-    """A thread that does one piece of work at each `go_on`, which waits for the piece before."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._pool, self._work, self.done = ThreadPoolExecutor(1), work, 0
-        self._present: Future[object] | None = None
-
-    def go_on(self) -> None:
-        if self._present is not None:
-            self._present.result()
-            self.done += 1
-        self._present = self._pool.submit(self._work)
-
-    def __enter__(self) -> Beside:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-
-class InStep(Timestamps):
-    """Timestamps that count a token only when its pass of copying is over too."""
-
-    def __init__(self, beside: Beside) -> None:
-        super().__init__()
-        self._beside = beside
-
-    def put(self, value: Tensor) -> None:
-        self._beside.go_on()
-        super().put(value)
-
-
-class Source:
-    """Bytes on the host and two slots on the device. A GPU copies on a stream of its own, beside computing."""
+class Source(Copying):
+    """Bytes on the host and two slots on the device. All are timed as one copy, not piece by piece."""
 
     def __init__(self, device: torch.device, nbytes: int, slot: int) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._bytes = torch.ones(nbytes, dtype=torch.uint8, pin_memory=self._stream is not None)
-        self._slots = [torch.zeros(slot, dtype=torch.uint8, device=device) for _ in range(2)]
-        self.nbytes, self._slot = nbytes, slot
+        self.nbytes, self._bytes = nbytes, torch.ones(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        slots = [[torch.zeros(slot, dtype=torch.uint8, device=device)] for _ in range(2)]
+        super().__init__([[piece] for piece in self._bytes.split(slot)], slots)
 
-    def copy(self) -> None:
+    def copy(self) -> list[float]:
         """Copy all bytes into the slots in turn; return when they are there."""
+        begun = perf_counter()
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            for number, piece in enumerate(self._bytes.split(self._slot)):
-                self._slots[number % 2][: piece.numel()].copy_(piece, non_blocking=True)
+            for number, (piece,) in enumerate(self._layers):
+                self._slots[number % 2][0][: piece.numel()].copy_(piece, non_blocking=True)
         if self._stream is not None:
             self._stream.synchronize()
+        return [perf_counter() - begun]
 
 
 class Plain:
@@ -206,18 +175,15 @@ class Plain:
         faster."""
         if self._source is None or self._source.nbytes != nbytes:
             self._source = Source(self.model.device, nbytes, slot)
-        begun = perf_counter()
-        self._source.copy()
-        return {"seconds": perf_counter() - begun}
+        return {"seconds": self._source.copy()[0]}
 
     @torch.inference_mode()
     def generate_and_copy(self, tokens: list[int], new: int, nbytes: int, slot: int) -> dict[str, Any]:
         """Run a pass of copying beside each pass of `generate`, neither waiting for a layer of the other: the speed
         that two cores on one memory bus attain. `decoding` as of `generate`."""
         self.copy(nbytes, slot)
-        with Beside(lambda: self.copy(nbytes, slot)) as beside:
-            found = decoded(self.model, tokens, new, self.model.device, InStep(beside))
-        return {**found, "copies": beside.done}
+        assert self._source is not None
+        return decoded(self.model, tokens, new, self.model.device, Beside(self._source, new))
 
     @torch.inference_mode()
     def forward(self) -> dict[str, Any]:

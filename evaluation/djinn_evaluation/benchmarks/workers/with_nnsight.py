@@ -1,4 +1,5 @@
-"""nnsight: one trace per patch over the same model, with or without its lower layers. In its own environment."""
+"""nnsight over the same saved model, and over an engine too: a trace for each patch, with or without its lower layers,
+values and edits, and reads and changes at every layer. In its own environment, which sees Djinn's."""
 
 from __future__ import annotations
 
@@ -9,10 +10,15 @@ from typing import Any
 import torch
 from nnsight import NNsight
 from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import djinn_jupyter as dj
 from djinn_evaluation.baselines.answering import serve
 from djinn_evaluation.baselines.weights import digest, settle
 from djinn_evaluation.benchmarks.workers import gpt2
+from djinn_evaluation.benchmarks.workers.agreeing import answered
+from djinn_jupyter.demo import MODEL_PATH
+from djinn_jupyter.integrations.nnsight import LanguageModel
 
 SHOWN = 8
 
@@ -80,7 +86,126 @@ class Sight:
         return row
 
 
+class Tracing:
+    """`models` are nnsight's own and the one on the engine."""
+
+    models: dict[str, Any]
+
+    def load(self, folder: str, threads: int) -> dict[str, Any]:
+        torch.set_num_threads(threads)
+        own: Any = AutoModelForCausalLM.from_pretrained(folder)
+        words = AutoTokenizer.from_pretrained(MODEL_PATH)  # of another model: these lines are token ids
+        ours = LanguageModel(dj.attach(*dj.engines()), folder, tokenizer=words)
+        self.models = {"own": NNsight(own.eval()), "djinn": ours}
+        return {}
+
+    @torch.no_grad()
+    def patch(self, side: str, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
+        """Patch the last position of the residual after each layer, in a trace of its own."""
+        model, found = self.models[side], list[Tensor]()
+        kept = self._residuals(model, clean)
+        for block, residual in zip(model.transformer.h, kept, strict=True):
+            with model.trace(torch.tensor([corrupted])):
+                block.output[:, -1] = residual[:, -1]
+                logits = model.lm_head.output[0, -1, :SHOWN].save()
+            found.append(logits)
+        return {"values": torch.stack(found).tolist()}
+
+    @torch.no_grad()
+    def read(self, side: str, line: list[int]) -> dict[str, Any]:
+        """Read the residual after every layer, in one trace."""
+        kept = self._residuals(self.models[side], line)
+        return {"values": torch.stack(kept)[:, 0, -1, :SHOWN].tolist()}
+
+    @torch.no_grad()
+    def change(self, side: str, line: list[int]) -> dict[str, Any]:
+        """Run a line whose MLPs are halved, in one trace."""
+        model = self.models[side]
+        with model.trace(torch.tensor([line])):
+            for block in model.transformer.h:
+                block.mlp.output[:] = block.mlp.output * 0.5
+            logits = model.lm_head.output[0, -1, :SHOWN].save()
+        return {"values": logits.tolist()}
+
+    def _residuals(self, model: Any, line: list[int]) -> list[Tensor]:
+        with model.trace(torch.tensor([line])):
+            kept = [block.output.clone() for block in model.transformer.h].save()
+        found: list[Tensor] = kept
+        return found
+
+
+class Agreeing:
+    """A Llama under eager attention."""
+
+    def load(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        loaded = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        self.heads = loaded.config.num_attention_heads
+        self.model: Any = NNsight(loaded)
+
+    @torch.inference_mode()
+    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+        block, line, heads = self.model.model.layers[layer], torch.tensor([tokens]), self.heads
+        with self.model.trace(line):
+            z = block.self_attn.o_proj.input.save()
+            attention = block.self_attn.output.save()
+            mlp = block.mlp.output.save()
+            residual = block.output.save()
+            logits = self.model.lm_head.output.save()
+        return {
+            "resid_post": residual[0],
+            "attn_out": attention[0][0],
+            "mlp_out": mlp[0],
+            "z": z[0].unflatten(-1, (heads, -1)),
+            "pattern": attention[1][0].transpose(0, 1),
+            "logits": logits[0],
+        }
+
+    @torch.inference_mode()
+    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+        block, line, along = self.model.model.layers[layer], torch.tensor([tokens]), torch.tensor(vector)
+        with self.model.trace(line):
+            block.output[:] = block.output + along
+            logits = self.model.lm_head.output.save()
+        found: Tensor = logits[0]
+        return found
+
+
+class AgreeingOnDjinn:
+    """The same by the passes of the engine that runs."""
+
+    def load(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        self.model = LanguageModel(dj.attach(*dj.engines()), folder, attention="eager")
+
+    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+        model, block, found = self.model, self.model.model.layers[layer], dict[str, Tensor]()
+        with model.trace(torch.tensor([tokens])):
+            found["pattern"] = model.attention_probabilities[layer][0].transpose(0, 1)
+            found["z"] = block.self_attn.o_proj.input[0].unflatten(-1, (found["pattern"].shape[1], -1))
+            found["attn_out"] = block.self_attn.output[0][0]
+            found["mlp_out"] = block.mlp.output[0]
+            found["resid_post"] = block.output[0]
+            found["logits"] = model.lm_head.output[0]
+        return found
+
+    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+        block, along, found = self.model.model.layers[layer], torch.tensor(vector), list[Tensor]()
+        with self.model.trace(torch.tensor([tokens])):
+            block.output[:] = block.output + along
+            found.append(self.model.lm_head.output[0])
+        return found[0]
+
+
 if __name__ == "__main__":
-    sight = Sight()
-    names = ("load", "prepare_patching", "patch_layer", "patch_layer_skipping")
-    serve({name: getattr(sight, name) for name in names})
+    sight, tracing, agreeing, on_djinn = Sight(), Tracing(), Agreeing(), AgreeingOnDjinn()
+    serve(
+        {
+            **{n: getattr(sight, n) for n in ("load", "prepare_patching", "patch_layer", "patch_layer_skipping")},
+            "load_both": tracing.load,
+            "patch_on": tracing.patch,
+            **{name: getattr(tracing, name) for name in ("read", "change")},
+            **answered(agreeing.load, agreeing.look, agreeing.add),
+            **{f"{n}_on_djinn": v for n, v in answered(on_djinn.load, on_djinn.look, on_djinn.add).items()},
+        }
+    )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from djinn_evaluation.benchmarks.workers.agreeing import answer
+from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.benchmarks.workers.agreeing import answered
 
 
 class Plain:
@@ -47,4 +48,4 @@ class Plain:
 
 if __name__ == "__main__":
     plain = Plain()
-    answer(plain.load, plain.look, plain.add)
+    serve(answered(plain.load, plain.look, plain.add))

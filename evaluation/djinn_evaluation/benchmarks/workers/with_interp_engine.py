@@ -8,7 +8,8 @@ import interp_engine
 import torch
 from torch import Tensor
 
-from djinn_evaluation.benchmarks.workers.agreeing import answer
+from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.benchmarks.workers.agreeing import answered
 
 
 class Interp:
@@ -39,4 +40,4 @@ class Interp:
 
 if __name__ == "__main__":
     interp = Interp()
-    answer(interp.load, interp.look, interp.add)
+    serve(answered(interp.load, interp.look, interp.add))
