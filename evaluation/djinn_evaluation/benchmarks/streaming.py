@@ -24,9 +24,9 @@ from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.commit import versions
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
+from djinn_evaluation.validation.ring import weights_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.wire.nouns import WeightsStatistics
 
 SHAPE = Shape(layers=12, width=512, heads=8, vocabulary=1000)  # 12 layers of 12 MiB
 BUDGET = 80 << 20
@@ -77,11 +77,6 @@ def run(setting: Setting) -> Result:
     a_copy = Figure(name="a layer copy", unit="GB/s", value=Spread.of(copies))
     figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together))
     return Result(benchmark="streaming", settings=settings, figures=figures, checks=checks.counts)
-
-
-def weights_of(engine: RemoteEngine) -> WeightsStatistics:
-    """Return the current weights statistics, by a request to the engine's own thread."""
-    return engine.wake().weights
 
 
 def _slot(shape: Shape) -> int:

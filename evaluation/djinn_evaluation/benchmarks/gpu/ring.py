@@ -23,6 +23,7 @@ from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.devices import computed_on
 from djinn_evaluation.nvml import counted
 from djinn_evaluation.serving import random_tokens
+from djinn_evaluation.validation.windows import MovedBytes, TimeSpan, window_rates
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.machine import main_memory
@@ -149,15 +150,9 @@ def windows(copies: Sequence[LayerCopy], seconds: float = WINDOW_SECONDS) -> lis
     """Return the bytes a second that the copies moved in each whole window from the first copy to the last."""
     if not copies:
         return []
-    first = min(copy.begun for copy in copies)
-    last = max(copy.begun + copy.seconds for copy in copies)
-    moved = [0.0] * int((last - first) / seconds)
-    for copy in copies:
-        for number in range(len(moved)):
-            begun = first + number * seconds
-            shared = min(copy.begun + copy.seconds, begun + seconds) - max(copy.begun, begun)
-            moved[number] += copy.bytes_moved * max(0.0, shared) / copy.seconds
-    return [nbytes / seconds for nbytes in moved]
+    span = TimeSpan(begun=copies[0].begun, ended=max(copy.begun + copy.seconds for copy in copies))
+    moved = [MovedBytes(begun=copy.begun, seconds=copy.seconds, nbytes=copy.bytes_moved) for copy in copies]
+    return window_rates(moved, [span], seconds)
 
 
 def _copies(what: str, flow: Flow, link: float) -> list[Figure]:
