@@ -183,6 +183,21 @@ def test_a_quarter_is_its_steps_in_their_order_and_another_run_takes_the_rest(
     assert len(log.read_text().split()) == len(QUARTER), "nothing is left to be run"
 
 
+@pytest.mark.parametrize(("minutes", "turns"), [(1.0, 0), (0.001, 1)])
+def test_a_step_that_the_end_of_a_run_cut_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, turns: int
+) -> None:
+    """Else one of less worth would go before it in the next run. One that had the time it wants goes behind."""
+    (tmp_path / "python").write_text(f"#!{sys.executable}\nimport time; time.sleep(60)\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(course.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(course, "GRACE_SECONDS", 0.1)
+    cut = course.Course(folder=tmp_path, size=1e-4, until=monotonic() + 0.6)
+    cut.run([replace(A_STEP, minutes=minutes)])
+    assert "which were left of the run: run the same again" in cut.reasons["link"]
+    assert cut.turns == {"link": turns}
+
+
 def test_the_plan_of_a_quarter_fits_its_runs_and_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     runs, left = planned()
     assert all(sum(step.seconds for step in steps) <= 60 * QUARTER_MINUTES - GRACE_SECONDS for steps in runs)

@@ -25,7 +25,7 @@ LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes fu
 
 class Reason(Exception):
     """The step has no whole result; the message says why. `again` where another turn may bring it further,
-    `ran` where it had a turn."""
+    `ran` where it had a turn, of all the seconds that it is expected to take."""
 
     def __init__(self, why: str, *, again: bool = False, ran: bool = True) -> None:
         super().__init__(why)
@@ -99,7 +99,8 @@ class Course:
                 _, errors = turn.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
                 _end(turn)
-                raise Reason(f"it took longer than {seconds:.0f} s{self._cut(step, seconds)}") from None
+                why = f"it took longer than {seconds:.0f} s{self._cut(step, seconds)}"
+                raise Reason(why, ran=seconds >= step.seconds) from None
         last = errors.strip().rpartition("\n")[2]
         if turn.returncode == UNFINISHED:
             raise Reason(last, again=True)
