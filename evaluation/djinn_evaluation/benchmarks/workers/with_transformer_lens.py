@@ -94,15 +94,15 @@ class Lens:
 
     @torch.inference_mode()
     def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
-        logits, cache = self.model.run_with_cache(torch.tensor([tokens]))
+        logits, cache = self.model.run_with_cache(torch.tensor([tokens], device=self._device))
         found = {site: cache[site, layer][0] for site in SITES}
         return {**found, "pattern": found["pattern"].transpose(0, 1), "logits": logits[0]}
 
     @torch.inference_mode()
     def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
-        along = torch.tensor(vector)
+        along = torch.tensor(vector, device=self._device)
         hook = (f"blocks.{layer}.hook_resid_post", lambda value, hook: value + along)
-        logits: Tensor = self.model.run_with_hooks(torch.tensor([tokens]), fwd_hooks=[hook])[0]
+        logits: Tensor = self.model.run_with_hooks(torch.tensor([tokens], device=self._device), fwd_hooks=[hook])[0]
         return logits
 
 
