@@ -252,9 +252,8 @@ class Activation(Container):
 
     def rows(self) -> Positions:
         """Return the value itself, position by position."""
-        site = parse_site(self.spelled)
-        place = ValuePart(look=self.look, site=site) if self._editable(site) else None
-        return Positions(self.look, site, self.spelled, place)
+        place = ValuePart(look=self.look, site=self._named) if self._editable else None
+        return Positions(self.look, self._named, self.spelled, place)
 
     def fields(self) -> Sequence[Variable]:
         read, stop = self._read, self.look.stop
@@ -284,10 +283,9 @@ class Activation(Container):
         return {**whole, f"norm of {count} positions": norm}
 
     def change(self, name: str, text: str) -> Variable:
-        site = parse_site(self.spelled)
-        if name != "value" or not self._editable(site):
+        if name != "value" or not self._editable:
             return super().change(name, text)
-        ValuePart(look=self.look, site=site).write(text)
+        ValuePart(look=self.look, site=self._named).write(text)
         return self._value()
 
     def _value(self) -> Variable:
@@ -297,15 +295,21 @@ class Activation(Container):
             type=self._kind,
             inside=self.rows(),
             asks=self.spelled,
-            writable=self._editable(parse_site(self.spelled)),
+            writable=self._editable,
         )
 
     @property
     def _kind(self) -> str:
         return f"{self._read.dtype}{summaries.sizes(self._read.shape)}"
 
-    def _editable(self, site: Site) -> bool:
-        return str(site.whole()) == self.look.writable
+    @property
+    def _named(self) -> Site:
+        """The site as the engine spells it: what a name of another tool means is the model's matter."""
+        return parse_site(self._read.site)
+
+    @property
+    def _editable(self) -> bool:
+        return str(self._named.whole()) == self.look.writable
 
     @property
     def _read(self) -> FiguresRead:

@@ -6,6 +6,7 @@ Owns the grammar and the list of points. Only the engine knows the places that a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -125,6 +126,9 @@ class Site(Frozen):
         return msgspec.structs.replace(self, selector=None)
 
 
+OfHook = Callable[[str, Site], Site]
+
+
 def spell_selector(indices: tuple[int, ...]) -> str:
     return ",".join(str(i) for i in indices)
 
@@ -146,11 +150,11 @@ def parse_selector(text: str) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def parse_site(text: str) -> Site:
+def parse_site(text: str, of_hook: OfHook = lambda hook, site: site) -> Site:
     """Return the Site that `text` spells. A bare number is that layer's output; a dotted name of no point is a module
-    path."""
+    path. `of_hook` says which site a hook of TransformerLens has in a model, given that of most models."""
     text = text.strip()
-    known = _from_other_tool(text)
+    known = _from_other_tool(text, of_hook)
     if known is not None:
         return known
     matched = _SELECTED.match(text)
@@ -160,15 +164,15 @@ def parse_site(text: str) -> Site:
         )
     place, selected = matched["place"].strip(), matched["selector"]
     selector = parse_selector(selected) if selected else None
-    site = _from_other_tool(place) or _from_place(place)
+    site = _from_other_tool(place, of_hook) or _from_place(place)
     return site if selector is None else msgspec.structs.replace(site, selector=selector)
 
 
-def parse_trained(text: str) -> Site:
-    """Return the site from whose value that is made which a module was trained to read."""
+def parse_trained(text: str, of_hook: OfHook = lambda hook, site: site) -> Site:
+    """Return the site from whose value that is made which a module was trained to read; `of_hook` is as above."""
     block = _BLOCK.match(text.strip())
     point = _READ.get(block["hook"]) if block else None
-    return parse_site(text) if point is None or block is None else Site(point=point, layer=int(block["layer"]))
+    return parse_site(text, of_hook) if point is None or block is None else Site(point=point, layer=int(block["layer"]))
 
 
 def parse_every_layer(text: str) -> Site | None:
@@ -204,16 +208,16 @@ def _from_place(place: str) -> Site:
     return Site(point="output", path=place)
 
 
-def _from_other_tool(text: str) -> Site | None:
+def _from_other_tool(text: str, of_hook: OfHook) -> Site | None:
     block = _BLOCK.match(text)
     hook = block["hook"] if block else text
     if hook in _NO_POINT:
         layer = block["layer"] if block else "N"
         raise UnknownSite(f"{text} of TransformerLens {_NO_POINT[hook].replace('.N', f'.{layer}')}.")
     if block and hook in _TRANSFORMER_LENS:
-        return Site(point=_TRANSFORMER_LENS[hook], layer=int(block["layer"]))
+        return of_hook(hook, Site(point=_TRANSFORMER_LENS[hook], layer=int(block["layer"])))
     if text in _TRANSFORMER_LENS_MODEL:
-        return Site(point=_TRANSFORMER_LENS_MODEL[text])
+        return of_hook(text, Site(point=_TRANSFORMER_LENS_MODEL[text]))
     numbered = _NNTERP_LAYER.match(text)
     if numbered and numbered["name"] in _NNTERP:
         return Site(point=_NNTERP[numbered["name"]], layer=int(numbered["layer"]))

@@ -4,7 +4,7 @@ or their stops differ without it, or it is refused. Verbs and options are those 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,8 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.observed import plain
+from tests.client.reached import reached
+from tests.engine.desk import Desk
 
 LINE, OTHER = [9, 8, 7, 21], [9, 8, 7, 31]
 ALONG = np.ones(32, np.float32)
@@ -54,14 +56,33 @@ def ruled(session: RemoteSession) -> None:
     session.run(LINE, max_new_tokens=4)
 
 
-STATES: dict[str, Callable[[RemoteSession], object]] = {
+def forked(session: RemoteSession) -> RemoteSession:
+    ruled(session)
+    return session.fork("b")
+
+
+def row(session: RemoteSession) -> RemoteSession:
+    session.breakpoint(1)
+    session.run([LINE, OTHER], max_new_tokens=4)
+    return session.sibling("a/0")
+
+
+def drawn(session: RemoteSession) -> None:
+    session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2)
+
+
+# Each brings a session there, and returns the one that is asked where it is another.
+STATES: dict[str, Callable[[RemoteSession], RemoteSession | None]] = {
     "new": lambda session: None,
     "ended": ended,
-    "drawn": lambda session: session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2),
+    "drawn": drawn,
     "stopped": stopped,
     "decoding": decoding,
     "edited": edited,
     "ruled": ruled,
+    "of a person": ruled,
+    "forked": forked,
+    "row": row,
 }
 # Verb: the calls that each of its options is tried with. Those of `test_options_heard.py` are not here.
 CALLS: dict[str, tuple[Given, ...]] = {
@@ -147,16 +168,23 @@ def test_each_verb_is_in_a_table() -> None:
     assert verbs_of(RemoteSession).keys() == CALLS.keys() | VERBS_ELSEWHERE.keys()
 
 
+@pytest.fixture
+def engines(desk: Desk) -> Iterator[dict[str, RemoteEngine]]:
+    """The engine as it is reached in each state: in one of them by the key of a person."""
+    with reached(desk, "own", "keyed", persons={"keyed": "anna"}) as [own, keyed]:
+        yield {**dict.fromkeys(STATES, own), "of a person": keyed}
+
+
 @pytest.mark.parametrize("verb", CALLS)
-def test_each_option_is_heard_or_refused_in_each_state(engine: RemoteEngine, verb: str) -> None:
+def test_each_option_is_heard_or_refused_in_each_state(engines: dict[str, RemoteEngine], verb: str) -> None:
     options = verbs_of(RemoteSession)[verb]
     heard, neutral = set[str](), set[str]()
     for state in STATES:
         for call in CALLS[verb]:
-            without = seen(engine, state, verb, call)
+            without = seen(engines, state, verb, call)
             for option in options:
                 for value in VALUES.get(option, (True,)):
-                    if option in call or isinstance(found := seen(engine, state, verb, {**call, option: value}), str):
+                    if option in call or isinstance(found := seen(engines, state, verb, {**call, option: value}), str):
                         continue
                     (neutral if found == without else heard).add(option)
     elsewhere = {option for of, option in ELSEWHERE if of == verb}
@@ -164,16 +192,17 @@ def test_each_option_is_heard_or_refused_in_each_state(engine: RemoteEngine, ver
     assert set(options) - heard == elsewhere
 
 
-def seen(engine: RemoteEngine, state: str, verb: str, given: Given) -> object:
+def seen(engines: dict[str, RemoteEngine], state: str, verb: str, given: Given) -> object:
     """Return what a verb returns in this state, and the sessions and stops then; or its refusal."""
-    for one in engine.sessions():
-        engine.reach(one.name).close(force=True)
+    for one in engines["new"].sessions():
+        engines["new"].reach(one.name).close(force=True)
+    engine = engines[state]
     session = engine.session("a")
     for kept in engine.checkpoints():
         engine.drop_checkpoint(kept.name)
     if verb == "checkpoint":
         session.checkpoint("kept")
-    STATES[state](session)
+    session = STATES[state](session) or session
     given = dict(given)
     places = given.pop("*", ())
     try:

@@ -112,6 +112,13 @@ def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
     assert takers == MAY_TAKE_ENGINE
 
 
+def test_sites_that_people_spell_are_read_in_one_place_which_knows_the_model() -> None:
+    """A name of another tool is another point by model; the rest reads what the engine itself has spelled."""
+    named = {path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py") if "parse_site" in path.read_text()}
+    own = {"parallel/follower.py", "session/added_modules.py", "session/history.py"}
+    assert named == {"model/discovery/hook_names.py"} | own
+
+
 def test_what_running_a_pass_needs_has_at_most_nine_fields() -> None:
     tree = ast.parse((ENGINE / "session" / "runtime.py").read_text())
     (runtime,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Runtime"]

@@ -18,7 +18,7 @@ from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.sites import _TRANSFORMER_LENS, _TRANSFORMER_LENS_MODEL
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
@@ -215,8 +215,13 @@ def test_families_are_served_where_both_have_the_same_values(family: tuple[Any, 
             assert torch.allclose(found, changed, rtol=1e-4, atol=1e-5), name
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_every_hook_name_of_a_bridge_has_the_value_of_its_site(name: str, tmp_path: Path) -> None:
+REFUSED_NAMES = {
+    "gpt2": 0, "llama": 0, "gemma2": 1, "qwen3": 2, "olmo2": 2, "cohere": 3, "granite": 5, "bloom": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED_NAMES)
+def test_every_hook_name_of_a_bridge_has_the_value_of_its_site_or_is_refused(name: str, tmp_path: Path) -> None:
     """What a bridge does not have is HookedTransformer's, whose names `test_hooked_transformer` compares."""
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -230,14 +235,20 @@ def test_every_hook_name_of_a_bridge_has_the_value_of_its_site(name: str, tmp_pa
     there = [
         one for one in (*(f"blocks.1.{hook}" for hook in _TRANSFORMER_LENS), *_TRANSFORMER_LENS_MODEL) if one in theirs
     ]
-    assert len(there) > 20
+    assert len(there) > 18
+    refused = 0
     for hook in there:
         value = theirs[hook].transpose(1, 2) if hook.endswith(("pattern", "scores")) else theirs[hook]
-        found = desk.value(hook)
+        try:
+            found = desk.value(hook)
+        except UnknownSite:
+            refused += 1
+            continue
         value = value[0, -len(found) :]  # a pass makes the logits of its last position
         seen = value > MASKED
         assert torch.equal(seen, found > MASKED), hook
         assert torch.allclose(found[seen], value[seen], rtol=1e-4, atol=1e-5), hook
+    assert refused == REFUSED_NAMES[name]
 
 
 def test_the_driver_is_one_of_theirs(demo: tuple[Any, Any]) -> None:

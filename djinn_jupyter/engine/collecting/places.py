@@ -18,7 +18,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import InvalidEdit, UnknownSite, UsageError
-from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.sites import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class CollectedSites:
         """Return the places of these sites. Raises UnknownSite and UsageError."""
         taps: dict[Site, Tap] = {}
         for spelling in spellings:
-            site = parse_site(spelling)
+            site = runtime.site(spelling)
             if site in taps:
                 raise UsageError(f"A collection has each site once; {site} is named twice.")
             taps[site] = _tap(runtime, site)

@@ -45,7 +45,7 @@ from djinn_jupyter.wire.replies import (
     PooledRead,
     WatchRead,
 )
-from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes, sendable
 
 LENS_ROWS = 64
@@ -204,13 +204,13 @@ class InspectionRequests:
         """Return the session, the frame that it is stopped in, the site that is asked for, and its tap."""
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
-        site = reports.site_of(session) if request.site is None else parse_site(request.site)
+        site = reports.site_of(session) if request.site is None else self._runtime.site(request.site)
         return session, frame, site, self._runtime.of(session).resolve(site)
 
     @handles(ask.ReadWatch, while_running=True, changes=False)
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
         session = self._sessions.find(request.session)
-        watch = interventions.watch_of(session, request.site, request.direction)
+        watch = interventions.watch_of(session, self._runtime.site(request.site), request.direction)
         require_few_passes(request.site, len(watch.values), watch.bytes_held)
         made, unmade = watch_recipe(self._persistence.identity, self._runtime.description, session, watch)
         return WatchRead(

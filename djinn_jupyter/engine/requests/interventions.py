@@ -38,7 +38,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, SessionEdited, Steered, Watching
-from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes, shown
 from djinn_jupyter.wire.watches import spell_watch
 
@@ -52,7 +52,7 @@ class BreakpointRequests:
     def set_breakpoint(self, request: ask.SetBreakpoint, holder: Holder) -> BreakpointSet:
         """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
         session = self._sessions.find(request.session)
-        site = parse_site(request.site)
+        site = self._runtime.site(request.site)
         tap = self._runtime.of(session).resolve(site)
         condition = None if request.when is None else checked_condition(self._runtime, request.when, tap, site)
         if condition is not None:
@@ -97,9 +97,19 @@ class BreakpointRequests:
             at = defaultdict(list)
             for one in session.breakpoints.values():
                 at[one.site].append(one.number)
-            doomed = {number for spelling in request.sites for number in _named(session, at, spelling)}
+            doomed = {number for spelling in request.sites for number in self._named(session, at, spelling)}
         session.clear_breakpoints(doomed)
         return Cleared(count=len(doomed))
+
+    def _named(self, session: Session, at: Mapping[Site, list[int]], spelling: str) -> list[int]:
+        """Return breakpoints by site, as they are `at` each, or by number where that number is one (a bare layer number
+        is a site only otherwise)."""
+        if spelling.isdigit() and int(spelling) in session.breakpoints:
+            return [int(spelling)]
+        site = self._runtime.site(spelling)
+        if site not in at:
+            raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
+        return at[site]
 
 
 class EditRequests:
@@ -111,7 +121,7 @@ class EditRequests:
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
         assert frame.tap is not None and frame.raw is not None
-        site = edited_site(session, request.site)
+        site = edited_site(self._runtime, session, request.site)
         stop_edits.require_editable(frame.tap)
         patched: Tensor | None = None
         size = frame.raw.nbytes
@@ -156,8 +166,8 @@ class EditRequests:
                 yield from recompute(self._runtime.of(source), source)
             else:
                 yield None
-        there = parse_site(edit.site) if edit.site is not None else site
         runtime = self._runtime.of(source)
+        there = runtime.site(edit.site) if edit.site is not None else site
         tap = runtime.resolve(there)
         seen = yield from queries.value_at(runtime, source, tap, ahead=False)
         value = tap.read(seen.raw)
@@ -207,7 +217,7 @@ class RuleRequests:
     @handles(ask.Watch, while_running=True)
     def watch(self, request: ask.Watch, holder: Holder) -> Watching:
         session = self._sessions.find(request.session)
-        site = parse_site(request.site)
+        site = self._runtime.site(request.site)
         tap = self._runtime.of(session).resolve(site)
         made = _watch(request, site, tap, session)
         made.limit(request.byte_cap)
@@ -222,7 +232,7 @@ class RuleRequests:
         if request.site is None:
             doomed = list(session.watches)
         else:
-            doomed = [watch_of(session, request.site, request.direction).key]
+            doomed = [watch_of(session, self._runtime.site(request.site), request.direction).key]
         session.unwatch(doomed)
         return Cleared(count=len(doomed))
 
@@ -246,23 +256,12 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other is None or (one is not None and other is not None and torch.equal(one, other))
 
 
-def watch_of(session: Session, site: str, direction: str | None) -> Watch:
+def watch_of(session: Session, site: Site, direction: str | None) -> Watch:
     """Return the watch of a site, or of its component along a direction. Raises UnknownSite."""
-    key = spell_watch(str(parse_site(site)), direction)
+    key = spell_watch(str(site), direction)
     if key not in session.watches:
         raise UnknownSite(f"{shown(key)} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
     return session.watches[key]
-
-
-def _named(session: Session, at: Mapping[Site, list[int]], spelling: str) -> list[int]:
-    """Return breakpoints by site, as they are `at` each, or by number where that number is one (a bare layer number is
-    a site only otherwise)."""
-    if spelling.isdigit() and int(spelling) in session.breakpoints:
-        return [int(spelling)]
-    site = parse_site(spelling)
-    if site not in at:
-        raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
-    return at[site]
 
 
 def _numbers(session: Session) -> str:
@@ -284,12 +283,12 @@ def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
     return stop
 
 
-def edited_site(session: Session, spelling: str | None) -> Site:
+def edited_site(runtime: Runtime, session: Session, spelling: str | None) -> Site:
     """Return the site to edit: that of the stop, with the selector given or the breakpoint's."""
     here = reports.site_of(session)
     if spelling is None:
         return here
-    site = parse_site(spelling)
+    site = runtime.site(spelling)
     if site.whole() != here.whole():
         raise InvalidEdit(
             f"The pass is stopped at {here.whole()}, so only that value can be edited; "

@@ -13,13 +13,13 @@ from djinn_jupyter.engine.session.unspaced import note_of
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
-from djinn_jupyter.wire.sites import Site, parse_every_layer, parse_site, spell_every_layer
+from djinn_jupyter.wire.sites import Site, parse_every_layer, spell_every_layer
 
 
 def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
     """Return the rule that the request asks for. Raises InvalidEdit, InvalidCondition and UnknownSite."""
     every = parse_every_layer(request.site)
-    sites, taps = _here(runtime, parse_site(request.site)) if every is None else _everywhere(runtime, every)
+    sites, taps = _here(runtime, runtime.site(request.site)) if every is None else _everywhere(runtime, every)
     if isinstance(request.edit, PatchFrom):
         raise InvalidEdit(
             "patch_from takes the value of one stop; a rule holds for many passes. Use set with the array and its "

@@ -13,7 +13,6 @@ from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.answer_sizes import Room, require_answerable
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.interventions import edited_site
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -24,7 +23,7 @@ from djinn_jupyter.engine.system.arrays import handed_over
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.replies import PassRead
-from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.sites import Site
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class PassRequests:
     def read_pass(self, request: ask.ReadPass, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
-        places = {text: parse_site(text) for text in dict.fromkeys(request.sites)}
+        places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
         seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
         if request.logits:
             require_answerable(len(frame.positions), runtime.description.vocab_size)
@@ -83,5 +82,5 @@ def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
         return frame
     assert frame.tap is not None
     stop_edits.require_editable(frame.tap)
-    site, number = edited_site(session, None), len(session.edits) + 1
+    site, number = reports.site_of(session), len(session.edits) + 1
     return stop_edits.make(frame, Set(value=request.value), site, request.positions, number=number).frame

@@ -5,10 +5,10 @@ from __future__ import annotations
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
-from djinn_jupyter.engine.requests.interventions import BreakpointRequests, edited_site
+from djinn_jupyter.engine.requests.interventions import BreakpointRequests
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session import queries, stop_edits
+from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
@@ -16,7 +16,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.replies import Inspected, Paused, Reached
-from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.sites import Site
 
 
 class ResumingRequests:
@@ -46,7 +46,7 @@ class ResumingRequests:
 
     def _sites(self, session: Session, halts: tuple[str, ...] | None) -> list[Site] | None:
         """Return the sites of breakpoints that are asked for. Raises UnknownSite before anything has changed."""
-        sites = None if halts is None else [parse_site(site) for site in halts]
+        sites = None if halts is None else [self._runtime.site(site) for site in halts]
         for site in sites or ():
             self._runtime.of(session).resolve(site)
         return sites
@@ -68,7 +68,7 @@ class ResumingRequests:
         assert frame.tap is not None and frame.raw is not None
         stop_edits.require_editable(frame.tap)
         self._residency.set_aside_now(frame.raw.nbytes)
-        site = edited_site(session, None)
+        site = reports.site_of(session)
         made = stop_edits.make(frame, edit, site, positions, number=len(session.edits) + 1)
         session.set_edits(made.frame, [*session.edits, made.noted])
         self._residency.accounted(session)

@@ -28,7 +28,6 @@ from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import Origin
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
 from djinn_jupyter.wire.rules import dosed
-from djinn_jupyter.wire.sites import parse_site
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -204,7 +203,7 @@ class SessionRequests:
         try:
             if request.site is None:
                 raise UsageError("An edit of committed keys or values needs their site, such as k_rot.5[0] or v.5.")
-            site = parse_site(request.site)
+            site = self._runtime.site(request.site)
             edit_cached(self._runtime.of(child), child, edit, site, request.positions, request.words)
         except BaseException:
             child.cache.free()

@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.model.discovery.matrices import Matrix
+from djinn_jupyter.engine.model.discovery.hook_names import site_of, trained_at
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, check_selector
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout, HeldModule, ThroughLayout
 from djinn_jupyter.engine.model.hooks.layout import Heads, PositionLayout
@@ -22,7 +22,7 @@ from djinn_jupyter.engine.session.adapters import AdapterTable
 from djinn_jupyter.engine.session.added_tensors import AddedTensors
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.module_form import TRANSCODERS, AddedModuleDescription, ModuleIdentity
-from djinn_jupyter.wire.sites import HEAD_POINTS, LAYER_POINTS, POINTS, Site, parse_site, parse_trained
+from djinn_jupyter.wire.sites import HEAD_POINTS, LAYER_POINTS, POINTS, Site, parse_site
 
 MOST: Final = 256  # of one person
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
@@ -203,7 +203,7 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
     """Return the tap of the point that a module reads. Raises UsageError where it cannot, and UnknownSite."""
     if not NAME.fullmatch(name):
         raise UsageError(f"A module's name is of small letters, digits and _, such as sae; {name!r} is not.")
-    site = place_of(at, anatomy)
+    site = trained_at(at, anatomy)
     one_head = site.point in HEAD_POINTS and len(site.selector or ()) == 1
     if site.path is not None or site.point not in LAYER_POINTS or not (site.selector is None or one_head):
         raise UsageError(
@@ -243,11 +243,12 @@ def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
             f"a transcoder is put back where it reads {' or '.join(f'{one}.{at.layer}' for one in READ_BY_TRANSCODERS)}"
         )
     first = at.layer or 0
-    site, named = write_site(own, anatomy, first), own.form.written_at
-    if named is not None and _place(named, anatomy) not in (None, site, Site(point="mlp_out", layer=first)):
-        return f"its files say that it writes to {named}, and {own.at} is read for {site}"
+    named = own.form.written_at
     last = len(anatomy.layers) if own.form.kind == "cross_layer_transcoder" else first + 1
     try:
+        site = write_site(own, anatomy, first)
+        if named is not None and _place(named, anatomy) not in (None, site, Site(point="mlp_out", layer=first)):
+            return f"its files say that it writes to {named}, and {own.at} is read for {site}"
         for layer in range(first, last):
             through_layer(anatomy, Site(point=at.point, layer=layer), write_site(own, anatomy, layer))
     except UnknownSite as error:
@@ -259,7 +260,7 @@ def write_site(own: ModuleIdentity, anatomy: Anatomy, layer: int) -> Site:
     """Return where a transcoder writes in a layer: what its MLP makes. Where a norm stands between that and the
     residual, `hook_mlp_out` of TransformerLens is what the norm makes."""
     behind = (own.form.written_at or "").endswith(".hook_mlp_out")
-    return place_of(f"blocks.{layer}.hook_mlp_out" if behind else f"mlp_out.{layer}", anatomy)
+    return site_of(f"blocks.{layer}.hook_mlp_out" if behind else f"mlp_out.{layer}", anatomy)
 
 
 def through_layer(anatomy: Anatomy, at: Site, to: Site) -> Tap:
@@ -297,24 +298,9 @@ def _alike(one: Tap, other: Tap) -> bool:
     return len(shapes) == 2 and shapes[0] == shapes[1] is not None
 
 
-def place_of(spelling: str, anatomy: Anatomy) -> Site:
-    """Return the site that another tool's name spells in this model. Where a norm stands behind attention or an MLP,
-    TransformerLens's `hook_attn_out` and `hook_mlp_out` are what that makes. Raises UnknownSite, also for its queries
-    and keys that a norm follows here."""
-    site, hook = parse_trained(spelling), spelling.partition("[")[0].rpartition(".")[2]
-    if hook in ("hook_attn_out", "hook_mlp_out"):
-        post = f"{site.point}_post"
-        return Site(point=post, layer=site.layer) if isinstance(anatomy.taps.get((post, site.layer)), Tap) else site
-    if hook in ("hook_q", "hook_k") and (site.layer or 0) < len(anatomy.matrices):
-        matrix = anatomy.matrices[site.layer or 0][f"W_{site.point.upper()}"]
-        if isinstance(matrix, Matrix) and matrix.normed:
-            raise UnknownSite(f"{spelling} of TransformerLens is before a norm of this model, and {site} is behind it.")
-    return site
-
-
 def _place(spelling: str, anatomy: Anatomy) -> Site | None:
     """Return the site that another tool's name spells; None where it is none that is known here."""
     try:
-        return place_of(spelling, anatomy)
+        return trained_at(spelling, anatomy)
     except UnknownSite:
         return None

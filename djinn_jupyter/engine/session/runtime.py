@@ -14,6 +14,7 @@ from djinn_jupyter.engine.forward.pass_controller import Admit
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
+from djinn_jupyter.engine.model.discovery.hook_names import site_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.session.added_modules import SeenModules
@@ -128,6 +129,10 @@ class Runtime:
         """Return the runtime of the person behind the name of a session."""
         person = person_of(session)
         return self if person == self.modules.person else replace(self, modules=replace(self.modules, person=person))
+
+    def site(self, spelling: str) -> Site:
+        """Return the site that a person's text spells in this model. Raises UnknownSite."""
+        return site_of(spelling, self.forward.anatomy)
 
     def resolve(self, site: Site) -> Tap:
         """Return the tap of the whole site. A selector is checked here; the caller that holds the site applies it."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.wire.sites import LAYER_POINTS, Site, parse_selector, parse_site, spell_selector
+from djinn_jupyter.wire.sites import LAYER_POINTS, Site, parse_selector, spell_selector
 from djinn_jupyter.wire.sweeps import Axis
 
 _PATTERN: Final = re.compile(
@@ -28,12 +28,13 @@ class SitePattern:
     starred: bool = False
 
     @classmethod
-    def parse(cls, spelling: str) -> SitePattern:
-        """Return the pattern of `z`, `z.*`, `z.5[*]`, `*.5`, or of any spelling of a site. Raises UnknownSite."""
+    def parse(cls, spelling: str, site_of: Callable[[str], Site]) -> SitePattern:
+        """Return the pattern of `z`, `z.*`, `z.5[*]`, `*.5`, or of any spelling of a site in a model. Raises
+        UnknownSite."""
         matched = _PATTERN.match(spelling.strip())
         own = matched is not None and matched["point"] not in (*LAYER_POINTS, "*")
         if matched is None or (own and not (matched["layer"] or "").isdecimal()):
-            site = parse_site(spelling)
+            site = site_of(spelling)
             if site.path is not None or site.point not in LAYER_POINTS:
                 raise no_place_of_a_sweep(spelling)
             return cls(point=site.point, layer=site.layer, units=site.selector)

@@ -137,7 +137,7 @@ def places_of(
         raise UsageError(f"A sweep goes over each axis once; {', '.join(over)} names one twice.")
     if ("coef" in over) != bool(coefs):
         raise UsageError("A sweep over coef needs the coefficients, as coefs=(0, 0.5, 1), and no other sweep does.")
-    pattern = SitePattern.parse(spelling)
+    pattern = SitePattern.parse(spelling, runtime.site)
     pattern.require_axes(over)
     taps = _taps(runtime, pattern)
     sizes: dict[Axis, tuple[Place, ...]] = {

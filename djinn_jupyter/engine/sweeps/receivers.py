@@ -18,7 +18,7 @@ from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.wire.sites import LAYER_POINTS, MLP_POINTS, Site, parse_site
+from djinn_jupyter.wire.sites import LAYER_POINTS, MLP_POINTS, Site
 
 BLOCKS: Final = ("attn_out", "mlp_out")
 WRITTEN: Final = {
@@ -151,7 +151,7 @@ def reaches(sender: Tap, receiver: Receiver) -> bool:
 def _site(runtime: Runtime, text: str) -> Site:
     if text.strip() == "logits":  # what the final norm and the head read
         return Site(point="resid_post", layer=runtime.forward.layers - 1)
-    site = parse_site(text)
+    site = runtime.site(text)
     if site.path is not None or site.point not in LAYER_POINTS:
         raise UnknownSite(
             f"A path ends at a point of a layer, as q.5[0], mlp_in.6 or resid_post.7, or at logits; {text!r} is none."

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from djinn_jupyter.engine.model.discovery.hook_names import site_of
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, discover
 from djinn_jupyter.engine.model.discovery.recording import cache_argument
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
-from djinn_jupyter.wire.sites import parse_site
 from tests.families import build
 
 TOKENS = (5, 17, 44, 91, 120, 33)  # shorter than every window of the tiny models
@@ -30,7 +30,7 @@ class Subject:
     anatomy: Anatomy
 
     def tap(self, site: str) -> Tap:
-        return self.anatomy.resolve(parse_site(site))
+        return self.anatomy.resolve(site_of(site, self.anatomy))
 
     def has(self, point: str, layer: int) -> bool:
         return isinstance(self.anatomy.taps[point, layer], Tap)

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.model.discovery.point import (
     FoundPoints,
     Inner,
     ModuleTensor,
+    added_as_it_is,
     input_of,
     output_of,
 )
@@ -206,8 +207,7 @@ class _Attention:
         if first is None or first.block is None or not same(_value(first.block), _value(call)):
             return "what attention adds to the residual is not the output of one module"
         if first.post is None:
-            scaled = f" times {first.scale:g}" if first.scale != 1.0 else ""
-            return f"attn_out{scaled} is what is added to the residual"
+            return added_as_it_is("attn_out", first.scale)
         return output_of(self.record, first.post)
 
 

@@ -90,6 +90,8 @@ class Discovery:
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
         self.positions = self._positions(many)
+        self.changed_embedding = self._changed_embedding(many)
+        self.changed_head = self._changed_head(many)
 
     def _unread(
         self, tokens_1T: Tensor, first: Recording, longer: Recording, operations: RecordedOperations
@@ -233,6 +235,19 @@ class Discovery:
     def _positions(self, many: Recording) -> PositionTable | str:
         given = self.first_given
         return find_positions(many, self.model.get_input_embeddings(), given)
+
+    def _changed_embedding(self, many: Recording) -> bool:
+        """Return whether the first layer is given something else than the embedding, with positions added or not."""
+        made = next((call.first_output for call in many.of(self.model.get_input_embeddings())), None)
+        return isinstance(self.positions, str) and (made is None or not same(flat(kept(made)), self.first_given))
+
+    def _changed_head(self, many: Recording) -> str | None:
+        """Return the path of the head where the model makes other logits of what it returns."""
+        head = self.model.get_output_embeddings()
+        made = many.of(head)[-1].first_output if isinstance(head, nn.Module) and many.of(head) else None
+        if made is None or many.logits is None or same(kept(made).to(many.logits.dtype), many.logits):
+            return None
+        return str(next(path for path, module in self.model.named_modules() if module is head))
 
     def _before_head(self, many: Recording) -> tuple[nn.Module, int | str | None] | str:
         last = self.stack.spans(many)[-1]

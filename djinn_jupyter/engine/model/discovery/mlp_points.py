@@ -8,6 +8,7 @@ from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.point import (
     FoundPoints,
     ModuleTensor,
+    added_as_it_is,
     input_of,
     output_of,
 )
@@ -52,8 +53,7 @@ def mlp_places(record: LayerRecord, blocks: Blocks) -> FoundPoints:
 def _post(record: LayerRecord, contribution: BlockContribution) -> ModuleTensor | str:
     if contribution.post is not None:
         return output_of(record, contribution.post)
-    scaled = f" times {contribution.scale:g}" if contribution.scale != 1.0 else ""
-    return f"mlp_out{scaled} is what is added to the residual"
+    return added_as_it_is("mlp_out", contribution.scale)
 
 
 def _maps(record: LayerRecord, blocks: Blocks, block: Call) -> list[Call]:

@@ -32,7 +32,8 @@ class Anatomy:
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
     keyword arguments by which layers share mutable mappings, `handed` the tensors that one returns for the next besides
     the hidden state. `matrices` are each layer's, `groups` the value that each of its heads reads, `positions` the
-    table that is added to the embeddings.
+    table that is added to the embeddings. `changed_embedding`: the first layer is given neither the embedding nor its
+    sum with that. `changed_head` is the path of the head where the logits are not what it returns.
     """
 
     stack: Stack
@@ -43,6 +44,8 @@ class Anatomy:
     matrices: tuple[FoundMatrices, ...]
     groups: tuple[tuple[int, ...] | str, ...]
     positions: PositionTable | str
+    changed_embedding: bool
+    changed_head: str | None
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
@@ -160,6 +163,8 @@ def discover(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
         matrices=tuple(learned.matrices),
         groups=tuple(learned.groups),
         positions=learned.positions,
+        changed_embedding=learned.changed_embedding,
+        changed_head=learned.changed_head,
     )
 
 

@@ -53,3 +53,9 @@ def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Mod
     if key is None:
         return f"{type(call.module).__name__} is given no activations"
     return ModuleTensor(module=call.module, side="input", key=key, heads=heads)
+
+
+def added_as_it_is(point: str, scale: float = 1.0) -> str:
+    """Return the reason why a point has no norm behind it: it is added to the residual, times `scale`."""
+    scaled = f" times {scale:g}" if scale != 1.0 else ""
+    return f"{point}{scaled} is what is added to the residual"
