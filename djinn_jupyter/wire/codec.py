@@ -22,6 +22,7 @@ import msgspec
 
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable, UsageError, WireError
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.encoding_in_parts import encoded
 from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
@@ -102,9 +103,8 @@ def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> li
         raise NotImplementedError(f"{type(value)} does not cross the wire")
 
     with _sayable(body):
-        head = msgspec.msgpack.encode(
-            Envelope(id=number, body=body, traceparent=traceparent, asked_by=asked_by), enc_hook=place
-        )
+        message = Envelope(id=number, body=body, traceparent=traceparent, asked_by=asked_by)
+        head = encoded(message, msgspec.msgpack.Encoder(enc_hook=place))
     frames = [head, *arrays]
     _check_sizes(frames)
     return frames

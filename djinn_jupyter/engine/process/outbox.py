@@ -1,6 +1,7 @@
-"""Replies and events that leave the engine, in order: posted from its thread, taken by the service's.
+"""Replies and events that leave the engine, in order: posted from its thread, taken by the service's. Replies are
+encoded before, in the thread that posts them: the service's answers others meanwhile.
 
-Knows neither network sockets nor encodings; the socket pair here only wakes a thread that polls.
+Knows no network sockets; the socket pair here only wakes a thread that polls.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from djinn_jupyter.wire.codec import WireFrame, encode_reply
 from djinn_jupyter.wire.replies import Event, Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A reply with the client and the request it answers."""
+    """A reply, and the frames that say it, with the client and the request it answers."""
 
     peer: bytes
     number: int
     reply: Reply
+    frames: list[WireFrame]
+
+    @classmethod
+    def of(cls, peer: bytes, number: int, reply: Reply) -> Outgoing:
+        return cls(peer=peer, number=number, reply=reply, frames=encode_reply(number, reply))
 
 
 class Outbox:

@@ -13,7 +13,7 @@ from typing import Final
 
 import zmq
 
-from djinn_jupyter.engine.process.unread import Tracker, Unread, bytes_of
+from djinn_jupyter.engine.process.unread import LUMP_BYTES, Tracker, Unread, bytes_of
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.listening import EventsMissed
@@ -129,7 +129,7 @@ class PeerQueues:
         if self._unread.is_tracked(person, peer, count):
             self._unread.take(person, peer, count, self._send_tracked(peer, frames))
         else:
-            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
+            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=count < LUMP_BYTES)
             self._unread.take(person, peer, count, None)
 
     def _send_tracked(self, peer: bytes, frames: Frames) -> Tracker:

@@ -67,8 +67,11 @@ class Sender:
             self._publish(outgoing)
 
     def send_reply(self, client: bytes, number: int, reply: Reply) -> None:
+        self._send_encoded(Outgoing.of(client, number, reply))
+
+    def _send_encoded(self, outgoing: Outgoing) -> None:
         """Send a reply; of a large one over a line its sizes, and the client reads it in pieces."""
-        frames = codec.encode_reply(number, reply)
+        client, number, reply, frames = outgoing.peer, outgoing.number, outgoing.reply, outgoing.frames
         if not isinstance(reply, PieceRead) and self._lines.outlives(client):
             if is_large(frames):
                 told = self.in_pieces.keep(client, number, frames, self._lines.key_of(client))
@@ -149,7 +152,7 @@ class Sender:
             log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
             return
         self.pending.end(key, outgoing.reply)
-        self.send_reply(outgoing.peer, outgoing.number, outgoing.reply)
+        self._send_encoded(outgoing)
         if not self._clients.knows(outgoing.peer):
             self._forget(outgoing.peer)  # it has said Goodbye
 

@@ -356,7 +356,7 @@ class Service:
         self._refusals.refuse(message.peer, codec.read_number(message.frames), refused)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
-        return lambda reply: self._outbox.post(Outgoing(peer=client, number=number, reply=reply))
+        return lambda reply: self._outbox.post(Outgoing.of(client, number, reply))
 
     def _send_waiting(self, *, woken: bool) -> None:
         self._sender.go_on()
