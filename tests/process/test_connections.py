@@ -18,6 +18,7 @@ import zmq
 from djinn_jupyter.engine.process import connections as its_module
 from djinn_jupyter.engine.process.connections import NO_DESCRIPTORS, Connections
 from djinn_jupyter.errors import EngineError
+from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from tests.waiting import until
 
 QUIET_MILLISECONDS = 50  # in which zmq would have accepted more, if it did
@@ -112,3 +113,58 @@ def test_strangers_leave_descriptors_to_local_clients_and_both_leave_some(
             connections.read_events()
         assert len(connections._peers) == 11
         assert len(connections._at_door) == 4
+
+
+GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
+READY = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+TINY_AND_MORE = b"\x01\x01x"  # a frame of one byte, after which more come
+
+
+def _stranger(door: Door) -> socket.socket:
+    """Return a connection of a client that speaks the protocol of ZMQ itself."""
+    made = socket.create_connection(("127.0.0.1", door.port))
+    made.sendall(GREETING + bytes([4, len(READY)]) + READY)
+    return made
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells what a connection has sent")
+def test_who_sends_a_message_without_an_end_loses_the_connection_and_zmq_drops_it(
+    connections: Connections, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(its_module, "UNFINISHED_BYTES", 3 * WHOLE_BYTES)
+    with _stranger(door) as endless, _stranger(door) as other:
+        until(lambda: connections.read_events() or len(connections._at_door) == 2, "both are let in")
+        connections.look()
+        frames = TINY_AND_MORE * (WHOLE_BYTES // len(TINY_AND_MORE))
+        endless.sendall(2 * frames)
+        until(lambda: connections.look() or connections.unfinished, "a message is coming")
+        assert len(connections._at_door) == 2
+        other.sendall(b"\0\x01y")
+        assert connections._router.poll(10_000)
+        connections.look()  # not all that zmq has is read
+        peer = connections._router.recv(copy=False)
+        connections.note(peer)
+        assert connections._router.recv() == b"y"
+        endless.sendall(2 * frames)
+        until(lambda: connections.look() or len(connections._at_door) == 1, "it is closed")
+        until(lambda: connections.monitor.poll(0), "zmq has closed it")
+        assert not connections._router.poll(QUIET_MILLISECONDS)
+        other.sendall(b"\0\x01z")
+        assert connections._router.poll(10_000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells what a connection has sent")
+def test_who_sends_many_messages_that_end_keeps_the_connection(
+    connections: Connections, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(its_module, "UNFINISHED_BYTES", 3 * WHOLE_BYTES)
+    with _stranger(door) as client:
+        until(lambda: connections.read_events() or connections._at_door, "it is let in")
+        for _ in range(8):
+            client.sendall(b"\x02" + WHOLE_BYTES.to_bytes(8, "big") + b"x" * WHOLE_BYTES)
+            assert connections._router.poll(10_000)
+            connections.note(connections._router.recv(copy=False))
+            assert len(connections._router.recv()) == WHOLE_BYTES
+            connections.look()
+        assert connections._at_door
+        assert not connections.unfinished

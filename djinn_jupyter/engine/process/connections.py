@@ -3,12 +3,15 @@ are few, and some descriptors stay free: without one libzmq ends the process at 
 (4.3.5, `ipc_listener.cpp`: EMFILE is none of the errors it takes). So each connection is let in by itself.
 
 zmq tells of its connections by a monitor and has no call to close one; its descriptor is shut down in its place, and
-zmq closes it then. Called from the thread of the service.
+zmq closes it then. Nor has it a bound of a message's frames: it keeps them until the last one is there, and tells of
+none before. So the system is asked how much came since a connection's last message (Linux alone tells), and zmq drops
+the frames of one that is closed. Called from the thread of the service.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import secrets
 import socket
@@ -24,10 +27,14 @@ import zmq
 from djinn_jupyter.engine.process.accept_gate import AcceptGate
 from djinn_jupyter.engine.system.descriptors import limit_now
 from djinn_jupyter.errors import EngineError
+from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES
+
+log = logging.getLogger(__name__)
 
 MOST_STRANGERS: Final = 256
 MOST_FREE: Final = 64  # descriptors that new clients leave to files and threads
 LEAST: Final = 4
+UNFINISHED_BYTES: Final = 8 * MOST_BYTES  # of a message over the door: our clients send no larger pieces than one
 CUT_SECONDS: Final = 60.0  # for which messages of a connection that was closed are dropped; zmq may still have some
 NO_DESCRIPTORS: Final = (
     "The engine has no file descriptors left for another notebook or panel: close some, or start it where more files "
@@ -35,6 +42,7 @@ NO_DESCRIPTORS: Final = (
 )
 _EVENT: Final = struct.Struct("=hi")
 _EVENTS: Final = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
+_RECEIVED: Final = struct.Struct("=Q"), 128  # in Linux's `struct tcp_info`: `tcpi_bytes_received`
 _OPEN: Final = Path("/dev/fd")
 
 
@@ -51,6 +59,9 @@ class Connections:
         self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
         self._listening: set[str | int] = set()
         self._cut: dict[bytes, float] = {}
+        self._received: dict[int, int] = {}  # bytes, by descriptor, when it last spoke
+        self._spoke: set[int | None] = set()
+        self.unfinished = False
         self._limit = limit_now()
         part = _free(self._limit) // 4
         self._most_strangers = max(LEAST, min(MOST_STRANGERS, part))
@@ -96,6 +107,7 @@ class Connections:
     def note(self, sender: zmq.Frame) -> None:
         """Note by which routing id a connection speaks, from the first frame of a message that came on it."""
         peer = sender.bytes
+        self._spoke.add(self._descriptors.get(peer))
         if peer not in self._descriptors:
             descriptor = int(sender.get(zmq.SRCFD))
             if descriptor in self._peers:
@@ -122,6 +134,24 @@ class Connections:
         self._let_in()
         self._cut = {peer: at for peer, at in self._cut.items() if time.monotonic() - at < CUT_SECONDS}
 
+    def look(self) -> None:
+        """Close the connections at the door that send more than UNFINISHED_BYTES of one message. `unfinished` is True
+        afterwards where some is coming. To be called where all that zmq has is read."""
+        if not self._at_door or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            return
+        self.unfinished = False
+        for descriptor in tuple(self._at_door):
+            received = _bytes_received(descriptor)
+            coming = received - self._received.setdefault(descriptor, received)
+            if descriptor in self._spoke:
+                self._received[descriptor] = received
+            elif coming > UNFINISHED_BYTES:
+                log.warning("A connection is closed: it sends a message that does not end")
+                self._shut(descriptor)
+            else:
+                self.unfinished |= coming > WHOLE_BYTES
+        self._spoke.clear()
+
     def close(self) -> None:
         """Read no more; called before the router is closed, which would wait for the monitor."""
         if not self._router.closed:
@@ -136,6 +166,7 @@ class Connections:
 
     def _forget(self, descriptor: int) -> None:
         self._at_door.discard(descriptor)
+        self._received.pop(descriptor, None)
         peer = self._peers.pop(descriptor, None)
         if peer is not None:
             self._descriptors.pop(peer, None)
@@ -175,6 +206,22 @@ def _free(limit: int) -> int:
         return limit - len(os.listdir(_OPEN))
     except OSError:
         return 0
+
+
+def _bytes_received(descriptor: int) -> int:
+    """Return the bytes that came on a connection, 0 where the system does not tell."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            read, at = _RECEIVED
+            return int(*read.unpack_from(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), at))
+        except struct.error:  # an older system, which tells less
+            return 0
+        finally:
+            connection.detach()
+    return 0
 
 
 def _local(endpoint: str) -> str | int:

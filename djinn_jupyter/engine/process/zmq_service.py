@@ -156,6 +156,7 @@ class Service:
                 failures += 1
                 ready = self._not_ready(error, failures)
             self._turn(ready)
+            self._connections.look()
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
@@ -175,7 +176,7 @@ class Service:
         """The milliseconds to wait for something to do."""
         if self._inbox or self._large.busy:
             return 0
-        return BEHIND_MILLISECONDS if self._queues.behind else POLL_MILLISECONDS
+        return BEHIND_MILLISECONDS if self._queues.behind or self._connections.unfinished else POLL_MILLISECONDS
 
     def require_reader(self, person: str) -> None:
         """Raise EngineError where a person leaves too much unread. May be called from any thread."""
