@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel, all_sessions
 from djinn_jupyter.client.stops import BatchInterrupted, Finished, Paused, Stop
 from djinn_jupyter.client.waiting import far, waiting
 from djinn_jupyter.errors import BatchEnded, DjinnError, UnknownSession, UsageError
@@ -119,7 +119,7 @@ class Batch:
 
     def _make_rows(self, orders: Sequence[tuple[RunOrder, float | None]], seed: int) -> None:
         """Make the rows in place of those of an earlier batch, which end."""
-        there = ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
+        there = all_sessions(self.channel)
         stem = told_apart([self.parent.name, *(one.name for one in there)])[self.parent.name]
         for number, (order, coef) in enumerate(orders):
             row = self.parent.row(f"{stem}/{number}")

@@ -14,7 +14,7 @@ from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.collecting import OnCollected
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel, all_sessions, ask_for
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
@@ -110,7 +110,7 @@ class RemoteEngine:
 
     def sessions(self) -> Listing[SessionDescription]:
         """Return the sessions of all notebooks and scripts, with their states and bytes."""
-        return Listing(ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions, SHOWN)
+        return Listing(all_sessions(self.channel), SHOWN)
 
     def people(self) -> Listing[PersonDescription]:
         """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and

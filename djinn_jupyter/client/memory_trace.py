@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from djinn_jupyter.client.connection.awaiting import awaited
-from djinn_jupyter.client.connection.channel import Channel, expect
+from djinn_jupyter.client.connection.channel import Channel, expect, sessions_of
 from djinn_jupyter.client.copies import NoEngine
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import DjinnError, UsageError
@@ -245,7 +245,7 @@ class MemoryTrace(Tabular):
 
     def _read(self) -> None:
         statistics = expect(self._answer(ask.ReadStatistics()), replies.Statistics).statistics
-        sessions = expect(self._answer(ask.ListSessions()), replies.Sessions).sessions
+        sessions = sessions_of(self._answer)
         self.readings.append(reading_of(time.monotonic() - self._began, statistics, sessions))
         if len(self.readings) > LONGEST:
             self.readings[: LONGEST // 2] = self.readings[: LONGEST // 2 : 2]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel, all_sessions, ask_for
 from djinn_jupyter.errors import DjinnError, SessionHeld
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.replies import Closed, Described, Opened, Sessions
+from djinn_jupyter.wire.replies import Closed, Described, Opened
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -
 
 def open_temporarily(channel: Channel, kind: str) -> str:
     """Open a session under the first free name of that kind, which ends with this client at the latest."""
-    taken = {label(one.name) for one in ask_for(channel, ask.ListSessions(), Sessions).sessions}
+    taken = {label(one.name) for one in all_sessions(channel)}
     while True:
         name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)
         taken.add(name)

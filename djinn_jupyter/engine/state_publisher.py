@@ -32,8 +32,10 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system import device
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.wire.encoding_in_parts import RUN, entries_of
 from djinn_jupyter.wire.holdings import GivenLimits, PersonMemory, ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
+from djinn_jupyter.wire.replies import Sessions
 from djinn_jupyter.wire.texts import in_quotes
 
 PERIOD: Final = 0.2
@@ -55,8 +57,21 @@ class EngineReading:
     @property
     def sessions(self) -> tuple[SessionDescription, ...]:
         """The sessions as described, with idle times up to now: an idle session is not described anew."""
-        now = time.monotonic()
-        return tuple(replace(one, idle_seconds=now - used) for one, used in zip(self.described, self.used, strict=True))
+        return self._idle_now(0, len(self.described))
+
+    def page(self, first: int) -> Sessions:
+        """Return the sessions from the `first` on, one at least, as many as are encoded in one part."""
+        last, entries = first, 0
+        for one in self.described[first:]:
+            entries += entries_of(one)
+            if entries > RUN and last > first:
+                break
+            last += 1
+        return Sessions(sessions=self._idle_now(first, last), first=first, total=len(self.described))
+
+    def _idle_now(self, first: int, last: int) -> tuple[SessionDescription, ...]:
+        now, chosen = time.monotonic(), zip(self.described[first:last], self.used[first:last], strict=True)
+        return tuple(replace(one, idle_seconds=now - used) for one, used in chosen)
 
 
 class StatePublisher:

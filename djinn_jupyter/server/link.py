@@ -25,10 +25,11 @@ from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
 from djinn_jupyter.options import Identity
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.wire.host import host_name
+from djinn_jupyter.wire.listing import listed
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, Reply, SessionRunning, Sessions, Statistics, TokenSampled
-from djinn_jupyter.wire.requests import ListSessions, Note, ReadStatistics
+from djinn_jupyter.wire.requests import Note, ReadStatistics
 
 log = logging.getLogger(__name__)
 
@@ -168,8 +169,8 @@ class EngineLink:
 
     async def _read(self) -> None:
         connection = await self.connection()
-        listed, read = await asyncio.gather(connection.ask(ListSessions()), connection.ask(ReadStatistics()))
-        self.sessions, self.read_at = expect(listed, Sessions).sessions, time.time()
+        found, read = await asyncio.gather(_sessions(connection), connection.ask(ReadStatistics()))
+        self.sessions, self.read_at = found, time.time()
         self.statistics = expect(read, Statistics).statistics
 
     def _have_read(self, reading: asyncio.Task[None]) -> None:
@@ -192,6 +193,18 @@ class EngineLink:
     def _noted(self, outcome: Reply | DjinnError) -> None:
         if isinstance(outcome, DjinnError):
             log.debug("%s refused a note, its session may be closed: %s", self.id, outcome)
+
+
+async def _sessions(connection: Connection) -> tuple[SessionDescription, ...]:
+    """Return all sessions."""
+    pages = listed()
+    try:
+        request = next(pages)
+        while True:
+            request = pages.send(expect(await connection.ask(request), Sessions))
+    except StopIteration as end:
+        sessions: tuple[SessionDescription, ...] = end.value
+        return sessions
 
 
 @dataclass(slots=True)

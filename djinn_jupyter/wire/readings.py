@@ -82,8 +82,8 @@ class Influences(Noun, frozen=True):
 class Branch(Noun, frozen=True):
     """The stops of one session, oldest first, and where it stands among them: `present` is an index, None where it runs
     or has finished; `state` says which. Stops that it shares with another session have the same numbers there.
-    `dropped` older ones are not kept any more. `tokens` and `text`: how long its line is, and its last tokens as
-    text."""
+    `dropped` older ones are not kept any more, or not told: a tree has some ten thousand. `tokens` and `text`: how long
+    its line is, and its last tokens as text."""
 
     session: OwnName
     state: nouns.SessionState

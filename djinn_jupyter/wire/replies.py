@@ -15,6 +15,7 @@ from djinn_jupyter.wire import (
     greeting,
     heads,
     listening,
+    listing,
     looks,
     moving,
     opening,
@@ -39,7 +40,6 @@ from djinn_jupyter.wire.nouns import (
     ModuleDescription,
     PauseReason,
     RuleDescription,
-    SessionDescription,
     StopDescription,
     StopIdentity,
     TopToken,
@@ -62,6 +62,7 @@ Welcome = greeting.Welcome
 Departed = greeting.Departed
 Pong = greeting.Pong
 LensRead = looks.LensRead
+Sessions = listing.Sessions
 Listening = listening.Listening
 EventsMissed = listening.EventsMissed
 ModuleAdded = added_modules.ModuleAdded
@@ -106,10 +107,6 @@ class Tokenized(ReplyBase, frozen=True, tag="Tokenized"):
 
 class Statistics(ReplyBase, frozen=True, tag="Statistics"):
     statistics: EngineStatistics
-
-
-class Sessions(ReplyBase, frozen=True, tag="Sessions"):
-    sessions: tuple[SessionDescription, ...]
 
 
 class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):

@@ -79,6 +79,7 @@ from djinn_jupyter.wire import (
     heads,
     interventions,
     listening,
+    listing,
     moving,
     opening,
     passes,
@@ -128,6 +129,7 @@ ReadWeight = weights.ReadWeight
 Hello = greeting.Hello
 Goodbye = greeting.Goodbye
 Ping = greeting.Ping
+ListSessions = listing.ListSessions
 Listen = listening.Listen
 Unlisten = listening.Unlisten
 Open = opening.Open
@@ -185,9 +187,6 @@ class Detokenize(RequestBase, frozen=True, tag="Detokenize"):
 
 
 class ReadStatistics(RequestBase, frozen=True, tag="ReadStatistics"): ...
-
-
-class ListSessions(RequestBase, frozen=True, tag="ListSessions"): ...
 
 
 class Shutdown(RequestBase, frozen=True, tag="Shutdown"):

@@ -25,7 +25,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot, StopIdentity
 from djinn_jupyter.wire.quotas import Quota
-from djinn_jupyter.wire.replies import Event, Reply
+from djinn_jupyter.wire.replies import Event, Reply, Sessions
 
 STOP_TOKEN = 99
 
@@ -347,4 +347,8 @@ class FakeEngine:
             device_bytes_total=None,
         )
         sessions = tuple(self._describe(session) for session in self.sessions.values())
-        self.reading = SimpleNamespace(statistics=statistics, sessions=sessions)
+        self.reading = SimpleNamespace(
+            statistics=statistics,
+            sessions=sessions,
+            page=lambda first: Sessions(sessions=sessions[first:], first=first, total=len(sessions)),
+        )

@@ -23,8 +23,10 @@ from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.attachments import note_attached
 from djinn_jupyter.errors import KeyRefused, UsageError, WireError
+from djinn_jupyter.wire.listing import ListSessions, listed
+from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
+from djinn_jupyter.wire.replies import Reply, ReplyBase, Sessions, Welcome
 from djinn_jupyter.wire.requests import Request, Resume, Run, Step
 
 Expected = TypeVar("Expected")
@@ -100,6 +102,23 @@ class Unkept:
 def ask_for(channel: Channel, request: Request, kind: type[Expected]) -> Expected:
     """Send a request, wait, and return the reply; WireError where it is not of `kind`."""
     return expect(channel.ask(request).result(), kind)
+
+
+def sessions_of(answer: Callable[[ListSessions], Reply]) -> tuple[SessionDescription, ...]:
+    """Return all sessions, of which `answer` gives the pages."""
+    pages = listed()
+    try:
+        request = next(pages)
+        while True:
+            request = pages.send(expect(answer(request), Sessions))
+    except StopIteration as end:
+        sessions: tuple[SessionDescription, ...] = end.value
+        return sessions
+
+
+def all_sessions(channel: Channel) -> tuple[SessionDescription, ...]:
+    """Return all sessions of an engine."""
+    return sessions_of(lambda request: channel.ask(request).result())
 
 
 def expect(reply: object, kind: type[Expected]) -> Expected:

@@ -89,6 +89,7 @@ class PublishedState(Protocol):
     def statistics(self) -> EngineStatistics: ...
     @property
     def sessions(self) -> tuple[SessionDescription, ...]: ...
+    def page(self, first: int) -> Sessions: ...
 
 
 class Served(Protocol):
@@ -246,8 +247,8 @@ class ClientTable:
                 answer(Listening())
             case ReadStatistics():
                 answer(Statistics(statistics=self._engine.reading.statistics))
-            case ListSessions():
-                answer(Sessions(sessions=self._engine.reading.sessions))
+            case ListSessions(first=first):
+                answer(self._engine.reading.page(first))
             case ReadPeople():
                 self._engine.accept(request, client.holder, self._with_presence(answer))
             case Note(session=session) if person is not None and not person.owns(session):

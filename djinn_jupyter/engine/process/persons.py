@@ -165,8 +165,9 @@ class Person:
                 return msgspec.structs.replace(reply, message=told)
             case CheckpointSaved():
                 reply = msgspec.structs.replace(reply, path="")
-            case Sessions(sessions=sessions):
-                reply = Sessions(sessions=tuple(self._seen(one, at) for at, one in enumerate(sessions, 1)))
+            case Sessions(sessions=sessions, first=first):
+                told = tuple(self._seen(one, at) for at, one in enumerate(sessions, first + 1))
+                reply = msgspec.structs.replace(reply, sessions=told)
             case Opened(session=session) | Described(session=session) | Swapped(session=session):
                 reply = msgspec.structs.replace(reply, session=self._used(session))
             case Tree(branches=branches):

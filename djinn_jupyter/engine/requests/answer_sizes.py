@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import torch
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.bounds import MOST_TOKENS
 from djinn_jupyter.wire.codec import MAX_FRAMES
 
 ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 ANSWERED_VALUES: Final = 4 * 2**30  # bytes as computed
 ANSWERED_ARRAYS: Final = MAX_FRAMES - 1
-ANSWERED_TOKENS: Final = 2**20  # tokens with their probabilities, about 200 bytes each
+TOKEN_BYTES: Final = 200  # of a token with its probability, in Python; 60 in a message
+ANSWERED_TOKENS: Final = 2**18
+MOST_STANDING: Final = 1000  # breakpoints, rules, watches or edits of one session: its descriptions have them all
 
 
 class Room:
@@ -39,6 +43,17 @@ def require_few_passes(site: str, passes: int, size: int) -> None:
             f"The watch of {site} has recorded {spell_bytes(size)} in {passes:,} passes, more than the "
             f"{spell_bytes(ANSWERED_VALUES)} or {ANSWERED_ARRAYS:,} passes of one answer: watch anew (`fresh=True`), "
             "and read it after fewer."
+        )
+
+
+def require_few_standing(what: str, count: int, positions: Iterable[tuple[int, ...] | None] = ()) -> None:
+    """Raise UsageError where a session that has `count` of these has no room for another, or where they and
+    the other name more `positions` than a description may have."""
+    if count >= MOST_STANDING:
+        raise UsageError(f"The session has {count:,} {what}, the most that one may have: take some away first.")
+    if sum(len(one) for one in positions if one is not None) > MOST_TOKENS:
+        raise UsageError(
+            f"The {what} of the session would name more than {MOST_TOKENS:,} positions in all: take some away first."
         )
 
 

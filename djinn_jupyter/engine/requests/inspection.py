@@ -14,7 +14,7 @@ from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests import interventions
-from djinn_jupyter.engine.requests.answer_sizes import require_few_passes, require_few_tokens
+from djinn_jupyter.engine.requests.answer_sizes import TOKEN_BYTES, require_few_passes, require_few_tokens
 from djinn_jupyter.engine.requests.figures import figures_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.look_recipes import look_recipe
@@ -29,6 +29,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
+from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -53,8 +54,11 @@ LENS_TOKENS = 8192  # that are spelled before others are answered
 
 
 class InspectionRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, persistence: Persistence) -> None:
-        self._sessions, self._runtime, self._persistence = sessions, runtime, persistence
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence = persistence
         self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
 
     @handles(ask.MeasureEffect, changes=False)
@@ -149,18 +153,21 @@ class InspectionRequests:
         value = tap.lens_value(seen.raw, site.selector)[rows]
         off = ~value.any(-1) if site.selector is not None and tap.added is not None else value.new_zeros(len(value))
         found: list[LensRow] = []
-        for start in range(0, len(rows), LENS_ROWS):
-            chosen = rows[start : start + LENS_ROWS]
-            logits = self._forward.lens(value[start : start + LENS_ROWS])
-            positions = [frame.positions[row] for row in chosen]
-            tokens = [frame.tokens[row] for row in chosen]
-            unspaced.see(logits, positions)
-            for first in range(0, len(chosen), few):
-                some = slice(first, first + few)
-                found += reports.lens_rows(
-                    self._runtime, logits[some], positions[some], tokens[some], request.top, asked
-                )
-                yield None
+        with self._workspace.opened(self._runtime.space, session) as room:
+            if value.device.type == "cpu":  # where tokens take of the same memory as sessions
+                yield from room.take(len(rows) * each * TOKEN_BYTES)
+            for start in range(0, len(rows), LENS_ROWS):
+                chosen = rows[start : start + LENS_ROWS]
+                logits = self._forward.lens(value[start : start + LENS_ROWS])
+                positions = [frame.positions[row] for row in chosen]
+                tokens = [frame.tokens[row] for row in chosen]
+                unspaced.see(logits, positions)
+                for first in range(0, len(chosen), few):
+                    some = slice(first, first + few)
+                    found += reports.lens_rows(
+                        self._runtime, logits[some], positions[some], tokens[some], request.top, asked
+                    )
+                    yield None
         found = [reports.unread(row) if is_off else row for row, is_off in zip(found, off.tolist(), strict=True)]
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         made, unmade = self._recipe(session, here, tap)

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch, unit_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.recompute import recompute
+from djinn_jupyter.engine.requests.answer_sizes import require_few_standing
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.making_rules import checked_condition, made_rule
 from djinn_jupyter.engine.requests.other_sessions import brought
@@ -65,7 +66,8 @@ class BreakpointRequests:
         return BreakpointSet(breakpoint=made.describe(), existed=False)
 
     def add(self, session: Session, site: Site, tap: Tap, condition: Condition | None, *, once: bool) -> Breakpoint:
-        """Return a new breakpoint of a session; there is none like it."""
+        """Return a new breakpoint of a session; there is none like it. Raises UsageError where it has too many."""
+        require_few_standing("breakpoints", len(session.breakpoints))
         made = Breakpoint(
             number=session.next_number(),
             site=site,
@@ -123,6 +125,8 @@ class EditRequests:
         assert frame.tap is not None and frame.raw is not None
         site = edited_site(self._runtime, session, request.site)
         stop_edits.require_editable(frame.tap)
+        there = [edit.positions for edit in session.edits]
+        require_few_standing("edits", len(there), [*there, request.positions])
         patched: Tensor | None = None
         size = frame.raw.nbytes
         if isinstance(request.edit, PatchFrom):
@@ -203,6 +207,8 @@ class RuleRequests:
             if rule.says(made):
                 session.enable_rule(rule, True)
                 return Steered(rule=rule.describe(), existed=True)
+        there = [rule.positions for rule in session.rules.values()]
+        require_few_standing("steering rules", len(there), [*there, made.positions])
         session.next_rule_number()
         session.steer(made)
         return Steered(rule=made.describe(), existed=False)
@@ -220,6 +226,8 @@ class RuleRequests:
         site = self._runtime.site(request.site)
         tap = self._runtime.of(session).resolve(site)
         made = _watch(request, site, tap, session)
+        if made.key not in session.watches:
+            require_few_standing("watches", len(session.watches))
         made.limit(request.byte_cap)
         if request.fresh:
             made.clear()

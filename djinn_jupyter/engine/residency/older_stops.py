@@ -18,7 +18,7 @@ from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
-from djinn_jupyter.engine.session.history import StopRecord
+from djinn_jupyter.engine.session.history import MOST_STOPS, StopRecord
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import DjinnError, TierFull
 from djinn_jupyter.wire.nouns import Tier
@@ -182,6 +182,9 @@ class OlderStops:
         session stands at is not dropped."""
         history = session.history
         self._drop_unwritten(session)
+        while history.too_many:
+            history.drop_oldest(f"A session has at most {MOST_STOPS:,} stops.")
+            self._storage_table.purge()
         while history.beyond:
             try:
                 self._send_to_disk(history.stops[history.on_disk])

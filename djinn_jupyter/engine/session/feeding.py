@@ -15,6 +15,8 @@ SHARED: Final = "passes of its line were shared with other sessions"
 CACHED: Final = "keys or values of its line were edited"
 STOPPED: Final = "an earlier pass of its line was edited at a stop, or stopped under steering rules"
 LIMITED: Final = "a steering rule with a condition, or of some passes alone, held while tokens were generated"
+MANY: Final = "its line was fed under more steering rules, counted pass by pass, than a recipe tells"
+MOST_RULES: Final = 1000  # each with an array or two: a message has 4,096
 EDITED: Final = "the pass was edited at an earlier stop, or stopped under steering rules"
 RULED: Final = "steering rules are in force"
 
@@ -50,6 +52,7 @@ def _why_not_alike(fed: Sequence[Passes], edited: bool, exactness: Exactness) ->
     limited = any(
         one.decode and any(rule.on is not None or rule.guard is not None for rule in one.rules) for one in fed
     )
+    many = sum(len(one.rules) for one in fed) > MOST_RULES
     stopped = any(one.entry is not None and one.entry.overrides for one in fed)
-    reasons = ((exactness == "fast", SHARED), (edited, CACHED), (stopped, STOPPED), (limited, LIMITED))
+    reasons = ((exactness == "fast", SHARED), (edited, CACHED), (stopped, STOPPED), (limited, LIMITED), (many, MANY))
     return next((said for holds, said in reasons if holds and fed), "")

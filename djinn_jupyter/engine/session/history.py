@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDescription
 from djinn_jupyter.wire.sites import Site, parse_site
+
+MOST_STOPS: Final = 10_000  # wherever they lie: a reply tells them all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,11 @@ class History:
     def beyond(self) -> int:
         """The number of stops in memory above `kept`."""
         return max(0, len(self.stops) - self.on_disk - self.kept)
+
+    @property
+    def too_many(self) -> bool:
+        """True where there are more than MOST_STOPS and the session does not stand at the oldest."""
+        return len(self.stops) > MOST_STOPS and self.present != 0
 
     def drop_oldest(self, why: str) -> None:
         """Drop the oldest stop. `why` is a sentence for the error of a client that goes back there."""

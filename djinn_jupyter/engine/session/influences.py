@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.interventions.change import Change
@@ -13,6 +14,8 @@ from djinn_jupyter.engine.session.queries import may_be_reached
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import readings
 from djinn_jupyter.wire.readings import Applies, EarlierPasses, Influences, RuleAtStop
+
+CHANGES_TOLD: Final = 4096  # of earlier passes; more are told by their number
 
 
 def influences(session: Session, frame: Frame) -> Influences:
@@ -85,13 +88,29 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
 
 
 def _earlier(session: Session) -> Iterator[EarlierPasses]:
-    """Yield the committed passes that rules or overrides changed, oldest first, then edits of committed rows."""
+    """Yield the committed passes that rules or overrides changed, oldest first, then edits of committed rows; of the
+    oldest together how many changes there were, where all are more than are told."""
+    found: list[EarlierPasses] = []
     for passes in session.pass_log.passes:
         changes = _changes(passes)
         if changes:
-            yield EarlierPasses(start=passes.start, end=passes.end, changes=changes)
+            found.append(EarlierPasses(start=passes.start, end=passes.end, changes=changes))
     for edit in session.pass_log.edited:
-        yield EarlierPasses(start=min(edit.positions), end=max(edit.positions) + 1, changes=(edit.what,))
+        found.append(EarlierPasses(start=min(edit.positions), end=max(edit.positions) + 1, changes=(edit.what,)))
+    told = len(found)
+    left = CHANGES_TOLD
+    while told and left >= len(found[told - 1].changes):
+        left -= len(found[told - 1].changes)
+        told -= 1
+    if told:
+        yield _in_sum(found[:told])
+    yield from found[told:]
+
+
+def _in_sum(passes: Sequence[EarlierPasses]) -> EarlierPasses:
+    count = sum(len(one.changes) for one in passes)
+    start, end = min(one.start for one in passes), max(one.end for one in passes)
+    return EarlierPasses(start=start, end=end, changes=(f"{count:,} changes that are not told one by one",))
 
 
 def _changes(passes: Passes) -> tuple[str, ...]:

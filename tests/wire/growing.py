@@ -1,0 +1,103 @@
+"""What makes each list of a reply grow. A list that is not here has no bound yet: give it one, then its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import inspect
+
+from djinn_jupyter.wire.replies import Reply
+
+BY: Final[dict[str, str]] = {
+    "model": """
+        ModelDescription.eos_token_ids ModelDescription.points ModelDescription.cache_groups
+        ModelDescription.generation_defaults ModelDescription.checks ModelDescription.notes
+        PointDescription.layers CacheGroup.layers Modules.modules AdapterDescription.targets GraphMade.layers
+        HeadsRead.layers Attributed.neurons Attributed.contributions GraphRecipe.modules WeightsStatistics.ring
+        EdgesAttributed.writers EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers LargestDifference.index
+        Paused.shape Edited.shape Pooled.shape FiguresRead.shape Compared.shapes Finished.ignored_defaults
+        EngineStatistics.slabs EngineStatistics.tiers BudgetStatistics.holdings Circumstances.modules Recipe.modules
+        Checked.alike PooledHeads.heads Pooled.cells Pooled.alone Pooled.last PooledHeads.cells Strongest.places
+        Strongest.values WeightRead.values Logits.logits Edited.positions GraphMade.positions GraphMade.values
+        GraphMade.sites GraphMade.outputs GraphMade.weights GraphMade.edges GraphMade.reached GraphMade.bias
+        GraphMade.summed NeuronParts.values EdgesAttributed.scores""",
+    "line": """
+        Tokenized.tokens Tokenized.texts Paused.positions Paused.tokens Paused.texts Paused.log_probabilities
+        Paused.norms Paused.values Finished.tokens Finished.texts Finished.prompt_tokens Finished.prompt_texts
+        Finished.log_probabilities RuleDescription.positions LookRecipe.line AttributionRecipe.line Snapshot.positions
+        Pooled.positions FiguresRead.positions FiguresRead.each Apart.positions Apart.distances Swept.texts
+        GraphMade.texts HeadsRead.texts AttributionRecipe.tokens AttributionRecipe.passes LookRecipe.passes
+        WatchedLine.tokens WatchedLine.passes Reached.positions Reached.drawn Attributed.tokens""",
+    "request": """
+        Inspect.positions Lens.positions Lens.tokens MeasureEffect.tokens ApplyEdit.positions Steer.positions
+        PatchFrom.positions Sweep.* AttributeEdges.* RunCircuits.* MakeGraph.* Noise.positions Continued.*
+        Estimate.corrections EffectReading.chosen LensRow.chosen LensRead.notes Attributed.notes Swept.over
+        Swept.measured Swept.notes Swept.windows Swept.receivers Swept.rechecked Confirmed.* Measured.values
+        Swept.places EdgesAttributed.notes GraphMade.notes CircuitsRun.notes CircuitsRun.values MetricsRead.values
+        Collected.notes Collected.rechecked Scored.tokens Scored.notes HeadsRead.lines HeadsRead.scores
+        PassRead.sites InPieces.sizes
+        PieceRead.content Add.vector Set.value ProjectOut.direction NormMatch.vector Orthogonal.direction
+        ProjectionCap.direction Direction.vector EffectReading.before EffectReading.after EffectReading.shifts""",
+    "ANSWERED_TOKENS": "LensRead.rows LensRow.top",
+    "ANSWERED_VALUES": """
+        PassRead.values PassRead.logits WatchRead.values WatchRead.positions WatchRead.runs WatchRecipe.lines
+        Scored.values HeadsRead.patterns Snapshot.value""",
+    "MOST_HANDED_OVER": "Collected.content",
+    "TOP": "Finished.top",
+    "SIZES_TOLD": "RuleDescription.relative_sizes",
+    "MOST_STANDING": """
+        SessionDescription.breakpoints SessionDescription.rules SessionDescription.watches Paused.also Paused.edits
+        Finished.rules Effect.edits Influences.rules Influences.edits Circumstances.rules LookRecipe.edits
+        Influences.overrides Override.changes""",
+    "CHANGES_TOLD": "Influences.earlier EarlierPasses.changes",
+    "MOST_RULES": "FedTokens.rules",
+    "MOST_PERSONS": "SessionDescription.shares",
+    "MOST_STOPS": "History.stops",
+    "STOPS_TOLD": "Branch.stops",
+    "a page": "Sessions.sessions",
+    "sessions": """
+        Welcome.attached AdapterDescription.sessions ShuttingDown.sessions_lost ShuttingDown.sessions_kept
+        Tree.branches""",
+    "persons": "People.people EngineStatistics.people",
+    "MOST modules of a person": "AddedModules.modules Adapters.adapters",
+    "KEPT copies": "Copies.copies",
+    "files of a folder": "Checkpoints.checkpoints ProvenanceRead.stores",
+}
+
+
+def lists() -> tuple[str, ...]:
+    """Return the lists, maps and arrays of all replies, as `Struct.field`."""
+    return tuple(dict.fromkeys(_of(inspect.type_info(Reply), set())))
+
+
+def what_bounds() -> dict[str, str]:
+    return {name: by for by, names in BY.items() for name in names.split()}
+
+
+def _of(shape: Any, seen: set[type]) -> Iterator[str]:
+    for part in _within(shape):
+        if isinstance(part, inspect.StructType) and part.cls not in seen:
+            seen.add(part.cls)
+            for field in part.fields:
+                if any(map(_grows, _within(field.type))):
+                    yield f"{part.cls.__name__}.{field.name}"
+                yield from _of(field.type, seen)
+
+
+def _grows(shape: Any) -> bool:
+    return isinstance(shape, inspect.VarTupleType | inspect.ListType | inspect.DictType | inspect.CustomType)
+
+
+def _within(shape: Any) -> Iterator[Any]:
+    """Yield a type and all types within it, down to the structs."""
+    yield shape
+    match shape:
+        case inspect.Metadata(type=inner) | inspect.VarTupleType(item_type=inner) | inspect.ListType(item_type=inner):
+            yield from _within(inner)
+        case inspect.UnionType(types=inner) | inspect.TupleType(item_types=inner):
+            for one in inner:
+                yield from _within(one)
+        case inspect.DictType(key_type=key, value_type=value):
+            yield from _within(key)
+            yield from _within(value)
