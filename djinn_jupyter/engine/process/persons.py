@@ -166,8 +166,8 @@ class Person:
             case CheckpointSaved():
                 reply = msgspec.structs.replace(reply, path="")
             case Sessions(sessions=sessions, first=first):
-                told = tuple(self._seen(one, at) for at, one in enumerate(sessions, first + 1))
-                reply = msgspec.structs.replace(reply, sessions=told)
+                seen = tuple(self._seen(one, at) for at, one in enumerate(sessions, first + 1))
+                reply = msgspec.structs.replace(reply, sessions=seen)
             case Opened(session=session) | Described(session=session) | Swapped(session=session):
                 reply = msgspec.structs.replace(reply, session=self._used(session))
             case Tree(branches=branches):

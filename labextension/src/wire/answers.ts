@@ -65,7 +65,6 @@ import {
   Modules,
   Paused,
   Pausing,
-  Sessions,
   ShuttingDown,
   Statistics,
   Steered,

@@ -88,8 +88,8 @@ export interface Influences {
 /**
  * The stops of one session, oldest first, and where it stands among them: `present` is an index, None where it runs
  * or has finished; `state` says which. Stops that it shares with another session have the same numbers there.
- * `dropped` older ones are not kept any more. `tokens` and `text`: how long its line is, and its last tokens as
- * text.
+ * `dropped` older ones are not kept any more, or not told: a tree has some ten thousand. `tokens` and `text`: how long
+ * its line is, and its last tokens as text.
  */
 export interface Branch {
   readonly session: string;

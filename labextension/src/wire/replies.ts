@@ -13,7 +13,6 @@ import {
   BreakpointDescription,
   EngineStatistics,
   ModuleDescription,
-  SessionDescription,
   StopDescription,
   StopIdentity,
   TopToken,
@@ -49,12 +48,6 @@ export interface Tokenized {
 export interface Statistics {
   readonly reply: 'Statistics';
   readonly statistics: EngineStatistics;
-  readonly not_kept: string | null;
-}
-
-export interface Sessions {
-  readonly reply: 'Sessions';
-  readonly sessions: readonly SessionDescription[];
   readonly not_kept: string | null;
 }
 

@@ -131,7 +131,6 @@ import {
   Noted,
   Paused,
   Pausing,
-  Sessions,
   ShuttingDown,
   Statistics,
   Steered,

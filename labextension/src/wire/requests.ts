@@ -88,10 +88,6 @@ export interface ReadStatistics {
   readonly request: 'ReadStatistics';
 }
 
-export interface ListSessions {
-  readonly request: 'ListSessions';
-}
-
 /**
  * Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
  * `force`. The sessions come back with the next engine of this
