@@ -167,9 +167,8 @@ class ClientTable:
         person: str | None = None,
         known_as: RequestId | None = None,
     ) -> None:
-        """Handle one request of the client `peer`, behind which is `person`, by the key of the connection on which this
-        very request came, or the engine's own user (None). `answer` is called exactly once, now or later, from any
-        thread. `known_as` is the request's id where it may come again."""
+        """Handle a request of a client. `person` is behind the key of the connection on which this very request came,
+        None for the engine's own user. `answer` is called once, from any thread. `known_as` identifies a repetition."""
         behind = None if person is None else Person(person, self._engine.access, self._folders)
         answer = answer if behind is None else behind.answered_by(answer)
         try:
