@@ -1,4 +1,4 @@
-"""`python -m djinn_evaluation.benchmarks [NAME ...] [--quick]`: run benchmarks, print and write their figures."""
+"""`python -m djinn_evaluation.benchmarks [NAME ...] [--quick] [--results FOLDER]`: run benchmarks and write figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 import traceback
+from pathlib import Path
 
 from djinn_evaluation import machine
 from djinn_evaluation.benchmarks import results
@@ -23,7 +24,8 @@ NAMES = (
 
 def main() -> int:
     options = _parser().parse_args()
-    folder = results.HERE / "quick" if options.quick else results.HERE
+    folder = options.results or (results.usual() / "quick" if options.quick else results.usual())
+    print(f"Results go to {folder}", flush=True)
     failed = []
     device = computed_on()
     for name in options.names or NAMES:
@@ -50,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m djinn_evaluation.benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}; by default all")
     parser.add_argument("--quick", action="store_true", help="tiny models, few rounds; results not for quoting")
+    where = "of the results (default: in a checkout its own, else djinn-results/benchmarks)"
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help=where)
     parser.add_argument("--threads", type=int, default=1, help="of either side (default 1)")
     return parser
 

@@ -162,7 +162,7 @@ def figures(shape: Shape, measured: dict[str, Any]) -> Iterator[Figure]:
 def main() -> int:
     torch.set_num_threads(1)
     begun = machine.describe(threads=1, device="cpu")
-    measured = json.loads((results.HERE / "patching.json").read_text())
+    measured = json.loads((results.usual() / "patching.json").read_text())
     found = Result(
         benchmark="limits",
         settings={"shape": asdict(GPT2), "positions": POSITIONS, "pairs": PAIRS, "rounds": ROUNDS},
@@ -171,7 +171,7 @@ def main() -> int:
     )
     for figure in found.figures:
         print(f"  {figure}", flush=True)
-    results.write(found, machine.ended(begun), results.HERE)
+    results.write(found, machine.ended(begun), results.usual())
     return 0
 
 

@@ -16,6 +16,11 @@ from djinn_evaluation.machine import Machine
 HERE = EVALUATION / "results" / "benchmarks"
 
 
+def usual() -> Path:
+    """Return the folder of results: that of a checkout, or of an installed package one below the current directory."""
+    return HERE if (EVALUATION / "pyproject.toml").is_file() else Path("djinn-results", "benchmarks").absolute()
+
+
 class Disagreement(Exception):
     """Two sides that should have computed the same did not: their times mean nothing."""
 

@@ -213,12 +213,12 @@ def test_a_worker_that_fails_says_why() -> None:
         gone.ask("load")
 
 
-def benchmark_that(run: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> int:
+def benchmark_that(run: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> int:
     module = ModuleType("djinn_evaluation.benchmarks.invented")
     module.run = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "djinn_evaluation.benchmarks.invented", module)
     monkeypatch.setattr(results, "HERE", folder)
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "invented"])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "invented", *options])
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "HF_HOME"):
         monkeypatch.setenv(name, "")  # so that what the command sets is taken back
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -238,6 +238,24 @@ def test_a_result_has_machine_versions_settings_and_figures(monkeypatch: pytest.
     found = Result(benchmark="invented", settings={"rounds": 1}, figures=(figure,), checks={"bits": 3})
     assert benchmark_that(lambda setting: found, monkeypatch, tmp_path) == 0
     check_schema(json.loads((tmp_path / "invented.json").read_text()))
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "installed"])
+def test_results_go_where_they_are_asked_for_and_from_an_installed_package_below_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: bool
+) -> None:
+    package, here = tmp_path / "site-packages", tmp_path / "here"
+    package.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(results, "EVALUATION", package)
+    found = Result(benchmark="invented", settings={}, figures=(), checks={})
+    folder = here / "mine" if given else here / "djinn-results" / "benchmarks"
+    options = ["--results", str(folder)] if given else []
+    assert benchmark_that(lambda setting: found, monkeypatch, package, *options) == 0
+    assert [path.name for path in folder.iterdir()] == ["invented.json"]
+    assert list(package.iterdir()) == []
+    assert f"Results go to {folder}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", sorted(results.HERE.glob("*.json")), ids=lambda path: path.stem)

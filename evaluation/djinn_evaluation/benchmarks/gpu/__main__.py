@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def folder_of(card: str, *, small: bool, below: Path | None = None) -> Path:
     """Return the folder of a card's results; git ignores the folder of the small profile."""
     slug = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
-    usual = results.HERE / "quick" if small else results.HERE
+    usual = results.usual() / "quick" if small else results.usual()
     return (below or usual).absolute() / slug
 
 
