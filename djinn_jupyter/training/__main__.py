@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,8 @@ SECONDS_BETWEEN: Final = 0.2  # of two lines on progress
 
 
 def main() -> None:
+    reporter = _Reporter()
+    signal.signal(signal.SIGINT, reporter.end)
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=AnyJob)
     try:
         from djinn_jupyter.training.running import run
@@ -29,7 +32,7 @@ def main() -> None:
         )
         return
     try:
-        run(job, _Reporter())
+        run(job, reporter)
     except DjinnError as error:
         _say(TrainingRefused(code=error.code, sentence=str(error)))
     else:
@@ -38,13 +41,18 @@ def main() -> None:
 
 class _Reporter:
     def __init__(self) -> None:
-        self._said = 0.0
+        self._said, self._ended = 0.0, False
 
-    def __call__(self, done: int, of: int, loss: Tensor) -> None:
+    def end(self, *of_signal: object) -> None:
+        """Have the training end with the step that is under way."""
+        self._ended = True
+
+    def __call__(self, done: int, of: int, loss: Tensor) -> bool:
         now = time.monotonic()
         if done == of or now - self._said >= SECONDS_BETWEEN:
             self._said = now
             _say(TrainingProgressed(done=done, of=of, loss=float(loss.detach())))
+        return self._ended
 
 
 def _say(line: Line) -> None:

@@ -8,6 +8,7 @@ site; weights are those of rows as they are. Shapes: N rows, D features of the p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count as count_from
 from typing import Final
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.training.reporting import Report, never
 
 MOST_STEPS: Final = 2000
 FLAT: Final = 1e-9  # the largest slope at which a loss is at its least
@@ -31,10 +33,14 @@ class Fit:
         return x_ND.double() @ self.weight_CD.T + self.bias_C
 
 
-def logistic(x_ND: Tensor, classes_N: Tensor, count: int, penalty: float) -> Fit:
+class _Ended(Exception):
+    """Raised in the midst of a fit that is to end."""
+
+
+def logistic(x_ND: Tensor, classes_N: Tensor, count: int, penalty: float, report: Report = never) -> Fit:
     """Return the fit of the least mean cross entropy plus penalty / 2 of the squared weights: one output for the second
-    of two classes, else one a class. Raises UsageError where it is not reached: the classes are separable, and the
-    penalty 0 or almost."""
+    of two classes, else one a class; where the `report` ends it, the best so far. Raises UsageError where it is not
+    reached: the classes are separable, and the penalty 0 or almost."""
     z_ND, mean_D, scale = _standard(x_ND)
     outputs = 1 if count == 2 else count
     weight_CD = torch.zeros(outputs, z_ND.shape[1], dtype=torch.float64, requires_grad=True)
@@ -58,7 +64,21 @@ def logistic(x_ND: Tensor, classes_N: Tensor, count: int, penalty: float) -> Fit
         lost.backward()
         return lost
 
-    solver.step(loss)
+    best: list[Tensor] = []
+    tries = count_from(1)
+
+    def reported() -> Tensor:
+        lost = loss()
+        if not best or float(lost) < float(best[0]):
+            best[:] = [one.detach().clone() for one in (lost, weight_CD, bias_C)]
+        if report(next(tries), MOST_STEPS, lost):
+            raise _Ended
+        return lost
+
+    try:
+        solver.step(reported)
+    except _Ended:
+        return _of_rows(best[1], best[2], mean_D, scale)
     loss()
     assert weight_CD.grad is not None
     if not float(weight_CD.grad.abs().max()) < FLAT**0.5:

@@ -10,10 +10,11 @@ from djinn_jupyter.client.training.jobs import ProbeJob
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.training.labelling import labels_of, left_out
 from djinn_jupyter.training.probe import Fit, logistic, ridge
+from djinn_jupyter.training.reporting import Report
 from djinn_jupyter.training.rows import CollectedRows
 
 
-def train_probe(rows: CollectedRows, job: ProbeJob) -> tuple[dict[str, Tensor], dict[str, float]]:
+def train_probe(rows: CollectedRows, job: ProbeJob, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Return the tensors of a probe, and how often it is right, or the share of the variance that it explains: on the
     prompts that it was trained on, and on those held out."""
     labels_N = labels_of(rows, job.labels)
@@ -21,7 +22,7 @@ def train_probe(rows: CollectedRows, job: ProbeJob) -> tuple[dict[str, Tensor], 
     seen_ND, seen_N = rows.values_ND[~out_N], labels_N[~out_N]
     if job.classes:
         _require_all(seen_N, job.classes)
-        fit = logistic(seen_ND, seen_N.long(), len(job.classes), job.penalty)
+        fit = logistic(seen_ND, seen_N.long(), len(job.classes), job.penalty, report)
         name: str = "accuracy"
         measure: Callable[[Fit, Tensor, Tensor], float] = _accuracy
     else:

@@ -20,7 +20,7 @@ from djinn_jupyter.module_files import folder, saelens
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
 from djinn_jupyter.training.labelling import labels_of, left_out
 from djinn_jupyter.training.probing import train_probe
-from djinn_jupyter.training.reporting import Report
+from djinn_jupyter.training.reporting import LastReport, Report
 from djinn_jupyter.training.rows import CollectedRows, rows_of
 from djinn_jupyter.training.sae import train_sae, train_transcoder
 from djinn_jupyter.training.steering import direction
@@ -31,14 +31,16 @@ Contents = tuple[dict[str, bytes], dict[str, float]]
 
 
 def run(job: AnyJob, report: Report) -> None:
-    """Train, and write the folder. Raises UsageError and StorageFailed, with nothing written."""
+    """Train, and write the folder, of a training that the `report` ends with how far it came. Raises UsageError and
+    StorageFailed, with nothing written."""
+    report = last = LastReport(report)
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     collection = Activations(job.collection)
     rows = rows_of(collection, job.site)
     if isinstance(job, TunedLensJob):
-        last, out = rows_of(collection, job.last).values_ND, left_out(rows, job.held_out, job.seed)
-        tensors, figures = train_lens(rows.values_ND, last, out, job, report)
+        end, out = rows_of(collection, job.last).values_ND, left_out(rows, job.held_out, job.seed)
+        tensors, figures = train_lens(rows.values_ND, end, out, job, report)
         files = _declared("tuned_lens", tensors, job.site)
     elif isinstance(job, TranscoderJob):
         made_NO = rows_of(collection, job.written).values_ND
@@ -47,7 +49,8 @@ def run(job: AnyJob, report: Report) -> None:
     else:
         files, figures = _contents(job, rows, collection.model, report)
     by = {"torch": torch.__version__}, torch.backends.cpu.get_cpu_capability()
-    write_folder(Path(job.to), files | {PROVENANCE: provenance(job, collection, figures, *by)})
+    far = {"done": last.done, "of": last.of} if last.ended and last.done < last.of else None
+    write_folder(Path(job.to), files | {PROVENANCE: provenance(job, collection, figures, *by, interrupted=far)})
 
 
 def _contents(job: SaeJob | ProbeJob | SteeringJob, rows: CollectedRows, model: str, report: Report) -> Contents:
@@ -55,15 +58,15 @@ def _contents(job: SaeJob | ProbeJob | SteeringJob, rows: CollectedRows, model: 
         tensors, figures = train_sae(rows.values_ND, job, report)
         return _as_saelens(tensors, job.site, model), figures
     if isinstance(job, ProbeJob):
-        tensors, figures = train_probe(rows, job)
+        tensors, figures = train_probe(rows, job, report)
         return _declared("probe", tensors, job.site), figures
-    return _of_steering(rows, job)
+    return _of_steering(rows, job, report)
 
 
-def _of_steering(rows: CollectedRows, job: SteeringJob) -> Contents:
+def _of_steering(rows: CollectedRows, job: SteeringJob, report: Report) -> Contents:
     """Return a probe that reads how far rows are along the direction, and beside it the vector itself."""
     positive_N = labels_of(rows, job.positive).bool()
-    found = direction(rows.values_ND, positive_N, job.method, job.penalty)
+    found = direction(rows.values_ND, positive_N, job.method, job.penalty, report)
     files = _declared("probe", {"weight": found.weight_1D, "bias": found.bias_1}, job.site)
     projected = rows.values_ND.double() @ found.weight_1D[0] + found.bias_1
     figures = {

@@ -127,7 +127,8 @@ def _descend(
         loss.backward()
         _keep_lengths(weights.decoder_FO, adam)
         silent_F = torch.where(fired_F, 0, silent_F + 1)
-        report(step + 1, job.steps, loss)
+        if report(step + 1, job.steps, loss):
+            break
 
 
 def _share(done: float) -> float:

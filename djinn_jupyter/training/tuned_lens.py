@@ -58,7 +58,8 @@ def train_lens(
         adam.zero_grad()
         loss.backward()
         adam.step()
-        report(step + 1, job.steps, loss)
+        if report(step + 1, job.steps, loss):
+            break
     with torch.no_grad():
         tensors = {"weight": weight_DD.detach(), "bias": scale * bias_D.detach()}
         asked = (out_N.nonzero().flatten() if out_N.any() else seen)[:MEASURED_ROWS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +191,50 @@ def test_a_process_that_ends_by_itself_is_told_with_its_last_line(
         dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", **SMALL)
 
 
-def test_an_interrupt_ends_the_process_and_writes_nothing(acts: dj.Activations, tmp_path: Path) -> None:
-    def interrupt(done: int, of: int, loss: float) -> None:
+def interrupted(done: int, of: int, loss: float) -> None:
+    raise KeyboardInterrupt
+
+
+LONG: dict[str, Any] = {**SMALL, "steps": 1_000_000}
+OTHER: dict[str, Any] = {"steps": 1_000_000, "held_out": 0, "on_progress": interrupted}
+TRAININGS: dict[str, Callable[[RemoteEngine, dj.Activations, Path], object]] = {
+    "sae": lambda engine, acts, to: dj.train_sae(acts, site="resid_post.1", to=to, on_progress=interrupted, **LONG),
+    "transcoder": lambda engine, acts, to: dj.train_transcoder(
+        acts, site="mlp_in.1", to=to, on_progress=interrupted, **LONG
+    ),
+    "tuned lens": lambda engine, acts, to: dj.train_tuned_lens(engine, acts, site="resid_post.1", to=to, **OTHER),
+}
+
+
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_an_interrupt_keeps_the_module_so_far(engine: RemoteEngine, tmp_path: Path, kind: str) -> None:
+    acts = engine.collect(PROMPTS, ["resid_post.1", "resid_post.2", "mlp_in.1", "mlp_out.1"], to=tmp_path / "acts")
+    with pytest.raises(
+        dj.WorkInterrupted, match=r"its process was ended\. `kept` of this error is the module so far"
+    ) as it:
+        TRAININGS[kind](engine, acts, tmp_path / "cut")
+    kept: Any = it.value.kept
+    far = kept.provenance["interrupted"]
+    assert 0 < far["done"] < far["of"]
+    assert (kept.folder, kept.kind) == (tmp_path / "cut", kind)
+    assert f"interrupted at step {far['done']:,} of {far['of']:,}" in repr(kept)
+    added = engine.add_module("cut", kept.folder)
+    assert added.site.startswith("cut.")
+    engine.remove_module("cut")
+    with pytest.raises(UsageError, match=r"was interrupted at step .*train it whole"):
+        dj.reproduce(engine, kept)
+
+
+def test_a_second_interrupt_ends_the_process_and_writes_nothing(
+    acts: dj.Activations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impatient(process: object) -> None:
         raise KeyboardInterrupt
 
-    long = {**SMALL, "steps": 1_000_000}
+    monkeypatch.setattr("djinn_jupyter.client.training.process._hear_out", impatient)
+    monkeypatch.setattr("subprocess.Popen.send_signal", lambda process, number: None)
     with pytest.raises(dj.WorkInterrupted, match=r"interrupted, and its process was ended\. Nothing was written\."):
-        dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupt, **long)
+        dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupted, **LONG)
     assert not (tmp_path / "sae").exists()
 
 

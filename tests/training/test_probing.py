@@ -3,14 +3,20 @@ in numpy, eigenvectors, means by hand."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SteeringJob
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.training import running
 from djinn_jupyter.training.labelling import labels_of, left_out
-from djinn_jupyter.training.probe import logistic, ridge
+from djinn_jupyter.training.probe import MOST_STEPS, logistic, ridge
+from djinn_jupyter.training.reporting import never
 from djinn_jupyter.training.rows import CollectedRows
 from djinn_jupyter.training.steering import direction
 
@@ -127,3 +133,45 @@ def test_a_prompt_is_held_out_whole() -> None:
     assert torch.equal(out[::2], out[1::2])
     assert torch.equal(out, left_out(rows, 0.25, seed=1))
     assert not torch.equal(out, left_out(rows, 0.25, seed=2))
+
+
+def test_a_fit_that_is_ended_has_the_best_weights_so_far() -> None:
+    losses: list[float] = []
+
+    def ended(done: int, of: int, loss: Tensor) -> bool:
+        losses.append(float(loss))
+        return done == 4
+
+    def ended_at_the_best(done: int, of: int, loss: Tensor) -> bool:
+        return done == 1 + losses.index(min(losses))
+
+    whole, cut, best = (
+        logistic(ROWS, POSITIVE.long(), 2, PENALTY, report) for report in (never, ended, ended_at_the_best)
+    )
+    assert len(losses) == 4
+    assert torch.equal(cut.weight_CD, best.weight_CD)
+    assert not torch.equal(cut.weight_CD, whole.weight_CD)
+
+
+PLACE: dict[str, Any] = {"collection": "", "site": "z.0", "to": "", "seed": 0, "threads": 1, "penalty": PENALTY}
+JOBS: tuple[AnyJob, ...] = (
+    ProbeJob(**PLACE, labels=tuple(POSITIVE.double().tolist()), classes=("a", "b"), held_out=0.0),
+    SteeringJob(**PLACE, positive=tuple(POSITIVE.tolist()), method="logistic"),
+)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: type(job).__name__)
+def test_a_fit_that_is_ended_is_written_with_how_far_it_came(job: AnyJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[set[str], object]] = []
+    rows = CollectedRows(values_ND=ROWS, prompts_N=torch.arange(len(ROWS)))
+    monkeypatch.setattr(running, "Activations", lambda folder: SimpleNamespace(model="tiny"))
+    monkeypatch.setattr(running, "rows_of", lambda collection, site: rows)
+    monkeypatch.setattr(running, "provenance", lambda *given, interrupted: interrupted)
+    monkeypatch.setattr(
+        running, "write_folder", lambda folder, files: written.append((set(files), files["provenance.json"]))
+    )
+    running.run(job, lambda done, of, loss: done == 3)
+    running.run(job, never)
+    (cut, far), (whole, none) = written
+    assert cut == whole
+    assert (far, none) == ({"done": 3, "of": MOST_STEPS}, None)

@@ -15,6 +15,7 @@ import msgspec
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.reproduction import Reproduction, most_different
 from djinn_jupyter.client.training import means
 from djinn_jupyter.client.training.given import collection_of
@@ -47,6 +48,8 @@ def trained_again(
 ) -> Reproduction:
     """Train again, on the collection that is given or on the same prompts collected anew, and compare. UsageError where
     there are neither; errors as of the training."""
+    if before.cut:
+        raise UsageError(f"Its training was{before.cut.removeprefix(',')}, so it is not made again: train it whole.")
     with tempfile.TemporaryDirectory() as place:
         again = _trained(engine, before, given, Path(place), on_progress)
         then, now = _numbers(before.folder), _numbers(again.folder)
@@ -74,7 +77,10 @@ def _trained(
     if isinstance(job, SteeringJob) and "numpy" in before.provenance["versions"]:
         means.write_difference(job)
     else:
-        train(job, on_progress)
+        try:
+            train(job, on_progress)
+        except WorkInterrupted:
+            raise KeyboardInterrupt from None  # what it has so far goes with its temporary folder
     return module_in(Path(job.to), before.site, before.kind)
 
 

@@ -50,7 +50,7 @@ def train_sae(
     and save it in the folder `to`. `site` is needed where the collection has several. It is trained with a
     top-k over each batch (BatchTopK) and saved as a JumpReLU of SAELens, for `steps` of `batch` positions with
     Adam at `rate`. The same call has the same bits on one machine, with as many `threads`. UsageError; StorageFailed;
-    WorkInterrupted.
+    WorkInterrupted, whose `kept` is the module as it was then, in that folder too; its provenance says at which step.
 
     >>> acts = engine.collect(["The capital of France is", "People in Italy speak"], "resid_post.4", to=folder)
     >>> sae = dj.train_sae(acts, to=new_folder, features=32, active=4, steps=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import msgspec
 from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.training.jobs import AnyJob, Line, TrainingEnded, TrainingProgressed, TrainingRefused
+from djinn_jupyter.client.training.trained import TrainedModule, module_in
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import TrainingFailed, from_code
 
@@ -22,9 +24,10 @@ OnTrained = Callable[[int, int, float], None]
 
 
 def train(job: AnyJob, on_progress: OnTrained | None) -> None:
-    """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise."""
+    """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise. An interrupt
+    ends it with the step under way, and WorkInterrupted has the module so far; a second one ends the process."""
     done, quiet = "its process was ended", on_progress is not None
-    interrupts = interruptible("The training", lambda: (_left_in(job.to), None), done=done, quiet=quiet)
+    interrupts = interruptible("The training", lambda: _left_by(job), done=done, quiet=quiet)
     with interrupts, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             interpreter.command(RUN),
@@ -32,15 +35,35 @@ def train(job: AnyJob, on_progress: OnTrained | None) -> None:
             stdout=subprocess.PIPE,
             stderr=errors,
             env=interpreter.environment(),
+            start_new_session=True,  # an interrupt from a terminal or a kernel's front end is for the caller alone
         )
+        told: list[TrainingProgressed] = []
         try:
-            _follow(process, job, on_progress, errors)
+            _follow(process, job, on_progress, errors, told)
+        except KeyboardInterrupt:
+            if told:
+                process.send_signal(signal.SIGINT)
+                _hear_out(process)
+            raise
         finally:
             process.kill()
             process.communicate()
 
 
-def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTrained | None, errors: IO[bytes]) -> None:
+def _hear_out(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    for _ in process.stdout:
+        pass
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    job: AnyJob,
+    on_progress: OnTrained | None,
+    errors: IO[bytes],
+    told: list[TrainingProgressed],
+) -> None:
+    """Follow a job to its end; the last progress is left in `told`."""
     assert process.stdin is not None and process.stdout is not None  # noqa: PT018  narrows both
     try:
         process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -50,6 +73,7 @@ def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTraine
     for text in process.stdout:
         line = msgspec.json.decode(text, type=Line)
         if isinstance(line, TrainingProgressed):
+            told[:] = [line]
             far(f"step {line.done:,} of {line.of:,}, loss {line.loss:.4g}")
             if on_progress is not None:
                 on_progress(line.done, line.of, line.loss)
@@ -60,10 +84,14 @@ def _follow(process: subprocess.Popen[bytes], job: AnyJob, on_progress: OnTraine
     raise TrainingFailed(f"The process that trained ended with status {process.wait()}: {_last_words(errors)}")
 
 
-def _left_in(folder: str) -> str:
-    """Say what the process that has been ended left: it may have been done by then."""
-    done = any(Path(folder).glob("*"))
-    return f"It was done by then: the module is in {folder}." if done else "Nothing was written."
+def _left_by(job: AnyJob) -> tuple[str, TrainedModule | None]:
+    """Return what the process that has been ended left, in words and itself: it may have been done by then."""
+    if not any(Path(job.to).glob("*")):
+        return "Nothing was written.", None
+    kept = module_in(Path(job.to), job.site, str(job.__struct_config__.tag).replace("_", " "))
+    if not kept.cut:
+        return f"It was done by then: the module is in {job.to}.", kept
+    return f"`kept` of this error is the module so far{kept.cut.removeprefix(', interrupted')}, in {job.to}.", kept
 
 
 def _last_words(errors: IO[bytes]) -> str:

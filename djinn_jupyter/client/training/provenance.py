@@ -15,15 +15,22 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training.jobs import AnyJob
 
+INTERRUPTED: Final = "interrupted"
 PLACES: Final = ("collection", "to", "head")  # paths of this machine say nothing on another
 NAMED: Final = ("model", "positions", "dtype", "mode", "seed")
 MOST_TOKENS: Final = 4096  # the prompts of larger collections are known by their digest alone
 
 
 def provenance(
-    job: AnyJob, collection: Activations, figures: Mapping[str, float], library: Mapping[str, str], processor: str
+    job: AnyJob,
+    collection: Activations,
+    figures: Mapping[str, float],
+    library: Mapping[str, str],
+    processor: str,
+    interrupted: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Return the recipe of what the `library` (its name and version) has computed on the `processor`."""
+    """Return the recipe of what the `library` (its name and version) has computed on the `processor`, and how many
+    steps were done of a training that was `interrupted`."""
     asked = {name: value for name, value in msgspec.to_builtins(job).items() if name not in PLACES}
     note = collection.shards[0].note
     said = {
@@ -33,6 +40,7 @@ def provenance(
         "versions": {"djinn": __version__, **library, "python": platform.python_version()},
         "processor": processor,
         "figures": dict(figures),
+        **({} if interrupted is None else {INTERRUPTED: dict(interrupted)}),
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in said.items())
     return f"{{\n{lines}\n}}\n".encode()

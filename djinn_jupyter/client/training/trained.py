@@ -20,7 +20,8 @@ VECTOR: Final = "vector.npy"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModule(Displayed):
     """A module in a `folder` that `engine.add_module` takes. `figures` say how well it does, by name; `provenance` is
-    the recipe: the call, the collection with its model and prompts, and the versions."""
+    the recipe: the call, the collection with its model and prompts, and the versions, and of a training that was
+    interrupted how many steps were done."""
 
     folder: Path
     site: str
@@ -45,7 +46,13 @@ class TrainedModule(Displayed):
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in self.figures.items())
-        return f"{self.kind} of {self.site} in {self.folder}: {figures}"
+        return f"{self.kind} of {self.site} in {self.folder}{self.cut}: {figures}"
+
+    @property
+    def cut(self) -> str:
+        """Where its training was interrupted, in words; nothing for a whole one."""
+        far = self.provenance.get("interrupted")
+        return "" if far is None else f", interrupted at step {far['done']:,} of {far['of']:,}"
 
 
 def module_in(folder: Path, site: str, kind: str) -> TrainedModule:
