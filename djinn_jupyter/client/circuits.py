@@ -18,7 +18,7 @@ from djinn_jupyter.client.edges import Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, in_parts
+from djinn_jupyter.client.interrupts import counted, in_parts, replied_in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.client.pair_statistics import NO_INTERVAL
@@ -282,11 +282,16 @@ class CircuitRuns:
             return kept(done or (self._circuits(part, runs, how) if runs else []))
 
         for part in _in_parts(circuits):
-            done += self._circuits(part, in_parts(WORK, "pairs", tuple(self._requests(part)), self._asked, left), how)
+            requests = tuple(self._requests(part))
+
+            def asked(one: ask.RunCircuits, first: ask.RunCircuits = requests[0]) -> CircuitsRun:
+                return self._asked(one, lambda run: left([run]) if one is first else None)
+
+            done += self._circuits(part, in_parts(WORK, "pairs", requests, asked, left), how)
         return done
 
     def _circuits(self, circuits: Sequence[Numbers], runs: Sequence[CircuitsRun], how: str) -> list[Circuit]:
-        """Return circuits that one request ran on each pair."""
+        """Return circuits that one request ran on each pair; the first ones where it was ended early."""
         name = name_of(self.engine)
         return [
             Circuit(
@@ -298,15 +303,15 @@ class CircuitRuns:
                 stop=self.found.stop if self.found.engine == name else None,
                 engine=name,
             )
-            for at, numbers in enumerate(circuits)
+            for at, numbers in enumerate(circuits[: len(runs[0].values)])
         ]
 
     def made(self, circuits: Sequence[Numbers]) -> list[CircuitsRun]:
         """Return the runs of all circuits on each pair."""
         return [self._asked(one) for one in self._requests(circuits)]
 
-    def _asked(self, request: ask.RunCircuits) -> CircuitsRun:
-        return ask_for(self.engine.channel, request, CircuitsRun)
+    def _asked(self, request: ask.RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
+        return replied_in_parts(self.engine.channel, request, CircuitsRun, WORK, kept)
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[ask.RunCircuits]:
         for reply in self.found.replies:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.edge_files import EDGES, KeptEdges, circumstances, lines_of
 from djinn_jupyter.client.edge_measurement import EdgeMeasurement
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, in_parts
+from djinn_jupyter.client.interrupts import counted, in_parts, replied_in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
@@ -158,8 +158,8 @@ def edges(
     that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
     with so many largest scores of gradients are patched too, and `found.exact` has their changes. With an `adapter`, by
     its name, lines that are no session's are its model's. A model whose heads and MLPs do not sum to its residual is
-    refused with the reason. WorkInterrupted has the Edges of the pairs that were done as `kept`. UsageError;
-    UnknownSite; InvalidCondition; SlabFull.
+    refused with the reason. WorkInterrupted has the Edges of the pairs that were done as `kept`, or of the first one
+    the edges that were patched. UsageError; UnknownSite; InvalidCondition; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -186,13 +186,30 @@ def edges(
     def edges_of(replies: list[EdgesAttributed]) -> Edges | None:
         return Edges(replies, paired=paired, engine=name_of(engine)) if replies else None
 
-    replies = in_parts(WORK, "pairs", asked, lambda one: _first_scored(engine.channel, one, adapter), edges_of)
+    def first_scored(one: ask.AttributeEdges) -> EdgesAttributed:
+        with temporary_session(engine.channel, "edges", adapter) as name:
+            request = msgspec.structs.replace(one, session=name)
+            first = one is asked[0]  # of a later pair the pairs before are kept
+            return replied_in_parts(
+                engine.channel, request, EdgesAttributed, WORK, lambda reply: edges_of([reply]) if first else None
+            )
+
+    replies = in_parts(WORK, "pairs", asked, first_scored, edges_of)
     found = Edges(replies, paired=paired, engine=name_of(engine))
     if top is None:
         return found
+
+    def with_patched(done: list[EdgesAttributed]) -> Edges:
+        return Edges(found.replies, paired=paired, engine=found.engine, patched=done)
+
+    def patched_alone(reply: EdgesAttributed) -> Edges | None:
+        return None if paired else with_patched([reply])
+
     patching = tuple(_patching(found, top))
-    patched = in_parts(WORK, "pairs, patched", patching, lambda one: scored(engine.channel, *one), lambda done: found)
-    return Edges(found.replies, paired=paired, engine=found.engine, patched=patched)
+    patched = in_parts(
+        WORK, "pairs, patched", patching, lambda one: scored(engine.channel, *one, patched_alone), lambda done: found
+    )
+    return with_patched(patched)
 
 
 def _metric_of_each(metric: GivenMetric, pairs: int) -> tuple[str, ...]:
@@ -230,15 +247,17 @@ def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, Edge
         yield msgspec.structs.replace(reply.made.asked, method="exact", steps=1, chosen=edges), reply.made
 
 
-def _first_scored(channel: Channel, request: ask.AttributeEdges, adapter: str | None) -> EdgesAttributed:
-    with temporary_session(channel, "edges", adapter) as name:
-        return ask_for(channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
-
-
-def scored(channel: Channel, request: ask.AttributeEdges, made: EdgeRecipe) -> EdgesAttributed:
-    """Return the scores of a request, computed as those were whose recipe this is."""
+def scored(
+    channel: Channel,
+    request: ask.AttributeEdges,
+    made: EdgeRecipe,
+    kept: Callable[[EdgesAttributed], object] = lambda reply: None,
+) -> EdgesAttributed:
+    """Return the scores of a request, computed as those were whose recipe this is. An interrupt has what is `kept` of
+    the edges that were patched by then."""
     with session_like(channel, "edges", made) as name:
-        return ask_for(channel, msgspec.structs.replace(request, session=name), EdgesAttributed)
+        request = msgspec.structs.replace(request, session=name)
+        return replied_in_parts(channel, request, EdgesAttributed, WORK, kept)
 
 
 def name_of(engine: RemoteEngine) -> str | None:

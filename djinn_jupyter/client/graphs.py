@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -10,12 +11,13 @@ import msgspec
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.edges import name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.graph_files import GRAPH, KeptGraph
 from djinn_jupyter.client.graph_influence import influence, pruned, shares
+from djinn_jupyter.client.interrupts import replied_in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.measurement import STRONGEST, Measurement
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 NodeKind = Literal["feature", "error", "embedding", "output"]
+WORK: Final = "The attribution graph"
 NODES: Final = 0.8
 EDGES: Final = 0.98
 
@@ -228,7 +231,7 @@ class AttributionGraph(Measurement):
         return (of_embeddings / total if total > 0 else 0.0), complete
 
 
-@waits("The attribution graph")
+@waits(WORK)
 @typed
 def attribution_graph(
     engine: RemoteEngine,
@@ -250,7 +253,7 @@ def attribution_graph(
     all: as few as have this `probability` (0.95) together, at most `logits` (10). The effects on the `features` of most
     influence are computed; the others are no nodes. Layers without a transcoder are all error. A model that is not
     affine then, that streams its weights or is split among ranks or devices is refused with the reason. UsageError;
-    UnknownSite; InvalidCondition; SlabFull; WorkInterrupted.
+    UnknownSite; InvalidCondition; SlabFull; WorkInterrupted, whose `kept` is the graph of the features that were done.
 
     >>> [one.site for one in engine.add_transcoders("tc", clt_folder, "mlp_in")][-1]
     'tc.7'
@@ -275,13 +278,23 @@ def attribution_graph(
         probability=probability,
         features=features,
     )
-    return AttributionGraph(_made(engine.channel, asked), engine=name_of(engine))
+
+    def graph_of(reply: GraphMade) -> AttributionGraph:
+        return AttributionGraph(reply, engine=name_of(engine))
+
+    return graph_of(_made(engine.channel, asked, kept=graph_of))
 
 
-def _made(channel: Channel, request: ask.MakeGraph, made: GraphRecipe | None = None) -> GraphMade:
-    """Return the graph of a request, computed as that was whose recipe this is."""
+def _made(
+    channel: Channel,
+    request: ask.MakeGraph,
+    made: GraphRecipe | None = None,
+    kept: Callable[[GraphMade], object] = lambda reply: None,
+) -> GraphMade:
+    """Return the graph of a request, computed as that was whose recipe this is. An interrupt has what is `kept` of the
+    graph of fewer features."""
     with session_like(channel, "graph", made) as name:
-        return ask_for(channel, msgspec.structs.replace(request, session=name), GraphMade)
+        return replied_in_parts(channel, msgspec.structs.replace(request, session=name), GraphMade, WORK, kept)
 
 
 def _circumstances(made: GraphRecipe) -> Circumstances:

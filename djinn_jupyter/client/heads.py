@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import largest, to_numpy
-from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.connection.channel import Channel
+from djinn_jupyter.client.interrupts import interruptible, replied_in_parts
 from djinn_jupyter.client.likeness import ruling_session
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
@@ -24,6 +24,7 @@ from djinn_jupyter.wire.replies import HeadsRead
 if TYPE_CHECKING:
     pass
 
+WORK: Final = "The reading of heads"
 Kind = Literal["previous", "duplicate", "induction"]
 KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
 
@@ -168,11 +169,18 @@ def head_scores(
         lines = tuple(tokenized(channel, given_prompts(prompts)))
         if not lines:
             raise UsageError("There are no prompts to score heads on.")
-        return HeadScores(_read(channel, lines, adapter=adapter), f"over {len(lines)} prompts")
+        return _scored(channel, lines, f"over {len(lines)} prompts", adapter)
     length, samples, seed = 50 if length is None else length, 8 if samples is None else samples, seed or 0
     said = f"over {samples} lines of {length} random tokens, repeated once, seed {seed}"
     lines = _repeated(channel.welcome.model.vocab_size, length, samples, seed)
-    return HeadScores(_read(channel, lines, adapter=adapter), said)
+    return _scored(channel, lines, said, adapter)
+
+
+def _scored(channel: Channel, lines: Sequence[tuple[int, ...]], over: str, adapter: str | None) -> HeadScores:
+    def first(read: HeadsRead) -> HeadScores:
+        return HeadScores(read, f"{over}, of which the first {len(read.lines)} were read")
+
+    return HeadScores(_read(channel, lines, adapter=adapter, kept=first), over)
 
 
 def _repeated(vocabulary: int, length: int, samples: int, seed: int) -> tuple[tuple[int, ...], ...]:
@@ -195,10 +203,11 @@ def _read(
     patterns: bool = False,
     rules_of: str | None = None,
     adapter: str | None = None,
+    kept: Callable[[HeadsRead], object] = lambda read: None,
 ) -> HeadsRead:
-    with interruptible("The reading of heads"), temporary_session(channel, "heads", adapter) as session:
+    with interruptible(WORK), temporary_session(channel, "heads", adapter) as session:
         request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
-        return ask_for(channel, request, HeadsRead)
+        return replied_in_parts(channel, request, HeadsRead, WORK, kept)
 
 
 def _read_again(channel: Channel, read: HeadsRead) -> HeadsRead:

@@ -24,7 +24,7 @@ class Wait:
     """A wait of `work`, which an interrupt `ends`; `far` is how far it is. A `quiet` one is never shown."""
 
     def __init__(self, work: str, ends: str, *, quiet: bool) -> None:
-        self.work, self.ends, self.quiet, self.far = work, ends, quiet, ""
+        self.work, self.ends, self.quiet, self.far, self.whole = work, ends, quiet, "", ""
         self._began, self._terminal = time.monotonic(), TerminalProgress()
 
     def look(self, *, elsewhere: bool = True) -> None:
@@ -51,7 +51,14 @@ _present: Final[ContextVar[Wait | None]] = ContextVar("wait", default=None)
 def far(said: str) -> None:
     """Say how far the present wait is, such as "200 of 3,072 cells"."""
     if (wait := _present.get()) is not None:
+        wait.whole = said
         wait.step(said)
+
+
+def far_within(said: str) -> None:
+    """Say how far the present part is, behind how far the whole is."""
+    if (wait := _present.get()) is not None:
+        wait.step(f"{wait.whole}, {said}" if wait.whole else said)
 
 
 def look() -> None:

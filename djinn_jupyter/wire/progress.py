@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
 
 Doing = Literal[
@@ -31,3 +32,9 @@ class Progress(Frozen, frozen=True):
         if self.total is None:
             return f"{self.doing}, {self.done:,} {counted} so far"
         return f"{self.doing}, {self.done:,} of {self.total:,} {counted}"
+
+
+class WorkProgressed(EventBase, frozen=True, tag="WorkProgressed"):
+    """The work in a session is so far, told some times a second."""
+
+    progress: Progress

@@ -23,6 +23,7 @@ from djinn_jupyter.wire import (
     people,
     pieces,
     pooling,
+    progress,
     scoring,
     swapping,
     sweeps,
@@ -79,6 +80,7 @@ GraphMade = graphs.GraphMade
 CircuitsRun = edges.CircuitsRun
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
+WorkProgressed = progress.WorkProgressed
 Opened = opening.Opened
 Described = opening.Described
 Detached = opening.Detached
@@ -117,7 +119,8 @@ class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):
 
 
 class Pausing(ReplyBase, frozen=True, tag="Pausing"):
-    """The run will stop at its next layer boundary; `was_running` is False when there was nothing to stop."""
+    """The run will stop at its next layer boundary, or the work reply with its parts; `was_running` is False when there
+    was nothing to stop."""
 
     was_running: bool
 
@@ -390,5 +393,6 @@ Event = (
     | SessionChanged
     | SweepProgressed
     | CollectionProgressed
+    | WorkProgressed
     | EventsMissed
 )

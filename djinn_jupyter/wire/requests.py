@@ -236,7 +236,9 @@ class Step(StopRequest, frozen=True, tag="Step"):
     by: Literal["layer", "token", "point"] = "layer"
 
 
-class Pause(SessionRequest, frozen=True, tag="Pause"): ...
+class Pause(SessionRequest, frozen=True, tag="Pause"):
+    """Have a run stop at its next layer boundary; have edges that are patched, an attribution graph or a reading of
+    heads reply with the parts that are done."""
 
 
 class Back(StopRequest, frozen=True, tag="Back"):

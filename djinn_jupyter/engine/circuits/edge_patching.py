@@ -22,6 +22,7 @@ from djinn_jupyter.engine.gradients.trial import why_no_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
@@ -29,7 +30,6 @@ from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.rounding import equal_but_for_rounding
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.edges import MOST_EDGES, CircuitsRun, Edge, EdgesAttributed
-from djinn_jupyter.wire.progress import Progress
 
 AT_ONCE: Final = 4096  # edges that are checked before others have their turn
 ADVICE: Final = "Close sessions, or give shorter lines."
@@ -91,7 +91,8 @@ class EdgeNames:
 
 
 class EdgePatching:
-    """Passes of one session over two lines, which are recorded first. `done` counts the passes."""
+    """Passes of one session over two lines, which are recorded first. `chosen` are the edges that were asked for, none
+    for all; of `effects` that were ended early those that were patched."""
 
     def __init__(
         self,
@@ -107,10 +108,12 @@ class EdgePatching:
             raise UsageError(f"The edges of this model are not patched: {why}.")
         self.layers = [LayerEnds.of(runtime.forward, layer) for layer in range(runtime.forward.layers)]
         self.names = EdgeNames.of(self.layers)
+        self.chosen: tuple[Edge, ...] = ()
 
     def effects(self, workspace: Workspace, chosen: Sequence[Edge]) -> Generator[Blocked | None, None, EdgesAttributed]:
         """Compute by how much each edge changes the metric of the corrupted line. Raises SlabFull; UsageError;
         UnknownSite where the model's edges are not told apart."""
+        self.chosen = tuple(chosen)
         edges = list((yield from self.names.checked(chosen))) or list(self.names.all())
         scores = torch.full((len(self.names.writers), len(self.names.readers)), torch.nan, dtype=torch.float64)
         with self._memory(), workspace.opened(self.runtime.space, self.session) as room:
@@ -118,8 +121,11 @@ class EdgePatching:
             values = self._values(own, clean)
             line = PatchedLine(self.runtime.forward, self.layers, own, clean)
             sets = (self.names.patched([edge]) for edge in edges)
-            for edge, found in zip(edges, (yield from self._passes(line, sets, len(edges))), strict=True):
-                scores[edge] = found - values[0]
+            found = yield from self._passes(line, sets, len(edges))
+            if len(found) < len(edges):
+                self.chosen = tuple(edges[: len(found)])
+            for edge, value in zip(edges, found, strict=False):
+                scores[edge] = value - values[0]
         return EdgesAttributed(
             metric=self.metric.condition.text,
             writers=self.names.writers,
@@ -188,10 +194,13 @@ class EdgePatching:
     def _passes(
         self, line: PatchedLine, sets: Iterable[Patched], total: int
     ) -> Generator[Blocked | None, None, list[float]]:
-        """Run the line once for each of `total` sets of patched edges. Return the metric of each."""
+        """Run the line once for each of `total` sets of patched edges. Return the metric of each, or of the first where
+        it is ended early."""
         found: list[float] = []
         for number, patched in enumerate(sets):
-            self.session.note_progress(Progress(doing="patching edges", done=number, total=total))
+            tell(self.runtime, self.session, "patching edges", number, total)
+            if found and self.session.progress.can_end():
+                break
             before = line.calls
             logits_V = yield from line.logits(patched)
             self.runtime.counters.count_layers(line.calls - before)

@@ -217,7 +217,7 @@ class Collecting:
         """Note how many prompts of the whole collection are done."""
         asked = self.asked
         total = asked.first + len(asked.prompts) if asked.last else None
-        self.session.note_progress(Progress(doing="collecting", done=asked.first + done, total=total))
+        self.session.progress.note(Progress(doing="collecting", done=asked.first + done, total=total))
 
     def _tell(self, done: int) -> None:
         self._note_progress(done)

@@ -19,6 +19,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.sweeps import swept_edits
 from djinn_jupyter.engine.sweeps.checked_sweep import CheckedSweep
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
@@ -26,7 +27,6 @@ from djinn_jupyter.engine.sweeps.places import Spot
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import OverQuota, SlabFull
-from djinn_jupyter.wire.progress import Progress
 from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.sweeps import Estimate, Measured, Swept
 
@@ -180,7 +180,7 @@ class Attributing:
         ways = 2 * self.estimate.steps + (self.asked.source is not None) + (self.estimate.steps > 1)
         total = max(self.done, ways * self.runtime.forward.layers + self.estimate.steps + CARRYING * len(self._carried))
         self.runtime.counters.count_layers(layers)
-        self.session.note_progress(Progress(doing="attributing", done=self.done, total=total))
+        tell(self.runtime, self.session, "attributing", self.done, total)
 
     def _reply(self, unchanged_V: Tensor, clean_V: Tensor | None, keep: bool) -> Swept:
         asked, places = self.asked, self.asked.places

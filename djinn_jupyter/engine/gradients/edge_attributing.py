@@ -25,12 +25,12 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire.edges import EdgesAttributed
-from djinn_jupyter.wire.progress import Progress
 from djinn_jupyter.wire.sites import Site
 
 GRAPHS: Final = 2  # of one layer: its own while it is gone through, and as much of gradients beside it
@@ -115,4 +115,4 @@ class EdgeAttributing:
         layers = self.runtime.forward.layers
         total = max(self.done, 2 * layers + self.count * (2 * layers + 1))
         self.runtime.counters.count_layers(1)
-        self.session.note_progress(Progress(doing="attributing", done=self.done, total=total))
+        tell(self.runtime, self.session, "attributing", self.done, total)

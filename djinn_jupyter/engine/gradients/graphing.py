@@ -21,12 +21,12 @@ from djinn_jupyter.engine.session.added_modules import AddedModule, write_site
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire.graphs import GraphMade, MakeGraph
-from djinn_jupyter.wire.progress import Progress
 
 TOGETHER: Final = 32  # targets of one way back
 RANKED: Final = 128  # features chosen by one ranking
@@ -58,6 +58,7 @@ class GraphMaking:
         self.runtime, self.session, self.tokens = runtime, session, tokens
         self.modules, self.metric, self.asked = modules, metric, asked
         self.done = 0
+        self.total: int | None = None
 
     def steps(self, workspace: Workspace, trials: Trials) -> Generator[Blocked | None, None, GraphMade]:
         """Make the graph. Raises SlabFull and OutOfDeviceMemory; UsageError where the model gives no gradients or is
@@ -79,11 +80,15 @@ class GraphMaking:
         yield from room.take(self._rows(effects) * effects.sources * 4)
         bias_A, nothing_V = yield from self._affine(effects)
         outputs = self._outputs(line.logits_V)
+        groups = 1 - (-min(self.asked.features, effects.active) // TOGETHER)
+        self.total = self.done + groups * forward.layers
         rows = [(yield from self._effects(effects, [effects.behind(one.by_logits_V) for one in outputs]))]
         chosen: list[int] = []
         while len(chosen) < min(self.asked.features, effects.active):
             ranked = self._ranked(effects, outputs, rows, chosen)
             for start in range(0, len(ranked), TOGETHER):
+                if chosen and self.session.progress.can_end():
+                    return self._reply(effects, outputs, torch.cat(rows), chosen, (bias_A, nothing_V))
                 part = ranked[start : start + TOGETHER]
                 rows.append((yield from self._effects(effects, [GraphTarget(number=number) for number in part])))
                 chosen += part
@@ -164,7 +169,7 @@ class GraphMaking:
     def _count(self) -> None:
         self.done += 1
         self.runtime.counters.count_layers(1)
-        self.session.note_progress(Progress(doing="attributing", done=self.done, total=None))
+        tell(self.runtime, self.session, "attributing", self.done, self.total)
 
     # --- the reply -------------------------------------------------------------------------------------------------
 

@@ -173,7 +173,7 @@ class ScoreRequests:
             if index in shared.losses:
                 found.append(shared.losses[index])
                 continue
-            session.note_progress(Progress(doing=doing, done=request.first + index, total=None))
+            session.progress.note(Progress(doing=doing, done=request.first + index, total=None))
             logits_TV = yield from logits_of(self._runtime, session, tokens, rules)
             found.append(logits_TV.float().to("cpu") if request.what == "logits" else loss_of(logits_TV, tokens))
             yield None
@@ -201,7 +201,7 @@ class ScoreRequests:
         if rules or not session.as_loaded:
             shared.refuse("passes with steering rules, an adapter, or an attention of their own are not shared")
             return
-        session.note_progress(Progress(doing="computing losses", done=request.first, total=None))
+        session.progress.note(Progress(doing="computing losses", done=request.first, total=None))
         with (
             device_memory_for("a batch of these prompts", "Close sessions, or run each prompt alone."),
             self._workspace.opened(self._runtime.space, session) as room,

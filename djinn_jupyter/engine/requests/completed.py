@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import msgspec
@@ -15,8 +15,13 @@ Told = TypeVar("Told", EdgesAttributed, CircuitsRun, GraphMade)
 
 
 def completed(
-    steps: Generator[Blocked | None, None, Told], *, notes: tuple[str, ...], **told: object
+    steps: Generator[Blocked | None, None, Told],
+    *,
+    notes: tuple[str, ...],
+    made: Callable[[Told], object],
+    **told: object,
 ) -> Generator[Blocked | None, None, Told]:
-    """Return the reply of `steps`, with these notes before its own and what else is told."""
+    """Return the reply of `steps`, with these notes before its own, what else is told, and the recipe of its numbers:
+    work that was ended with its parts was made by a smaller request."""
     reply: Told = yield from steps
-    return msgspec.structs.replace(reply, notes=(*notes, *reply.notes), **told)
+    return msgspec.structs.replace(reply, notes=(*notes, *reply.notes), made=made(reply), **told)

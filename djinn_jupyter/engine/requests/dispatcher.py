@@ -114,7 +114,7 @@ class Dispatcher:
             self._answers.add(queued, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
-        looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note)
+        looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note | ask.Pause)
         behind = session in self._waiting and not self._needs.of(request).at_once
         return (
             looked_at or behind or self._needs.lacks_bytes(session, request) or self._needs.lacks_rows(session, request)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from djinn_jupyter.engine.circuits.edge_patching import EdgePatching
 from djinn_jupyter.engine.circuits.recordings import Recordings
@@ -27,7 +28,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe, EdgesAttributed
+from djinn_jupyter.wire.edges import CircuitRecipe, CircuitsRun, EdgeRecipe, EdgesAttributed
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.sweeps import LineSource
@@ -45,17 +46,22 @@ class EdgeRequests:
     @handles(ask.AttributeEdges, whole_layers=True, wakes_weights=True, changes=False)
     def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
         given = self._given(request, "attribution of edges", "dj.edges")
-        meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
-        made = EdgeRecipe(asked=meant, by=self._origin(), **given.computed)
+        meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
+        recipe = EdgeRecipe(asked=meant, by=self._origin(), **given.computed)
         stop = self._standing(request.corrupted)
-        return completed(self._scores(request, given), notes=given.notes, stop=stop, made=made)
+        if request.method == "gradients":
+            return completed(self._scores(request, given), notes=given.notes, stop=stop, made=lambda reply: recipe)
+        if request.steps > 1:
+            raise UsageError("Steps are of gradients: leave them out where edges are patched exactly.")
+        patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
+
+        def made(reply: EdgesAttributed) -> EdgeRecipe:
+            return replace(recipe, asked=replace(meant, chosen=patching.chosen))
+
+        effects = patching.effects(self._recordings.workspace, request.chosen)
+        return completed(effects, notes=given.notes, stop=stop, made=made)
 
     def _scores(self, request: ask.AttributeEdges, given: _Given) -> Generator[Blocked | None, None, EdgesAttributed]:
-        if request.method == "exact":
-            if request.steps > 1:
-                raise UsageError("Steps are of gradients: leave them out where edges are patched exactly.")
-            patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
-            return patching.effects(self._recordings.workspace, request.chosen)
         if request.chosen:
             raise UsageError("Gradients tell all edges at once: choose edges to be patched exactly.")
         require_slopes(given.metric)
@@ -65,10 +71,15 @@ class EdgeRequests:
     @handles(ask.RunCircuits, wakes_weights=True, changes=False)
     def run_circuits(self, request: ask.RunCircuits, holder: Holder) -> Steps:
         given = self._given(request, "run of circuits", "dj.circuit")
-        meant = msgspec.structs.replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
-        made = CircuitRecipe(asked=meant, by=self._origin(), **given.computed)
+        meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
+        recipe = CircuitRecipe(asked=meant, by=self._origin(), **given.computed)
         patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
-        return completed(patching.circuits(self._recordings, request.circuits), notes=given.notes, made=made)
+
+        def made(reply: CircuitsRun) -> CircuitRecipe:
+            return replace(recipe, asked=replace(meant, circuits=request.circuits[: len(reply.values)]))
+
+        steps = patching.circuits(self._recordings, request.circuits)
+        return completed(steps, notes=given.notes, made=made)
 
     def _given(self, request: ask.AttributeEdges | ask.RunCircuits, verb: str, opener: str) -> _Given:
         """Return what the request is about, checked."""

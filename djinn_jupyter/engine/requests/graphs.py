@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from djinn_jupyter.engine.gradients.active_features import dictionary_of
 from djinn_jupyter.engine.gradients.graphing import GraphMaking
@@ -23,7 +24,7 @@ from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.graphs import GraphRecipe
+from djinn_jupyter.wire.graphs import GraphMade, GraphRecipe
 from djinn_jupyter.wire.nouns import AttentionName
 
 
@@ -48,14 +49,19 @@ class GraphRequests:
             stop = named.standing
         tokens, notes = self._lines.tokens(request.line)
         metric, modules = self._metric(request.metric), self._modules(request.module, holder)
-        made = GraphRecipe(
-            asked=msgspec.structs.replace(request, session="graph", line=tokens),
+        recipe = GraphRecipe(
+            asked=replace(request, session="graph", line=tokens),
             modules=tuple((str(one.site), one.identity.digest) for one in modules),
             attention=msgspec.convert(session.attention, AttentionName | None),
             adapter=None if session.adapter is None else session.adapter.identity,
             by=origin(self._persistence.identity, self._runtime.description),
         )
         making = GraphMaking(self._runtime.of(session), session, tokens, modules, metric, request)
+
+        def made(reply: GraphMade) -> GraphRecipe:
+            features = min(request.features, max(1, len(reply.sites))) if session.progress.ending else request.features
+            return replace(recipe, asked=replace(recipe.asked, features=features))
+
         return completed(making.steps(self._workspace, self._trials), notes=notes, stop=stop, made=made)
 
     def _metric(self, text: str | None) -> Metric | None:

@@ -20,11 +20,11 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.progress import Progress
 from djinn_jupyter.wire.replies import HeadsRead
 
 
@@ -61,7 +61,10 @@ class HeadRequests:
             self._workspace.opened(self._runtime.space, session) as room,
         ):
             for index, tokens in enumerate(lines):
-                session.note_progress(Progress(doing="reading heads", done=index, total=len(lines)))
+                tell(self._runtime, session, "reading heads", index, len(lines))
+                if index and session.progress.can_end():
+                    lines = lines[:index]
+                    break
                 yield from room.take(bytes_of(len(tokens), layers, dtype))
                 more = yield from read_line(self._runtime, session, tokens, layers, rules)
                 room.give_back(room.held)

@@ -72,7 +72,7 @@ def describe(session: Session) -> SessionDescription:
         in_use=session.holder is not None and session.used_by == session.holder,
         attention=session.attention,
         adapter=None if session.adapter is None else session.adapter.name,
-        progress=session.progress,
+        progress=session.progress.now,
         shares=session.shares.describe(),
     )
 

@@ -27,9 +27,10 @@ from djinn_jupyter.engine.session.residence import Residence
 from djinn_jupyter.engine.session.shares import Shares
 from djinn_jupyter.engine.session.steps import JobKind
 from djinn_jupyter.engine.session.stop_edits import StopEdit
+from djinn_jupyter.engine.session.work_progress import WorkProgress
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, Progress, SessionState, StopIdentity
+from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes
 
 
@@ -75,7 +76,7 @@ class Session(Computing):
     rule_numbers_given: int = 0
     plan_version: int = 0
     work: JobKind | None = None  # the kind of job that works on it now; set by the scheduler
-    progress: Progress | None = None  # of such work, where it tells
+    progress: WorkProgress = field(default_factory=WorkProgress)  # of such work
     pause_requested: PauseReason | None = None
     residence: Residence = field(default_factory=Residence)
     storage_table: StorageTable | None = None  # the engine's, of tensors that are not pages, once it is in its table
@@ -196,11 +197,8 @@ class Session(Computing):
     def begin_work(self, kind: JobKind) -> None:
         self.work = kind
 
-    def note_progress(self, progress: Progress) -> None:
-        self.progress = progress
-
     def end_work(self) -> None:
-        self.work = self.progress = None
+        self.work, self.progress = None, WorkProgress()
 
     def join(self, storage_table: StorageTable) -> None:
         """Account for its tensors there, as a session of the engine's table."""
@@ -313,7 +311,9 @@ class Session(Computing):
         self.move("finish")
 
     def request_pause(self, reason: PauseReason = "interrupt") -> bool:
-        """Ask the run to pause. Return True where there is one."""
+        """Ask the run to pause, or work in parts to end with those it has. Return True where there is either."""
+        if self.progress.end():
+            return True
         self.pause_requested = reason if self.state == "running" else None
         return self.pause_requested is not None
 

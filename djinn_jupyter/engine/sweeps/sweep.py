@@ -318,7 +318,7 @@ class Sweeping:
     # --- the report ------------------------------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
-        self.session.note_progress(Progress(doing="sweeping", done=self.done, total=self.asked.total))
+        self.session.progress.note(Progress(doing="sweeping", done=self.done, total=self.asked.total))
 
     def _tell(self, cells: Sequence[int], found: Found) -> None:
         cells = [other for number in cells for other in self.asked.places.numbers_of(number)]

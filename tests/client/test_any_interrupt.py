@@ -1,0 +1,195 @@
+"""Every call that has an engine compute passes is interrupted in its midst: it raises, or stands at a stop, and has
+what was done. The requests are those whose handlers say that they run passes; one that no call makes fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import numpy as np
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.engine.gradients import graphing
+from djinn_jupyter.wire import requests as ask
+from tests import transcoders
+from tests.client.tables import LINE, METRIC, OTHER
+from tests.engine.desk import Desk
+
+PAIR: Final[dict[str, Any]] = {"clean": LINE, "corrupted": OTHER, "metric": METRIC}
+PAIRS: Final[dict[str, Any]] = {"clean": [LINE, OTHER], "corrupted": [OTHER, LINE], "metric": METRIC}
+CELLS: Final[dict[str, Any]] = {"site": "resid_post", "over": "layer,position", "mode": "exact"}
+LINES: Final = [LINE, OTHER, LINE[:4], OTHER[:4]]
+EDITED: Final = {"edit": dj.scale(0.5)}
+
+
+def stopped(engine: RemoteEngine) -> Any:
+    session = engine.session("mine", fresh=True)
+    session.breakpoint("resid_post.1", when="step == 0")
+    session.run(LINE, max_new_tokens=3)
+    return session
+
+
+def found(engine: RemoteEngine, **lines: Any) -> dj.Edges:
+    return dj.edges(engine, **(lines or PAIRS))
+
+
+CALLS: Final[dict[str, Callable[[RemoteEngine, Path], Any]]] = {
+    "sweep": lambda engine, folder: dj.sweep(engine, **PAIR, **CELLS),
+    "sweep of pairs": lambda engine, folder: dj.sweep(engine, **PAIRS, **CELLS),
+    "path": lambda engine, folder: dj.path(engine, "z -> logits", **PAIR, over="layer,head", mode="exact"),
+    "attribute": lambda engine, folder: dj.attribute(engine, **PAIR, site="z", over="layer,head"),
+    "attribute, confirmed": lambda engine, folder: dj.attribute(engine, **PAIR, site="z", over="layer,head", top=4),
+    "edges by gradients": lambda engine, folder: found(engine, **PAIR),
+    "edges of pairs": lambda engine, folder: found(engine),
+    "exact edges": lambda engine, folder: dj.edges(engine, **PAIR, method="exact"),
+    "edges, patched": lambda engine, folder: dj.edges(engine, **PAIR, top=9),
+    "circuit": lambda engine, folder: dj.circuit(engine, found(engine), 9),
+    "circuit of one pair": lambda engine, folder: dj.circuit(engine, found(engine, **PAIR), 9),
+    "curve": lambda engine, folder: dj.circuit_curve(engine, found(engine)),
+    "curve of one pair": lambda engine, folder: dj.circuit_curve(engine, found(engine, **PAIR)),
+    "acdc": lambda engine, folder: dj.acdc(engine, found(engine), 0.01, first=12),
+    "graph": lambda engine, folder: dj.attribution_graph(engine, LINE, METRIC),
+    "heads": lambda engine, folder: engine.head_scores(LINES),
+    "patterns": lambda engine, folder: stopped(engine).patterns(),
+    "loss": lambda engine, folder: engine.loss(LINES),
+    "loss of a session": lambda engine, folder: stopped(engine).loss(),
+    "logits": lambda engine, folder: stopped(engine).all_logits(),
+    "collection": lambda engine, folder: engine.collect(LINES, "z.0", to=folder, shard_prompts=1),
+    "splice": lambda engine, folder: dj.splice(engine, "tc.1", LINES),
+    "direct": lambda engine, folder: dj.direct(engine, LINE, metric=METRIC),
+    "weight": lambda engine, folder: engine.weight("W_U"),
+    "run": lambda engine, folder: engine.session("mine", fresh=True).run(LINE, max_new_tokens=6),
+    "rows": lambda engine, folder: engine.session("mine", fresh=True).run([LINE, OTHER], max_new_tokens=6),
+    "resume": lambda engine, folder: stopped(engine).resume(),
+    "resume with an edit": lambda engine, folder: stopped(engine).resume(**EDITED),
+    "step": lambda engine, folder: stopped(engine).step(5),
+    "back": lambda engine, folder: stopped(engine).back(1, "layer"),
+}
+WAY_BACK: Final = "all its scores come together, at the end of one way back"
+ONE_PASS: Final = "it is one pass"
+KEEPS_NOTHING: Final = {
+    "attribute": WAY_BACK,
+    "edges by gradients": WAY_BACK,
+    "circuit of one pair": ONE_PASS,
+    "patterns": ONE_PASS,
+    "loss of a session": ONE_PASS,
+    "logits": ONE_PASS,
+    "direct": ONE_PASS,
+    "weight": "it is one tensor, which is read",
+    "back": "it stays where it is",
+}
+
+
+def long_requests(desk: Desk) -> frozenset[type]:
+    needs = desk.engine.parts.dispatcher._needs._needs
+    return frozenset(kind for kind in get_args(ask.Request) if kind in needs and needs[kind].wakes_weights)
+
+
+def waits_in_one_wrapper(public: object) -> bool:
+    code = getattr(public, "__code__", None)
+    return code is not None and code.co_name == "waiting_call"
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no part be larger by a faster machine."""
+    monkeypatch.setattr("djinn_jupyter.engine.session.telling.TOLD_SECONDS", -1.0)
+    monkeypatch.setattr("djinn_jupyter.engine.gradients.line.SLICE_SECONDS", -1.0)
+    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 5)
+    monkeypatch.setattr(graphing, "TOGETHER", 4)
+
+
+class Waits:
+    """The moments at which a client waits, counted, and the requests that were asked before each."""
+
+    def __init__(self, engine: RemoteEngine, patch: pytest.MonkeyPatch, interrupted_at: int | None = None) -> None:
+        self.count, self.asked = 0, list[tuple[int, type]]()
+        channel: Any = engine.channel
+        pump, original = channel._pump, channel.ask
+
+        def wait() -> None:
+            self.count += 1
+            if self.count == interrupted_at:
+                raise KeyboardInterrupt
+            pump()
+
+        def ask_noted(request: ask.Request) -> Any:
+            self.asked.append((self.count, type(request)))
+            future = original(request)
+            future._pump = wait
+            return future
+
+        patch.setattr(channel, "ask", ask_noted)
+        patch.setattr(channel, "_pump", wait)
+
+    def midst(self, long: frozenset[type]) -> int:
+        """Return the moment in the midst of the last kind of long request: of a few, the last but one ends before."""
+        last = [kind for _, kind in self.asked if kind in long][-1]
+        first = next(at for at, kind in self.asked if kind is last)
+        ends = [at for at, kind in self.asked if at > first and kind is ask.Close]
+        return (first + (ends[-1] if ends else self.count)) // 2 + 1
+
+
+@pytest.fixture
+def modules(engine: RemoteEngine, tmp_path: Path) -> Iterator[None]:
+    layers = {layer: transcoders.drawn(32, seed=layer) for layer in range(engine.description.layers)}
+    engine.add_transcoders("tc", transcoders.set_saved(tmp_path / "tc", layers), "mlp_in")
+    yield
+    engine.remove_module("tc")
+
+
+def has_parts(kept: object) -> bool:
+    values = kept.values if hasattr(kept, "values") and not isinstance(kept, dict) else None
+    return bool(kept) if values is None else bool(np.isfinite(np.asarray(values)).any())
+
+
+@pytest.mark.usefixtures("small_steps", "modules")
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_in_its_midst_keeps_what_was_done(
+    engine: RemoteEngine, desk: Desk, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = long_requests(desk)
+    with monkeypatch.context() as patch:
+        whole = Waits(engine, patch)
+        CALLS[name](engine, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        waits = Waits(engine, patch, whole.midst(long))
+        try:
+            left = CALLS[name](engine, tmp_path / "cut")
+        except dj.WorkInterrupted as broken:
+            left = broken.kept
+        except dj.Interrupted as broken:
+            left = [broken.stop]
+        except dj.BatchInterrupted as broken:
+            left = [row for row in broken.rows if row is not None]
+        except KeyboardInterrupt:
+            assert name in ("weight", "back"), "it raised what says nothing"
+            left = None
+        else:
+            pytest.fail(f"It returned {left}.")
+    assert waits.count >= whole.midst(long)
+    if name == "collection":
+        left = list((tmp_path / "cut").glob("*.safetensors"))
+        assert len(left) < len(LINES)
+    assert has_parts(left) == (name not in KEEPS_NOTHING), left
+    desk.settle()
+    assert {one.name for one in engine.sessions()} <= {"mine", *(f"mine.{number}" for number in range(9))}
+
+
+@pytest.mark.usefixtures("small_steps", "modules")
+def test_every_request_that_runs_passes_is_made_by_a_call(
+    engine: RemoteEngine, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: set[type] = set()
+    for number, call in enumerate(CALLS.values()):
+        with monkeypatch.context() as patch:
+            waits = Waits(engine, patch)
+            call(engine, tmp_path / str(number))
+        made |= {kind for _, kind in waits.asked}
+    assert long_requests(desk) <= made
+    called = {name for call in (*CALLS.values(), found) for name in call.__code__.co_names}
+    assert called >= {name for name in dir(dj) if waits_in_one_wrapper(getattr(dj, name))}
+    assert KEEPS_NOTHING.keys() <= CALLS.keys()
