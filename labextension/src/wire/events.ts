@@ -5,6 +5,11 @@ import {
 } from './values';
 
 import {
+  Progress,
+  WorkProgressed,
+} from './progress';
+
+import {
   Transfer,
 } from './transfers';
 
@@ -111,6 +116,13 @@ export interface CollectionProgressed {
   readonly total: number;
 }
 
+/** The work in a session is so far, told some times a second. */
+export interface WorkProgressed {
+  readonly event: 'WorkProgressed';
+  readonly session: string;
+  readonly progress: Progress;
+}
+
 /**
  * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
  * long, or its line was lost for too long.
@@ -134,4 +146,5 @@ export type WireEvent =
   | SessionChanged
   | SweepProgressed
   | CollectionProgressed
+  | WorkProgressed
   | EventsMissed;

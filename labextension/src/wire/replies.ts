@@ -59,7 +59,10 @@ export interface ShuttingDown {
   readonly not_kept: string | null;
 }
 
-/** The run will stop at its next layer boundary; `was_running` is False when there was nothing to stop. */
+/**
+ * The run will stop at its next layer boundary, or the work reply with its parts; `was_running` is False when there
+ * was nothing to stop.
+ */
 export interface Pausing {
   readonly reply: 'Pausing';
   readonly was_running: boolean;

@@ -141,6 +141,10 @@ export interface Step {
   readonly stop?: StopIdentity | null;
 }
 
+/**
+ * Have a run stop at its next layer boundary; have edges that are patched, an attribution graph or a reading of
+ * heads reply with the parts that are done.
+ */
 export interface Pause {
   readonly request: 'Pause';
   readonly session: string;
