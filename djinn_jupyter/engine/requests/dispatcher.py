@@ -166,10 +166,12 @@ class Dispatcher:
             if session is None or not (isinstance(full, AwaitedRoom) or self._finds_room(session, queued)):
                 raise
             self._waiting.put_back(session, queued)
-            session.residence.want_room()
+            if session.residence.want_room():
+                self._residency.room_changed()  # what was asked for earlier may have this session's place
             return False
         finally:
             if session is not None and queued not in self._waiting.of(session):
+                session.residence.note_room()
                 self._note_done(session, queued.request)
         return True
 
@@ -285,7 +287,6 @@ class Dispatcher:
             self._residency.need(session)
         if self._needs.lacks_bytes(session, request) or _looked_at(session):
             return False
-        session.residence.note_room()
         if self._needs.lacks_rows(session, request):
             if session.work is None:
                 self._recompute(session)

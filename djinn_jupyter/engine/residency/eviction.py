@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -40,11 +39,6 @@ def same_person(wanting: Session) -> Of:
     """Return the function that is True for the sessions of the same person."""
     person = person_of(wanting.name)
     return lambda session: person_of(session.name) == person
-
-
-def _begun(session: Session) -> float:
-    """Return the number of the session's job, infinite where it has none: it comes last."""
-    return math.inf if session.work is None else session.residence.work_begun
 
 
 def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
@@ -143,21 +137,27 @@ class Eviction:
         return coming if wanting is None else coming + self._ask_back(short - coming, wanting, of)
 
     def earlier_waits(self, wanting: Session, of: Of = everyone) -> bool:
-        """True where another session's work waits for room that was begun earlier."""
-        return any(one.residence.parked and of(one) for one in self._earlier(wanting))
+        """True where another session waits for room that asked for it earlier."""
+        return any(one.residence.in_line and of(one) for one in self._earlier(wanting))
 
     def earlier_has_room(self, wanting: Session) -> bool:
         """True where another session's work waits for room, or has reserved some, that was begun earlier."""
-        return any(one.residence.parked or one.residence.reserved for one in self._earlier(wanting))
+        return any(one.residence.in_line or one.residence.reserved for one in self._earlier(wanting))
 
     def _earlier(self, wanting: Session) -> Iterator[Session]:
-        return (one for one in self._at_work() if _begun(one) < _begun(wanting))
+        since = wanting.residence.asked_since
+        return (one for one in self._all() if one is not wanting and one.residence.asked_since < since)
+
+    def _all(self) -> Iterator[Session]:
+        """Yield the sessions, also those at work that are not in the table yet."""
+        yield from self._sessions.values()
+        yield from (one for one in self._at_work() if one.name not in self._sessions)
 
     def _waiting_since(self, wanting: Session | None) -> list[Session]:
-        """Return the sessions whose work waits for room and was begun after that of `wanting`, the last begun first."""
-        since = -1.0 if wanting is None else _begun(wanting)
-        waiting = [one for one in self._at_work() if one.residence.parked and _begun(one) > since]
-        return sorted(waiting, key=_begun, reverse=True)
+        """Return the sessions that wait for room and asked for it after `wanting`, the last one first."""
+        since = -1.0 if wanting is None else wanting.residence.asked_since
+        waiting = [one for one in self._all() if one.residence.in_line and one.residence.asked_since > since]
+        return sorted(waiting, key=lambda one: one.residence.asked_since, reverse=True)
 
     def _ask_back(self, short: int, wanting: Session, of: Of) -> int:
         """Ask work that waits for room and was begun after that of `wanting` for what it has reserved, until that is

@@ -94,7 +94,9 @@ class StopRoom:
         try:
             while True:
                 before = self._swapping.changes
-                if not self._eviction.has_quotas or self._eviction.in_quota(session, of_quota()):
+                within = not self._eviction.has_quotas or self._eviction.in_quota(session, of_quota())
+                session.residence.note_quota(within)
+                if within:
                     try:
                         return attempt()
                     except SlabFull:
@@ -107,7 +109,7 @@ class StopRoom:
                 yield from self._change(session, before)
                 yield from self._back(session)
         finally:
-            session.residence.unpark()
+            self._unpark(session)
 
     def behind_earlier(self, session: Session) -> Pieces:
         """Run steps of work that gave way until no earlier work waits for room or has reserved some."""
@@ -118,7 +120,11 @@ class StopRoom:
                 yield from self._change(session, self._swapping.changes)
             yield from self._back(session)
         finally:
-            session.residence.unpark()
+            self._unpark(session)
+
+    def _unpark(self, session: Session) -> None:
+        if session.residence.unpark():
+            self._swapping.note_change()  # what was asked for later may have room now
 
     def _change(self, session: Session, before: int) -> Pieces:
         """Wait for the next change. Raises GaveWay where earlier work has asked for what the session's has reserved."""

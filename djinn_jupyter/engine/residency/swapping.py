@@ -67,9 +67,10 @@ class Swapping:
         return here.state == "resident" and not here.busy and session.work is None and session.state != "running"
 
     def may_give_way(self, session: Session) -> bool:
-        """True where the session is on the device and its work does nothing but wait for room."""
+        """True where the session is on the device and its work, or queued request, does nothing but wait for room."""
         here = session.residence
-        return here.state == "resident" and here.parked and not here.busy
+        waits = here.parked or (here.wants_room and session.work is None)
+        return here.state == "resident" and waits and not here.busy
 
     def note_change(self) -> None:
         """Count an event that may have made room or brought a session back."""
@@ -102,12 +103,15 @@ class Swapping:
         session.cache.drop_working()  # while its pages are copied
 
     def swap_in(self, session: Session, cause: Cause) -> None:
-        """Begin to swap in, or stop swapping out."""
+        """Begin to swap in, or stop swapping out; where others asked for room earlier, later."""
         here = session.residence
-        if here.state == "storing":
-            self._call_back(session)
-            return
-        if here.state in ("resident", "loading"):
+        if cause == "needed":
+            here.ask()
+        if here.state not in ("host", "disk"):
+            if here.state == "storing" and not self._is_behind(session):
+                self._call_back(session)
+            elif here.waits_for_room:
+                self.advance(session)
             return
         wanted = items_of if here.inherited else own_items_of  # from an earlier process: all, to check them
         items = wanted(session, self.storage_table)
@@ -170,9 +174,8 @@ class Swapping:
         before = None
         while before != self.changes:
             before = self.changes
-            for session in list(self._sessions.values()):
-                if session.residence.moving is not None:
-                    self.advance(session)
+            for session in sorted(self._sessions.values(), key=lambda one: one.residence.asked_since):
+                self.advance(session)
 
     def sweep(self) -> int:
         """Free device copies referenced only by swapped-out sessions (a fork may have held them). Return the bytes
@@ -255,8 +258,7 @@ class Swapping:
         return any(here.state == "host" and here.moving is not None for here in places)
 
     def _sink_another(self, session: Session, need: int) -> bool:
-        """Begin to send the longest unused session of a full host to the disk, if that was unused for
-        longer than this one. Return False where there is none."""
+        """Begin to send the longest unused session of a full host to the disk. False where none has rested longer."""
         if self.tiers.disk is None or self.tiers.host is None or need > self.tiers.host.limit:
             return False
         rested = [
@@ -303,11 +305,13 @@ class Swapping:
         moving.note_room(True)
         while True:
             before = self.changes
-            if not self._in_quota(session, sum(item.nbytes for item in items if not item.placed)):
-                if self.changes == before:
-                    moving.note_room(False)
-                    return
+            within = self._in_quota(session, sum(item.nbytes for item in items if not item.placed))
+            session.residence.note_quota(within)
+            if not within and self.changes != before:
                 continue
+            if not within or (items and self._is_behind(session)):
+                moving.note_room(False)
+                return
             try:
                 moving.batches.update(self.tiers.load(items))
                 return
@@ -317,6 +321,11 @@ class Swapping:
                 if self.changes == before:
                     moving.note_room(False)
                     return
+
+    def _is_behind(self, session: Session) -> bool:
+        """True where another session waits for room that asked for it earlier: it would be overtaken for ever."""
+        since = session.residence.asked_since
+        return any(one.residence.is_short and one.residence.asked_since < since for one in self._sessions.values())
 
     def _end(self, session: Session, moving: Swap) -> None:
         transfer = moving.transfer()

@@ -7,7 +7,6 @@ turns, however many sessions each of them runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 
 from djinn_jupyter.engine.scheduling.fair_turns import FairTurns
 from djinn_jupyter.engine.scheduling.jobs import Job
@@ -21,7 +20,6 @@ class Scheduler:
 
     def __init__(self, lockstep: Lockstep | None = None) -> None:
         self._jobs = FairTurns()
-        self._numbers = count()
         self.lockstep = lockstep
         self.waiting = 0
 
@@ -39,7 +37,7 @@ class Scheduler:
     def add(self, job: Job) -> None:
         """Add a job: a look, which is short, before its person's runs."""
         job.session.begin_work(job.kind)
-        job.session.residence.begin_work(next(self._numbers))
+        job.session.residence.begin_work()
         self._jobs.add(job)
 
     def begin_wait(self) -> None:
@@ -85,3 +83,4 @@ class Scheduler:
     def remove(self, job: Job) -> None:
         self._jobs.remove(job)
         job.session.end_work()
+        job.session.residence.end_work()

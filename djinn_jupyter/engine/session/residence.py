@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,9 +77,11 @@ class Residence:
     """`busy` counts readers of the session's bytes outside it; while there are any it is not evicted. `version` grows
     with every change of the session: copies of its recurrent states made before are stale. `error` is what ended the
     last move, None where it succeeded. `written_through` and `refused_at` are the versions in which that was last
-    tried; `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job of number
-    `work_begun`. The bytes that this work has `reserved` may be `asked_back` by earlier work. `inherited`: its rows lie
-    where an earlier process put them; rows that cannot be read there are made again."""
+    tried; `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job that began at
+    `work_begun`; `over_quota`: what it waits for is its person's quota; `asked`: since when its queued request waits
+    for room, on its way back or here, infinite where none does. The bytes that its work has `reserved` may be
+    `asked_back` by earlier work. `inherited`: its rows lie where an earlier process put them; rows that cannot be read
+    there are made again."""
 
     state: Residency = "resident"
     busy: int = 0
@@ -90,7 +93,9 @@ class Residence:
     refused_at: int = -1
     wants_room: bool = False
     parked: bool = False
-    work_begun: int = 0
+    work_begun: float = math.inf
+    over_quota: bool = False
+    asked: float = math.inf
     reserved: int = 0
     asked_back: bool = False
     inherited: bool = False
@@ -100,7 +105,7 @@ class Residence:
     def touch(self) -> None:
         """Note a change of the session."""
         self.version += 1
-        self.touched = time.monotonic()
+        self.touched, self.asked = time.monotonic(), math.inf
 
     def move(self, move: residence_states.ResidenceMove, name: str) -> None:
         self.state = residence_states.after(self.state, move, name)
@@ -117,7 +122,7 @@ class Residence:
 
     def fail_move(self, error: DjinnError) -> Swap | None:
         """End the move with an error. Return the move."""
-        moving, self.moving, self.error = self.moving, None, error
+        moving, self.moving, self.error, self.asked = self.moving, None, error, math.inf
         return moving
 
     def give_up_move(self) -> None:
@@ -145,23 +150,57 @@ class Residence:
     def refuse(self) -> None:
         self.refused_at = self.version
 
-    def want_room(self) -> None:
-        self.wants_room = True
+    def ask(self) -> None:
+        """Note that a queued request waits for room from now on, where none did before."""
+        self.asked = min(self.asked, time.monotonic())
+
+    def want_room(self) -> bool:
+        """Note that its first queued request waits for evictions: it may leave meanwhile. Return True where it did not
+        wait before."""
+        self.ask()
+        begun, self.wants_room = not self.wants_room, True
+        return begun
 
     def note_room(self) -> None:
         self.wants_room = False
 
-    def begin_work(self, number: int) -> None:
-        """Note the number of the job that works on the session from now on."""
-        self.work_begun = number
+    def begin_work(self) -> None:
+        """Note that a job works on the session from now on, which has waited since its request did."""
+        self.ask()
+        self.work_begun, self.asked = self.asked, math.inf
+
+    def end_work(self) -> None:
+        self.work_begun = math.inf
 
     def park(self) -> bool:
         """Note that its work waits for room: it may leave meanwhile. Return True where it did not wait before."""
         begun, self.parked = not self.parked, True
         return begun
 
-    def unpark(self) -> None:
-        self.parked = False
+    def unpark(self) -> bool:
+        """Note that its work has room, or has ended. Return True where it waited."""
+        waited, self.parked = self.parked, False
+        return waited
+
+    def note_quota(self, within: bool) -> None:
+        self.over_quota = not within
+
+    @property
+    def asked_since(self) -> float:
+        """The moment since which its work, its request or its way back wants room."""
+        since = min(self.work_begun, self.asked)
+        return since if self.moving is None or since < math.inf else self.moving.begun
+
+    @property
+    def in_line(self) -> bool:
+        """True where somebody waits for evictions for it, or for its person's quota."""
+        back = self.moving is not None and self.moving.waits_for_room and self.moving.cause != "prefetch"
+        return self.parked or self.wants_room or back
+
+    @property
+    def is_short(self) -> bool:
+        """True where it is room that is waited for, not a quota: what is asked for later is behind."""
+        return self.in_line and not self.over_quota
 
     def reserve(self, size: int) -> None:
         """Count bytes that its work holds beside the session's own, negative where they are given back."""
