@@ -1,4 +1,4 @@
-"""The notebooks' use of their sessions, the statistics learned from it, and the decisions that follow: which session is
+"""The notebooks' use of their sessions, the rests that follow, and the decisions that follow: which session is
 evicted first, and which is prefetched. Moves bytes only by asking `Swapping` to."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfe
 
 
 class SessionActivity:
-    """Learns from notebooks' activity when sessions come back, and is told it by those that know. `order` sorts the
+    """Expects sessions back by notebooks' activity, and is told it by those that know. `order` sorts the
     candidates, the first to be evicted first; without `prefetches` sessions come back only when a request needs them.
     """
 
@@ -72,14 +72,14 @@ class SessionActivity:
         if session.state == "running" or session.work is not None:
             return
         if session.generation is not None:
-            self._idle_times.rests(session.name, self.signals(session.name).focused, self._clock())
+            self._idle_times.rests(session.name, self._clock())
         if activity == "focused" or activity == "expected":
             self._signalled(session, activity)
 
     def announce_rest(self, session: Session, seconds: float) -> None:
         """Note that the session will be used again in so many seconds."""
         now = self._clock()
-        self._idle_times.rests(session.name, self.signals(session.name).focused, now)
+        self._idle_times.rests(session.name, now)
         self._idle_times.announce(session.name, now + seconds)
         self._plan_return(session)
 
@@ -99,7 +99,7 @@ class SessionActivity:
     def left_alone(self, session: Session) -> None:
         """Note that the session's requests are done, for now."""
         if session.generation is not None and session.state != "running" and session.work is None:
-            self._idle_times.rests(session.name, self.signals(session.name).focused, self._clock())
+            self._idle_times.rests(session.name, self._clock())
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
         """Note the end of a move of the session; without a transfer, it failed or was called back."""
@@ -127,7 +127,6 @@ class SessionActivity:
 
     def _in_order(self, sessions: Sequence[Session]) -> list[Candidate]:
         now = self._clock()
-        self._idle_times.catch_up(now)
         return self._order(self._candidate(session, now) for session in sessions)
 
     def _candidate(self, session: Session, now: float) -> Candidate:
@@ -136,7 +135,6 @@ class SessionActivity:
             session=session.name,
             claim=self.claim(session),
             frees_bytes=private_bytes(session, self.swapping.storage_table),
-            dirty_bytes=footprint.dirty,
             restore_seconds=self._bandwidth.seconds(self._would_go_to(footprint.dirty), footprint.device),
             rested_seconds=self._idle_times.lasted(session.name, now),
             remaining_seconds=self._idle_times.remaining(session.name, now),

@@ -12,21 +12,15 @@ from djinn_jupyter.engine.session.session import Session
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A session on the device. `frees_bytes`: bytes freed at once when it leaves (without pages shared with a session
-    that stays); `dirty_bytes`: its bytes without a copy. `restore_seconds`: to bring it back from the tier it would go
-    to. `rested_seconds`: since it was last used; `remaining_seconds`: the expected rest from now on."""
+    that stays). `restore_seconds`: to bring it back from the tier it would go to. `rested_seconds`: since it was last
+    used; `remaining_seconds`: the expected rest from now on."""
 
     session: str
     claim: Claim
     frees_bytes: int
-    dirty_bytes: int
     restore_seconds: float
     rested_seconds: float
     remaining_seconds: float
-
-    @property
-    def worth(self) -> float:
-        """The worth of evicting it: bytes x seconds that others get, per second of waiting for it to come back."""
-        return self.frees_bytes * self.remaining_seconds / max(self.restore_seconds, 1e-9)
 
 
 def by_last_use(sessions: Iterable[Session]) -> list[Session]:
@@ -40,9 +34,10 @@ EvictionOrder = Callable[[Iterable[Candidate]], list[Candidate]]
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the sessions that may be evicted, first to last: detached, then idle and paused, then stepping; in each
-    the most worth first, then the clean, then the longest rested. Never a running one, nor one that frees nothing."""
+    the one that comes back last: it has said when, or is expected to rest as long again as it has, so that of those
+    who said nothing the least recently used leaves first. Never a running one, nor one that frees nothing."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
-    return sorted(may, key=lambda c: (_rank(c.claim), -c.worth, c.dirty_bytes > 0, -c.rested_seconds, c.session))
+    return sorted(may, key=lambda c: (_rank(c.claim), -c.remaining_seconds, c.session))
 
 
 def by_rest(candidates: Iterable[Candidate]) -> list[Candidate]:

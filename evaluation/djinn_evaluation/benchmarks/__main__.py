@@ -16,10 +16,11 @@ from djinn_evaluation.devices import computed_on
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
-    "patching", "attribution", "adapters", "collection", "batches", "rules", "streaming", "replay", "paint",
+    "patching", "attribution", "adapters", "collection", "batches", "rules", "streaming", "replay", "crowds", "paint",
     "cold_start", "first_card", "journal", "beside", "people", "shared_passes",
     "logs", "features", "agreement", "analysis", "tracing",
 )  # fmt: skip
+BY_NAME = ("corners",)  # a quarter of an hour and more: only where it is named
 
 
 def main() -> int:
@@ -50,7 +51,8 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m djinn_evaluation.benchmarks")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}; by default all")
+    which = f"which: {', '.join(NAMES + BY_NAME)}; by default all but {', '.join(BY_NAME)}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=which)
     parser.add_argument("--quick", action="store_true", help="tiny models, few rounds; results not for quoting")
     where = "of the results (default: in a checkout its own, else djinn-results/benchmarks)"
     parser.add_argument("--results", type=Path, metavar="FOLDER", help=where)

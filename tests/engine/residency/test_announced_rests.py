@@ -171,16 +171,6 @@ def test_without_prefetch_it_comes_back_when_it_is_needed(desk: Desk, clock: Clo
     assert desk.session("a").residence.last_transfer.cause == "needed"
 
 
-def test_a_rest_that_was_announced_teaches_nothing(desk: Desk, clock: Clock) -> None:
-    fill(desk, "a")
-    times = desk.engine.residency.activity._idle_times
-    before = times._all._learned
-    rest(desk, "a", 5.0)
-    clock.now += 5.0
-    desk.run((5,), 1, "a", extend=True)
-    assert times._all._learned == before
-
-
 def test_leaving_is_called_back_when_the_rest_is_over_before_the_copy(desk: Desk, clock: Clock) -> None:
     fill(desk, "a")
     mover = held(desk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from djinn_jupyter.engine.residency.eviction_policy import (
     in_order,
     victims,
 )
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.priority import Claim
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -31,7 +33,6 @@ def _candidate(name: str) -> st.SearchStrategy[Candidate]:
         session=st.just(name),
         claim=st.sampled_from(Claim),
         frees_bytes=SIZES,
-        dirty_bytes=SIZES,
         restore_seconds=SECONDS,
         rested_seconds=SECONDS,
         remaining_seconds=SECONDS,
@@ -56,23 +57,16 @@ def test_the_order_does_not_depend_on_how_the_candidates_came(found: list[Candid
 
 @QUICK
 @given(candidates())
-def test_the_detached_leave_first_the_busy_last_and_else_who_is_worth_most(found: list[Candidate]) -> None:
+def test_the_detached_leave_first_the_busy_last_and_else_who_comes_back_last(found: list[Candidate]) -> None:
     ordered = in_order(found)
-    ranks = [(c.claim is not Claim.DETACHED, c.claim is Claim.STEPPING, -c.worth) for c in ordered]
+    ranks = [(c.claim is not Claim.DETACHED, c.claim is Claim.STEPPING, -c.remaining_seconds) for c in ordered]
     assert ranks == sorted(ranks)
-
-
-@QUICK
-@given(_candidate("a"), st.integers(1, 2**40))
-def test_of_two_alike_the_clean_one_leaves_first(one: Candidate, dirty: int) -> None:
-    clean, other = replace(one, dirty_bytes=0), replace(one, session="A", dirty_bytes=dirty)
-    assert in_order([other, clean])[:1] in ([clean], [])
 
 
 @QUICK
 @given(_candidate("a"), st.floats(1.0, 1e6))
 def test_who_is_expected_to_rest_for_longer_leaves_before_a_twin(one: Candidate, more: float) -> None:
-    one = replace(one, frees_bytes=max(one.frees_bytes, 1), claim=Claim.IDLE, restore_seconds=1.0)
+    one = replace(one, frees_bytes=max(one.frees_bytes, 1), claim=Claim.IDLE)
     longer = replace(one, session="b", remaining_seconds=one.remaining_seconds + more)
     assert in_order([one, longer]) == [longer, one]
 
@@ -95,3 +89,23 @@ def test_victims_are_enough_and_none_of_them_is_superfluous(found: list[Candidat
 @given(candidates())
 def test_nobody_leaves_where_nothing_is_needed(found: list[Candidate]) -> None:
     assert victims(in_order(found), 0) == []
+
+
+def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:
+    rests = IdleTimes()
+    assert (rests.lasted("a", 9.0), rests.remaining("a", 9.0), rests.chance("a", 9.0, 1.0)) == (0.0, 0.0, 1.0)
+    rests.rests("a", 10.0)
+    assert rests.lasted("a", 12.0) == 2.0
+    rests.forget("a")
+    assert rests.lasted("a", 13.0) == 0.0
+
+
+@QUICK
+@given(SECONDS, SECONDS)
+def test_who_said_nothing_is_expected_to_rest_as_long_again_and_less_likely_soon(since: float, more: float) -> None:
+    rests = IdleTimes()
+    rests.rests("a", 0.0)
+    assert rests.remaining("a", since) == since
+    assert rests.chance("a", since, 60.0) >= rests.chance("a", since + more, 60.0) > 0.0
+    rests.announce("a", since + more)
+    assert rests.remaining("a", since) == pytest.approx(more, abs=1e-6)

@@ -7,9 +7,12 @@ from collections import defaultdict
 from math import inf
 from typing import ClassVar
 
+from djinn_evaluation.agents.replay.learned import LearnedTimes
 from djinn_evaluation.agents.replay.stage import Actor, Stage
 from djinn_evaluation.agents.replay.trace import Trace
 from djinn_jupyter.engine.residency.eviction_policy import Candidate, in_order
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
+from djinn_jupyter.engine.residency.priority import Claim
 
 
 def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candidate:
@@ -17,7 +20,6 @@ def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candi
         session=actor.name,
         claim=actor.claim,
         frees_bytes=actor.size,
-        dirty_bytes=actor.dirty,
         restore_seconds=stage.restore_seconds(actor),
         rested_seconds=stage.idle_times.lasted(actor.name, now),
         remaining_seconds=remaining,
@@ -29,9 +31,12 @@ class Djinn:
 
     swaps: ClassVar[bool] = True
     at_once: ClassVar[bool] = False
+    times: ClassVar[type[IdleTimes]] = IdleTimes
+
+    def discards(self, stage: Stage, actor: Actor) -> bool:
+        return False
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
-        stage.idle_times.catch_up(now)
         return in_order(candidate(stage, a, now, stage.idle_times.remaining(a.name, now)) for a in may)
 
 
@@ -42,10 +47,45 @@ class ByClass(Djinn):
         return sorted(super().order(stage, may, now), key=lambda c: c.claim)
 
 
-class LeastRecentlyUsed:
-    swaps: ClassVar[bool] = True
-    at_once: ClassVar[bool] = False
+class Learned(Djinn):
+    """By the rest that is expected from all earlier pauses, for the bytes and the way back that it is worth."""
 
+    times: ClassVar[type[IdleTimes]] = LearnedTimes
+
+    def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
+        assert isinstance(stage.idle_times, LearnedTimes)
+        stage.idle_times.catch_up(now)
+        dirty = {a.name: a.dirty > 0 for a in may}
+        found = super().order(stage, may, now)
+        return sorted(found, key=lambda c: (c.claim is not Claim.DETACHED, -_worth(c), dirty[c.session]))
+
+
+def _worth(c: Candidate) -> float:
+    """Return the bytes x seconds that others get, per second of waiting for it to come back."""
+    return c.frees_bytes * c.remaining_seconds / max(c.restore_seconds, 1e-9)
+
+
+class LeastWaste(Djinn):
+    """The rule of InferCept (Abhyankar et al. 2024, arXiv:2402.01869), of bytes times seconds that serve nobody: those
+    of keeping a session for its rest (which it takes to go on as long as it has lasted, where nothing is known), of
+    moving it out and back, or of computing it anew. The session leaves first whose keeping wastes most beyond that."""
+
+    def discards(self, stage: Stage, actor: Actor) -> bool:
+        return self._anew(stage, actor) < self._moved(stage, actor)
+
+    def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
+        found = super().order(stage, may, now)
+        least = {a.name: min(self._moved(stage, a), self._anew(stage, a)) for a in may}
+        return sorted(found, key=lambda c: (least[c.session] - c.remaining_seconds) * c.frees_bytes)
+
+    def _moved(self, stage: Stage, actor: Actor) -> float:
+        return stage.restore_seconds(actor) + actor.dirty / stage.costs.host_out
+
+    def _anew(self, stage: Stage, actor: Actor) -> float:
+        return actor.size / stage.costs.recompute if stage.costs.recompute else inf
+
+
+class LeastRecentlyUsed(Djinn):
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
         return [candidate(stage, a, now, 0.0) for a in sorted(may, key=lambda a: a.last)]
 
@@ -62,12 +102,9 @@ class NeverSwap(LeastRecentlyUsed):
     swaps = False
 
 
-class Belady:
+class Belady(Djinn):
     """Evicts first the session that is needed last (Belady 1966, "A study of replacement algorithms for a
     virtual-storage computer"). Optimal where all sessions have one size and one cost of return, else near it."""
-
-    swaps: ClassVar[bool] = True
-    at_once: ClassVar[bool] = False
 
     def __init__(self, trace: Trace) -> None:
         self._runs: defaultdict[str, list[float]] = defaultdict(list)
@@ -77,8 +114,8 @@ class Belady:
 
     def remaining(self, actor: Actor, now: float) -> float:
         runs = self._runs[actor.name]
-        following = bisect_right(runs, now)
-        return runs[following] - now if following < len(runs) else inf
+        following = bisect_right(runs, now - actor.late)
+        return runs[following] + actor.late - now if following < len(runs) else inf
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
         chosen = [candidate(stage, a, now, self.remaining(a, now)) for a in may]

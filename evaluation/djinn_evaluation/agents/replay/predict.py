@@ -28,9 +28,9 @@ def trace_of(name: str, turns: Iterable[Mapping[str, Any]], *, hints: bool) -> T
         events.append(Event(time=at, session=session, kind="run", bytes=turn["bytes"]))
         events.append(Event(time=ended, session=session, kind="stop", bytes=turn["bytes"]))
         if hints and turn["rest"] is not None:
-            events.append(Event(time=ended, session=session, kind="rest", seconds=turn["rest"]))
+            events.append(Event(time=ended + 1e-6, session=session, kind="rest", seconds=turn["rest"]))
         if turn["last"]:
-            events.append(Event(time=ended + 1e-6, session=session, kind="close"))
+            events.append(Event(time=ended + 2e-6, session=session, kind="close"))
     return Trace.of(name, events, "scripts of agents")
 
 

@@ -3,15 +3,15 @@
 Whole sessions are swapped out and in, as in the engine; one link, first come first served; dirty bytes are copied
 before their place is free; a second after a stop dirty bytes are copied in the background, which is counted and delays
 no session (in the engine by 32 MiB at most). A run that had to wait stops later by as much; its user's next action
-keeps its time, for a person's pauses are longer. A fork has its own bytes only. Swapped-out sessions are on the host
-while that has room, else on disk.
+keeps its time, for a person's pauses are longer; a program (`in_turn`) pauses after its turn. A fork has its own bytes
+only. Swapped-out sessions are on the host while that has room, else on disk.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Literal, Protocol
@@ -31,7 +31,7 @@ from djinn_jupyter.engine.residency.priority import (
     Signals,
     claim_of,
 )
-from djinn_jupyter.engine.residency.returns import lead
+from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, lead
 from djinn_jupyter.wire.nouns import SessionState
 
 WRITE_THROUGH_SECONDS: Final = 1.0
@@ -39,7 +39,7 @@ WRITE_THROUGH_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Bytes, bytes/s and seconds."""
+    """Bytes, bytes/s and seconds; `recompute`: bytes that a pass computes anew in a second, 0 where none does."""
 
     slab: int
     host: int
@@ -48,14 +48,16 @@ class Costs:
     disk_in: float
     disk_out: float
     latency: float
+    recompute: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Actor:
-    """A session on the stage. `ready`: the time at which its bytes are there. `moves` counts its runs and stops."""
+    """A session on the stage. `ready`: the time at which its bytes are there. `moves` counts its runs and stops.
+    `late`: the seconds that its runs have waited so far."""
 
     name: str
-    place: Literal["nowhere", "device", "host", "disk"] = "nowhere"
+    place: Literal["nowhere", "device", "host", "disk", "discarded"] = "nowhere"
     size: int = 0
     dirty: int = 0
     state: SessionState = "idle"
@@ -66,6 +68,7 @@ class Actor:
     waits: bool = False
     last: float = 0.0
     moves: int = 0
+    late: float = 0.0
 
     @property
     def claim(self) -> Claim:
@@ -74,11 +77,13 @@ class Actor:
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """The cost of playing a trace. `stalls`: seconds waited by each run that waited at all."""
+    """The cost of playing a trace. `stalls`: seconds waited by each run that waited at all; `returns`: by each run of a
+    session that was there before, 0 where it did not wait."""
 
     runs: int = 0
     refused: int = 0
     stalls: list[float] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
     bytes_in: int = 0
     bytes_out: int = 0
     most: int = 0
@@ -87,12 +92,16 @@ class Score:
 
 
 class Policy(Protocol):
-    """`order` sorts the sessions that may be evicted in the order of eviction."""
+    """`order` sorts the sessions that may be evicted in the order of eviction; one that `discards` computes a session's
+    rows anew in place of copying them."""
 
     swaps: bool
     at_once: bool
+    times: type[IdleTimes]
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]: ...
+
+    def discards(self, stage: Stage, actor: Actor) -> bool: ...
 
 
 Step = Callable[[float], None]
@@ -110,12 +119,19 @@ class Wanting:
 
 class Stage:
     def __init__(
-        self, trace: Trace, costs: Costs, policy: Policy, *, prefetch: bool, idle_seconds: float | None = None
+        self,
+        trace: Trace,
+        costs: Costs,
+        policy: Policy,
+        *,
+        prefetch: bool,
+        idle_seconds: float | None = None,
+        in_turn: bool = False,
     ) -> None:
-        self.trace, self.costs, self.policy = trace, costs, policy
+        self.trace, self.costs, self.policy, self._in_turn = trace, costs, policy, in_turn
         self._prefetch, self._idle_seconds = prefetch, idle_seconds
         self.actors = {name: Actor(name=name) for name in trace.sessions}
-        self.idle_times, self.prefetching, self.score = IdleTimes(), Prefetching(), Score()
+        self.idle_times, self.prefetching, self.score = policy.times(), Prefetching(), Score()
         self._agenda: list[tuple[float, int, Step]] = []
         self._numbers = count()
         self._link_free = 0.0
@@ -124,14 +140,14 @@ class Stage:
         self._waiting: deque[Wanting] = deque()
 
     def play(self) -> Score:
-        lasts = _durations(self.trace.events)
+        lasts = self.trace.durations()
         for number, event in enumerate(self.trace.events):
             if event.kind == "run" and number in lasts:
-                self._at(event.time, self._run_step(event, lasts[number][0], lasts[number][1]))
+                self._at(event.time, self._put_off(event, self._run_step(event, lasts[number][0], lasts[number][1])))
             elif event.kind not in ("run", "stop"):
-                self._at(event.time, self._signal_step(event))
+                self._at(event.time, self._put_off(event, self._signal_step(event)))
         end = self.trace.events[-1].time
-        while self._agenda and self._agenda[0][0] <= end + 60.0:
+        while self._agenda and self._agenda[0][0] <= end + 60.0 + max(a.late for a in self.actors.values()):
             now, _, step = heapq.heappop(self._agenda)
             self.score.byte_seconds += self._used * max(0.0, now - self._counted_until)
             self._counted_until = max(now, self._counted_until)
@@ -144,6 +160,15 @@ class Stage:
 
     def _at(self, when: float, step: Step) -> None:
         heapq.heappush(self._agenda, (when, next(self._numbers), step))
+
+    def _put_off(self, event: Event, step: Step) -> Step:
+        """Return the step, later by what the runs of its session have waited, where that is a program."""
+
+        def later(now: float) -> None:
+            due = event.time + self.actors[event.session].late
+            self._at(due, later) if now < due else step(now)
+
+        return later if self._in_turn else step
 
     def _run_step(self, event: Event, seconds: float, stop: Event) -> Step:
         def step(now: float) -> None:
@@ -161,6 +186,7 @@ class Stage:
 
     def _begin(self, wanting: Wanting, now: float) -> None:
         actor = wanting.actor
+        back = actor.size > 0
         ready = self._bring(actor, max(wanting.stop.bytes, actor.size), now)
         actor.waits = ready is None
         if ready is None:
@@ -168,6 +194,9 @@ class Stage:
             return
         if ready > wanting.asked:
             self.score.stalls.append(ready - wanting.asked)
+            actor.late += ready - wanting.asked
+        if back:
+            self.score.returns.append(ready - wanting.asked)
         actor.until = ready + wanting.seconds
         self._at(actor.until, lambda then: self._stop(actor, wanting.stop, then))
 
@@ -238,7 +267,7 @@ class Stage:
 
     def _rests(self, actor: Actor, now: float) -> None:
         if actor.size:
-            self.idle_times.rests(actor.name, actor.signals.focused, now)
+            self.idle_times.rests(actor.name, now)
 
     def _announce(self, actor: Actor, seconds: float, now: float) -> None:
         """Begin a rest of which the session has said how long it lasts."""
@@ -249,14 +278,20 @@ class Stage:
         present = actor.place == "device" and actor.ready <= now
         if present and self.policy.swaps and self._idle_seconds is not None and seconds >= self._idle_seconds:
             self._leave(actor, now)
-        moves = actor.moves
+        moves, due = actor.moves, now + seconds
+        if seconds >= WRITE_THROUGH_SECONDS:
+            self._write_through(actor, moves)
         if self._prefetch:
-            begin = max(now, now + seconds - lead(self.restore_seconds(actor)))
-            self._at(begin, lambda then: self._return(actor, moves, then))
+            begin = max(now, due - lead(self.restore_seconds(actor)))
+            self._at(begin, lambda then: self._return(actor, moves, due, then))
 
-    def _return(self, actor: Actor, moves: int, now: float) -> None:
-        if actor.moves == moves:
-            self._maybe_prefetch(actor, "announced", now)
+    def _return(self, actor: Actor, moves: int, due: float, now: float) -> None:
+        """Bring back a session that announced this, where there is room, which is looked for again until it is due."""
+        if actor.moves != moves:
+            return
+        self._maybe_prefetch(actor, "announced", now)
+        if actor.place in ("host", "disk") and now < due:
+            self._at(now + AGAIN_SECONDS, lambda then: self._return(actor, moves, due, then))
 
     def _close(self, actor: Actor) -> None:
         self._leave_device(actor)
@@ -277,6 +312,8 @@ class Stage:
         ready = max(room, actor.ready if here else now)
         if actor.place in ("host", "disk"):
             ready = self._load(actor, room)
+        elif actor.place == "discarded":
+            ready = room + actor.size / self.costs.recompute
         actor.dirty += size - actor.size
         actor.place, actor.size, actor.ready = "device", size, ready
         return ready
@@ -314,9 +351,12 @@ class Stage:
 
     def _leave(self, actor: Actor, now: float) -> float:
         """Evict the session; return the time when its place is free."""
-        goes_to: Literal["host", "disk"] = "host" if self._on_host + actor.size <= self.costs.host else "disk"
+        goes_to: Literal["host", "disk", "discarded"]
+        goes_to = "host" if self._on_host + actor.size <= self.costs.host else "disk"
+        if self.policy.discards(self, actor):
+            goes_to = "discarded"
         when = now
-        if actor.dirty:
+        if actor.dirty and goes_to != "discarded":
             rate = self.costs.host_out if goes_to == "host" else self.costs.disk_out
             when = self._transfer(actor.dirty, rate, now)
             self.score.bytes_out += actor.dirty
@@ -351,16 +391,3 @@ class Stage:
         if self.prefetching.worth_it(signal, self.restore_seconds(actor), leaving):
             self._bring(actor, actor.size, now)
             self.prefetching.began(actor.name, now)
-
-
-def _durations(events: Iterable[Event]) -> dict[int, tuple[float, Event]]:
-    """Return for each run (by its number) the seconds it takes on a free device, and its stop."""
-    begun: dict[str, tuple[int, float]] = {}
-    found: dict[int, tuple[float, Event]] = {}
-    for number, event in enumerate(events):
-        if event.kind == "run":
-            begun[event.session] = (number, event.time)
-        elif event.kind == "stop":
-            run, when = begun.pop(event.session)
-            found[run] = (event.time - when, event)
-    return found

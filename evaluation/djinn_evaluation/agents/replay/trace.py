@@ -77,6 +77,18 @@ class Trace:
             most = max(most, total)
         return most
 
+    def durations(self) -> dict[int, tuple[float, Event]]:
+        """Return for each run (by its number) the seconds it takes on a free device, and its stop."""
+        begun: dict[str, tuple[int, float]] = {}
+        found: dict[int, tuple[float, Event]] = {}
+        for number, event in enumerate(self.events):
+            if event.kind == "run":
+                begun[event.session] = (number, event.time)
+            elif event.kind == "stop":
+                run, when = begun.pop(event.session)
+                found[run] = (event.time - when, event)
+        return found
+
     def save(self, path: Path) -> None:
         rows = [[round(e.time, 4), e.session, e.kind, e.bytes, e.state] for e in self.events]
         text = json.dumps({"name": self.name, "origin": self.origin, "events": rows}, separators=(",", ":"))

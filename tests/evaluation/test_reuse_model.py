@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
-from djinn_jupyter.engine.residency.reuse_model import EDGES, HORIZON, ReuseModel
+from djinn_evaluation.agents.replay.learned import LearnedTimes
+from djinn_evaluation.agents.replay.reuse_model import EDGES, HORIZON, ReuseModel
 
 QUICK = settings(max_examples=40, deadline=None)
 LENGTHS = st.floats(0.0, 2 * HORIZON)
@@ -112,39 +112,16 @@ def test_an_impossible_part_of_a_pause_is_refused_and_changes_nothing() -> None:
     assert pauses.remaining(1.0) == before
 
 
-def test_what_is_learned_of_one_kind_is_used_for_the_next_of_that_kind() -> None:
-    rests, now = IdleTimes(), 0.0
-    for _ in range(30):
-        rests.rests("a", True, now)
-        rests.rests("b", False, now)
-        rests.acts("a", now + 5.0)
-        rests.acts("b", now + 600.0)
-        now += 700.0
-    rests.rests("c", True, now)
-    rests.rests("d", False, now)
-    assert 2 * rests.remaining("c", now + 1.0) < rests.remaining("d", now + 1.0)
-    assert rests.chance("c", now + 1.0, 10.0) > 0.5 > rests.chance("d", now + 1.0, 10.0)
-
-
 @QUICK
-@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=8), st.lists(st.sampled_from([True, False]), min_size=8))
-def test_a_rest_is_learned_once_however_often_one_looked(waits: list[float], kinds: list[bool]) -> None:
-    looked, unseen, now = IdleTimes(), IdleTimes(), 0.0
-    for wait, kind in zip(waits, kinds, strict=False):
+@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=8))
+def test_a_rest_is_learned_once_however_often_one_looked(waits: list[float]) -> None:
+    looked, unseen, now = LearnedTimes(), LearnedTimes(), 0.0
+    for wait in waits:
         for rests in (looked, unseen):
-            rests.rests("a", kind, now)
+            rests.rests("a", now)
         now += wait
         looked.catch_up(now)
     for rests in (looked, unseen):
         rests.acts("a", now)
-        rests.rests("b", True, now)
+        rests.rests("b", now)
     assert looked.remaining("b", now + 3.0) == pytest.approx(unseen.remaining("b", now + 3.0))
-
-
-def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:
-    rests = IdleTimes()
-    assert (rests.lasted("a", 9.0), rests.remaining("a", 9.0), rests.chance("a", 9.0, 1.0)) == (0.0, 0.0, 1.0)
-    rests.rests("a", True, 10.0)
-    assert rests.lasted("a", 12.0) == 2.0
-    rests.forget("a")
-    assert rests.lasted("a", 13.0) == 0.0
