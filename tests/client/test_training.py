@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,7 +234,10 @@ def test_a_second_interrupt_ends_the_process_and_writes_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("djinn_jupyter.client.training.process._hear_out", impatient)
-    monkeypatch.setattr("subprocess.Popen.send_signal", lambda process, number: None)
+    send = subprocess.Popen.send_signal
+    monkeypatch.setattr(
+        "subprocess.Popen.send_signal", lambda process, number: number == signal.SIGINT or send(process, number)
+    )
     with pytest.raises(dj.WorkInterrupted, match=r"interrupted, and its process was ended\. Nothing was written\."):
         dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", on_progress=interrupted, **LONG)
     assert not (tmp_path / "sae").exists()
