@@ -91,24 +91,30 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn svg{display:block;max-width:100%}
 """
 # The width of a cell on a screen of 1360 pixels with both sidebars open, approximately; two notebooks side by side have
-# 390 to 510. Text wraps, a guess has its probability below it, and the picture beside a stop's rows goes below them.
+# 390 to 510. Text wraps, and a guess has its probability below it. The picture beside a stop's rows goes below them
+# already where three long guesses leave no room for it, as on a screen of 900 pixels without a sidebar.
 # There the columns of a stop's rows share the width, and a long token ends in an ellipsis (the
 # heading of the picture stays as a column of no width: its cell would take an equal share). Beside both sidebars a
 # notebook of two has a cell of 250 pixels, where of five guesses the most probable one stays and has the room of all.
 NARROW: Final = (
     (
-        "@container (max-width:680px)",
+        "@container (max-width:860px)",
         """
 .djinn .dj-scroll{position:relative}
+.djinn .dj-above{display:none}
+.djinn.djinn table td.dj-tall{position:absolute;inset:auto 0 0;height:66px;padding:0}
+.djinn .dj-tall img{width:100%!important;height:66px!important}
+.djinn.djinn .dj-beside{margin-bottom:74px}
+""",
+    ),
+    (
+        "@container (max-width:740px)",
+        """
 .djinn.djinn table th,.djinn.djinn table td{white-space:normal;line-height:15px;padding:0 5px 0 0}
 .djinn.djinn table td.dj-num{white-space:nowrap}
 .djinn .dj-guess{display:block;min-width:0;padding:0 2px;line-height:14px;white-space:nowrap}
 .djinn .dj-guess .dj-soft{display:block}
 .djinn .dj-meter.dj-narrow{width:28px}
-.djinn .dj-above{display:none}
-.djinn.djinn table td.dj-tall{position:absolute;inset:auto 0 0;height:66px;padding:0}
-.djinn .dj-tall img{width:100%!important;height:66px!important}
-.djinn.djinn .dj-beside{margin-bottom:74px}
 .djinn.djinn .dj-facts td{vertical-align:top;height:auto;padding:3px 5px 3px 0}
 """,
     ),
@@ -127,7 +133,7 @@ NARROW: Final = (
         "@container (max-width:360px)",
         """
 .djinn .dj-rows .dj-tight ~ .dj-tight{display:none}
-.djinn .dj-rows .dj-guess{width:500%}
+.djinn .dj-rows .dj-guess{width:300%}
 .djinn .dj-rows th:nth-child(n+5){width:38%}
 """,
     ),

@@ -49,7 +49,7 @@ def in_column(page: Page, width: int, html: str) -> None:
     page.set_content(f'<div style="width:{width}px">{html}</div>')
 
 
-@pytest.mark.parametrize("width", [390, 510])
+@pytest.mark.parametrize("width", [250, 390, 510, 690, 750, 850])
 def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities(page: Page, width: int) -> None:
     guesses = [[replace(top, text=text) for top, text in zip(row.top, LONG, strict=True)] for row in ROWS]
     rows = [replace(row, top=tuple(top)) for row, top in zip(ROWS, guesses, strict=True)]
@@ -57,7 +57,7 @@ def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities
     card = views.stop_view(replace(samples.paused(), texts=texts), pooled=DRAWN, lens=rows)
     in_column(page, width, card.html)
     assert page.evaluate(SCROLLED) == 0
-    assert page.evaluate(SEEN)
+    assert width == 250 or page.evaluate(SEEN)  # where one guess of each row is left
     assert page.evaluate(APART)
 
 
