@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from IPython import display
 
 import djinn_jupyter as dj
 from djinn_jupyter.client import waiting
@@ -104,14 +105,32 @@ def swept(engine: RemoteEngine, **given: Any) -> None:
     dj.sweep(engine, clean=LINE, corrupted=OTHER, **SWEEP, **given)
 
 
+class Output:
+    """A cell's output that is updated in place; all texts that it had are kept."""
+
+    def __init__(self, outputs: list[list[str]]) -> None:
+        self._outputs = outputs
+
+    def begin(self, shown: dict[str, str]) -> Output:
+        self._outputs.append([shown["text/plain"]])
+        return self
+
+    def update(self, shown: dict[str, str], **_: object) -> None:
+        self._outputs[-1].append(shown["text/plain"])
+
+
 def test_a_notebook_keeps_one_line_and_a_file_gets_one(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     in_kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     notebook, executed = in_kernel(), in_kernel()
+    outputs: list[list[str]] = []
+    monkeypatch.setattr(display, "display", lambda shown, **_: Output(outputs).begin(shown))
     monkeypatch.setenv("JPY_SESSION_NAME", "work/paris.ipynb")
     shown_at(notebook, monkeypatch)
     swept(engine)
-    lines = [line.rpartition("\r")[2] for line in notebook.getvalue().splitlines(keepends=False)]
-    assert lines[-1].startswith("The sweep: ")
+    assert notebook.getvalue() == ""  # a notebook draws standard error as a fault
+    (lines,) = outputs
+    assert all(line.startswith("The sweep: ") for line in lines)
+    assert "; an interrupt ends it" in lines[0]
     assert "interrupt" not in lines[-1]
     monkeypatch.delenv("JPY_SESSION_NAME")  # as in nbconvert, which saves every rewriting
     for file in (io.StringIO(), executed):
