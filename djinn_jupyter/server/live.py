@@ -50,7 +50,7 @@ class LivePicture:
         sampled: Mapping[str, Mapping[str, Sampled]],
     ) -> None:
         """Take a new reading of all engines and send the changes, if any, as a delta. `gone` maps ended engines to
-        reasons."""
+        reasons, "" where they ended in order."""
         before = self._engines
         self._engines = {name: settled(before.get(name), engine) for name, engine in engines.items()}
         appeared = {name: engine for name, engine in self._engines.items() if name not in before}

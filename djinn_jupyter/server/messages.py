@@ -120,7 +120,8 @@ class LiveSnapshot(LiveMessage, frozen=True, tag="snapshot"):
 
 
 class LiveDelta(LiveMessage, frozen=True, tag="delta"):
-    """The changes since the previous message. `gone` maps each ended engine to the reason."""
+    """The changes since the previous message. `gone` maps each ended engine to the reason, "" where it
+    ended in order."""
 
     at: float
     appeared: dict[str, LiveEngine]

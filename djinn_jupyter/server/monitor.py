@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from djinn_jupyter.client.engines.afar import used_by_this_process
 from djinn_jupyter.client.engines.attachments import Attachments, engine_id
@@ -17,8 +18,10 @@ from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
+from djinn_jupyter.wire.log_files import ended_in_order
 from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, EventsMissed, SessionClosed, SessionOpened
 from djinn_jupyter.wire.requests import Request
 
@@ -164,8 +167,9 @@ class Monitor:
 
     async def _keep(self, link: EngineLink) -> None:
         try:
-            self._gone[link.id] = await link.run()
-            log.info("%s", self._gone[link.id])
+            reason = await link.run()
+            log.info("%s", reason)
+            self._gone[link.id] = "" if _in_order(link.entry) else reason
         finally:
             del self._links[link.id], self._keeping[link.id], self._activities[link.id]
             self.hurry()
@@ -191,3 +195,7 @@ class Monitor:
             kernel=self._kernels.holding(session),
             idle_since=at - session.idle_seconds,
         )
+
+
+def _in_order(entry: Entry) -> bool:
+    return not entry.is_afar and bool(entry.log) and ended_in_order(Path(entry.log), entry.pid)

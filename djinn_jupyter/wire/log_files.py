@@ -33,6 +33,28 @@ def reason_of_end(path: Path, pid: int | None = None) -> str | None:
     """Return how a process that served ended where it was not in order, by its log: the signal, if it told one, and the
     line before. None where it ended in order, or its log cannot be read. `pid`: that process, which
     has served, else the last one."""
+    life = _last_life(path, pid)
+    if life is None:
+        return None
+    lines, begins = life
+    fatal = next((number for number, line in enumerate(lines) if line.startswith(_FATAL)), len(lines))
+    served = pid is not None or not begins or fatal < len(lines) or any(READY in line for line in lines)
+    if not served or any(ENDED in line for line in lines):
+        return None
+    how = lines[fatal].removeprefix(_FATAL) if fatal < len(lines) else "killed, or out of memory"
+    last = next((line for line in reversed(lines[:fatal]) if line.strip()), "none")
+    return f"a signal ended its process ({how}); the last line of its log: {last[:_LINE]}"
+
+
+def ended_in_order(path: Path, pid: int) -> bool:
+    """Return whether that process wrote at its end that it was asked for, or had nothing left to do."""
+    life = _last_life(path, pid)
+    return life is not None and any(ENDED in line for line in life[0])
+
+
+def _last_life(path: Path, pid: int | None) -> tuple[list[str], bool] | None:
+    """Return the lines of that process, or of the last one, and whether its first line is among them; None where the
+    log cannot be read."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -41,14 +63,7 @@ def reason_of_end(path: Path, pid: int | None = None) -> str | None:
         return None
     mark = ", process " if pid is None else f", process {pid}, model "
     begins = [number for number, line in enumerate(lines) if "djinn-jupyter " in line and mark in line]
-    lines = lines[begins[-1] :] if begins else lines
-    fatal = next((number for number, line in enumerate(lines) if line.startswith(_FATAL)), len(lines))
-    served = pid is not None or not begins or fatal < len(lines) or any(READY in line for line in lines)
-    if not served or any(ENDED in line for line in lines):
-        return None
-    how = lines[fatal].removeprefix(_FATAL) if fatal < len(lines) else "killed, or out of memory"
-    last = next((line for line in reversed(lines[:fatal]) if line.strip()), "none")
-    return f"a signal ended its process ({how}); the last line of its log: {last[:_LINE]}"
+    return (lines[begins[-1] :], True) if begins else (lines, False)
 
 
 def told_of_end(reason: str | None, to_own_user: bool) -> str | None:

@@ -30,6 +30,9 @@ test('a delta replaces sessions whole, drops those that are null, and leaves the
 
 test('an engine that ends is remembered with its reason until that model runs again', () => {
   const ended = reduce(begun, delta(8, { gone: { e1: 'The engine of demo has ended.' } }));
+  const asked = reduce(begun, delta(8, { gone: { e1: '' } }));
+  expect(asked.engines).toEqual(ended.engines);
+  expect(asked.ended).toEqual([]);
   expect(Object.keys(ended.engines)).toEqual(['e2']);
   expect(ended.ended).toEqual([
     { engine: 'e1', model: 'demo', reason: 'The engine of demo has ended.' }

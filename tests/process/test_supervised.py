@@ -21,7 +21,7 @@ from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.log_files import reason_of_end
+from djinn_jupyter.wire.log_files import ended_in_order, reason_of_end
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Finished, Opened
 from tests.process.conftest import ROOT
@@ -128,5 +128,6 @@ def test_an_orderly_end_has_no_reason(tmp_path: Path) -> None:
         log.write_text(text)
         found = reason_of_end(log)
         assert found is None if reason is None else reason in str(found)
+        assert ended_in_order(log, 7) == text.endswith("Ended. ServiceStatistics()\n")
         if "ModelNotFound" not in text:  # a process that served is asked for by its number
             assert reason_of_end(log, 7) == found

@@ -91,4 +91,5 @@ async def test_an_engine_that_only_servers_look_at_ends_when_it_is_idle(jupyter:
     entry = await start("fake", window, idle_seconds=IDLE_SECONDS)
     await asyncio.to_thread(loading._channels.close)
     await window.until_seen(lambda engines: engine_id(entry) not in engines)
+    assert [m["gone"] for m in window.messages if m["live"] == "delta" and m["gone"]] == [{engine_id(entry): ""}]
     await window.close()

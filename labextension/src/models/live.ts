@@ -16,7 +16,7 @@ export interface Place {
   readonly session: string;
 }
 
-/** An engine that ended while this page was open. */
+/** An engine that ended, not in order, while this page was open. */
 export interface Ended {
   readonly engine: string;
   readonly model: string;
@@ -102,7 +102,9 @@ function withDelta(state: LiveState, delta: LiveDelta): LiveState {
   }));
   gone.forEach(({ engine }) => delete engines[engine]);
   const again = new Set(Object.values(delta.appeared).map(({ found }) => found.model));
-  const ended = [...state.ended.filter(({ model }) => !again.has(model)), ...gone];
+  // One that ended in order, as by %djinn_stop, has no reason, and nothing has to be said of it.
+  const told = gone.filter(({ reason }) => reason !== '');
+  const ended = [...state.ended.filter(({ model }) => !again.has(model)), ...told];
   return { ...state, engines, ended };
 }
 
