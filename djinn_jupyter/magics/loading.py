@@ -42,18 +42,18 @@ class LoadingMagics(Group):
         """Start the engine of a model, or attach to it where it runs already; open this notebook's session."""
         name = args.session or naming.default_session_name()
         live = self.state.screen.live()
-        live.at_once(f"loading {args.model}")
-        engine = self.state.client.load(
-            args.model,
-            progress=live.progress,
-            each_second=live.second,
-            **{name: given for name in ("at", "key") if (given := getattr(args, name)) is not None},
-            **chosen(GivenOptions, args),
-        )
-        if args.at is None and (passed_over := spelling.folder_passed_over(args.model)) is not None:
-            self.state.screen.say(passed_over)
-        there = engine.sessions()
-        session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
+        with live.loading(args.model):
+            engine = self.state.client.load(
+                args.model,
+                progress=live.progress,
+                each_second=live.second,
+                **{name: given for name in ("at", "key") if (given := getattr(args, name)) is not None},
+                **chosen(GivenOptions, args),
+            )
+            if args.at is None and (passed_over := spelling.folder_passed_over(args.model)) is not None:
+                self.state.screen.say(passed_over)
+            there = engine.sessions()
+            session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         self.state.load(engine, session)
         self.state.keep(args.keep, engine)
         described = session.describe()

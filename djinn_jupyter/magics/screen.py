@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython import display as ipython
 
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.magics.lazily import naming, terminal, views
-from djinn_jupyter.magics.standing import StandingCard
+from djinn_jupyter.magics.standing import StandingCard, where
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -74,10 +77,18 @@ class Live:
         self._text: list[str] = []
         self._shown_at = 0.0
 
-    def at_once(self, line: str) -> None:
-        """Show a line before the modules that draw cards are imported, which takes long under a debugger."""
+    @contextmanager
+    def loading(self, model: str) -> Iterator[None]:
+        """Say that a model is being loaded, before the modules that draw cards are imported, which takes long under a
+        debugger; and where that fails, that it is not."""
         if not self._static:
-            self._handle = _display({"text/plain": line}, raw=True, display_id=True)
+            self._handle = _display({"text/plain": f"loading {model}"}, raw=True, display_id=True)
+        try:
+            yield
+        except (DjinnError, KeyboardInterrupt):
+            if not self._static:
+                self._update(views.progress_view(f"{model} is not loaded", tuple(self._said), running=False))
+            raise
 
     def progress(self, line: str) -> None:
         """Show the present activity, at once, because such lines are few."""
@@ -98,13 +109,13 @@ class Live:
         self._text.append(text)
         if not self._static and time.monotonic() - self._shown_at >= UPDATE_SECONDS:
             self._shown_at = time.monotonic()
-            said = {"session": self._session or "", "drawn": time.strftime("%H:%M:%S")}
+            said = {"session": self._session or "", "where": where(self._session), "drawn": time.strftime("%H:%M:%S")}
             self._update(views.running_view("".join(self._text), len(self._text), **said))
 
     def broken_off(self, why: str) -> None:
         """Mark the shown run as failed, so that its card no longer says that it runs."""
         if self._handle is not None:
-            said = {"session": self._session or "", "why": why}
+            said = {"session": self._session or "", "where": where(self._session), "why": why}
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
 
     def end(self, view: View, stop: StopIdentity | None = None, channel: Channel | None = None) -> None:

@@ -6,6 +6,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.texts import in_quotes
+
 if TYPE_CHECKING:
     from djinn_jupyter.client.connection.channel import Channel
     from djinn_jupyter.widgets.view import View
@@ -23,6 +27,7 @@ class StandingCard:
 
     def __init__(self, channel: Channel, handle: Any, view: View, stop: StopIdentity) -> None:
         self._handle, self._view, self._stop = handle, view, stop
+        self._where = where(stop.session)
         self.said: str | None = None
         self._forget_line = channel.watch_line(self._heard_of_line)
         self._forget = channel.listen(stop.session, self._heard)
@@ -32,7 +37,7 @@ class StandingCard:
         if words is None or self.said is not None or self._view.since is None:
             return
         self.said = words
-        self._handle.update(self._view.since(f"{words}: %djinn_where"))
+        self._handle.update(self._view.since(words if words == CLOSED else f"{words}: {self._where}"))
         self._forget()
         self._forget_line()
 
@@ -54,3 +59,11 @@ class StandingCard:
                 return MOVED
             return EDITED if stop.edition > self._stop.edition else None
         return TOLD.get(name)
+
+
+def where(session: str | None) -> str:
+    """Return the magic that draws where a session stands: the notebook's own needs no name."""
+    if session is None or session == naming.notebook_path():
+        return "%djinn_where"
+    shown = label(session)
+    return f"%djinn_where --session {in_quotes(shown) if ' ' in shown else shown}"

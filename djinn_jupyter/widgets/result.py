@@ -17,8 +17,8 @@ from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
 
 PROMPT_SHOWN = 2000
-LIVE = "Live while its cell runs. Where the session stands now: %djinn_where"
-WHERE = "Where the session stands now: %djinn_where"
+LIVE = "Live while its cell runs."
+WHERE = "Where the session stands now:"
 TOKENS_TOLD = 256  # tokens with a probability; each takes 60 bytes of HTML
 REASONS = {
     "length": "the asked number of tokens",
@@ -86,38 +86,38 @@ def _chosen(done: Finished) -> str:
     return "last new token" if done.tokens else "next token"
 
 
-def running_view(text: str, tokens: int, *, session: str, drawn: str) -> View:
+def running_view(text: str, tokens: int, *, session: str, drawn: str, where: str = "%djinn_where") -> View:
     """Show tokens while they arrive, until the result or the stop card replaces the view. A notebook closed before that
-    keeps it, so it states when it was `drawn` and how to see the session's present state."""
+    keeps it, so it states when it was `drawn`, and `where` to see the session's present state."""
     said = f"running at {drawn}, {plural(tokens, 'token')} so far (session {label(session)})"
     html = card(
         part(_text("", text)),
-        part(span("dj-soft", LIVE)),
+        part(span("dj-soft", f"{LIVE} {WHERE} {where}")),
         title=f"Running at {drawn}",
         beside=f"{plural(tokens, 'token')} so far",
         dot="running",
         session=session,
     )
-    return View(plain=f"{said}\n{text}\n{LIVE}", html=html)
+    return View(plain=f"{said}\n{text}\n{LIVE} {WHERE} {where}", html=html)
 
 
-def broken_off_view(text: str, tokens: int, *, session: str, why: str) -> View:
+def broken_off_view(text: str, tokens: int, *, session: str, why: str, where: str = "%djinn_where") -> View:
     """Show the tokens that arrived before their run failed, or before the cell stopped waiting for it."""
     said = f"after {plural(tokens, 'token')} (session {label(session)})"
     html = card(
         part(_text("", text)) if text else None,
-        part(span("dj-soft", f"{why} {WHERE}")),
+        part(span("dj-soft", f"{why} {WHERE} {where}")),
         title="Broken off",
         beside=f"after {plural(tokens, 'token')}",
         session=session,
     )
-    return View(plain=f"broken off {said}\n{text}\n{why} {WHERE}".replace("\n\n", "\n"), html=html)
+    return View(plain=f"broken off {said}\n{text}\n{why} {WHERE} {where}".replace("\n\n", "\n"), html=html)
 
 
-def progress_view(line: str, before: Sequence[str] = ()) -> View:
+def progress_view(line: str, before: Sequence[str] = (), *, running: bool = True) -> View:
     """Show a line of an engine's start; lines from `before`, such as the streaming plan, stay visible."""
     said = part(*(div("dj-soft", earlier) for earlier in before)) if before else None
-    return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running"))
+    return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running" if running else None))
 
 
 def _mean_size(size: float) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from djinn_jupyter.client.engines import naming
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics import screen
 from djinn_jupyter.magics.screen import Live
 from djinn_jupyter.magics.standing import StandingCard
@@ -85,6 +87,24 @@ def test_the_card_of_a_stop_says_when_it_is_past(channel: DirectChannel, event: 
     assert [said in view.plain for view in handle.views if said] == [True] * bool(said)
 
 
+@pytest.mark.parametrize(
+    ("notebook", "event", "hint"),
+    [
+        (None, replies.SessionRunning(session=STOP.session), f"since: %djinn_where --session {STOP.session})"),
+        (STOP.session, replies.SessionRunning(session=STOP.session), "since: %djinn_where)"),
+        (None, replies.SessionClosed(session=STOP.session), "(closed since)"),
+    ],
+)
+def test_the_card_names_the_session_that_it_was_read_from(
+    channel: DirectChannel, monkeypatch: pytest.MonkeyPatch, notebook: str | None, event: Any, hint: str
+) -> None:
+    monkeypatch.setattr(naming, "notebook_path", lambda: notebook)
+    handle = Handle()
+    StandingCard(channel, handle, views.stop_view(samples.paused()), STOP)
+    channel.publish(event)
+    assert handle.views[-1].plain.endswith(hint)
+
+
 def test_the_card_of_a_stop_says_that_the_line_is_down_until_it_is_back(channel: DirectChannel) -> None:
     handle, view = Handle(), views.stop_view(samples.paused())
     card = StandingCard(channel, handle, view, STOP)
@@ -118,3 +138,20 @@ def test_a_run_that_fails_leaves_no_card_that_says_it_runs(monkeypatch: pytest.M
     live.broken_off("The engine has ended.")
     assert "broken off after 1 token (session paris)" in handle.views[-1].plain
     assert "unning" not in handle.views[-1].html
+
+
+def test_a_load_that_fails_leaves_no_card_that_says_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle()
+
+    def display(view: Any, **_: object) -> Handle:
+        handle.update(view)
+        return handle
+
+    monkeypatch.setattr(screen, "_display", display)
+    live = Live(static=False)
+    live.progress("reading it")
+    with pytest.raises(UsageError), live.loading("it"):
+        raise UsageError("No.")
+    assert {"text/plain": "loading it"} in handle.views
+    assert handle.views[-1].plain == "reading it\nit is not loaded"
+    assert "dj-dot" not in handle.views[-1].html
