@@ -31,7 +31,8 @@ class Player(NotebookClient):
 
 def play(path: Path) -> bool:
     """Run the cells in a kernel and print both sides. False as soon as a cell raises; the file is not changed."""
-    os.environ["JPY_SESSION_NAME"] = str(path.resolve())  # what a Jupyter server would say
+    # What a Jupyter server would say of a notebook beside it: the notebook itself may be open in JupyterLab.
+    os.environ["JPY_SESSION_NAME"] = str(path.resolve().parent / "terminal" / path.name)
     notebook = nbformat.read(path, as_version=4)
     client = Player(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}})
     client.extra_arguments = ["--IPKernelApp.log_level=ERROR"]  # its warning about ports on loopback is not for readers

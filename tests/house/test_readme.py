@@ -14,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+import djinn_jupyter as dj
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 
 ROOT = Path(__file__).parents[2]
@@ -123,8 +124,11 @@ def test_what_a_cell_says_while_it_runs_is_one_line_of_the_terminal(monkeypatch:
 
 
 @pytest.mark.processes
-def test_the_quickstart_plays_in_a_terminal() -> None:
+def test_the_quickstart_plays_in_a_terminal_while_it_is_open_in_jupyterlab() -> None:
     """The same command as `make demo`."""
+    held = dj.load("demo").session(str(ROOT / "notebooks" / "01_quickstart.ipynb"), fresh=True)
     said = said_by("examples/play_notebook.py", "notebooks/01_quickstart.ipynb")
+    assert held.describe().tokens == 0
+    held.close()
     assert "top token changed from ' Paris' to ' Rome'" in said
     assert "From here" in said
