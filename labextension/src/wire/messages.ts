@@ -118,7 +118,10 @@ export interface LiveSnapshot {
   readonly outcomes: readonly LiveOutcome[];
 }
 
-/** The changes since the previous message. `gone` maps each ended engine to the reason. */
+/**
+ * The changes since the previous message. `gone` maps each ended engine to the reason, "" where it
+ * ended in order.
+ */
 export interface LiveDelta {
   readonly live: 'delta';
   readonly sequence: number;
