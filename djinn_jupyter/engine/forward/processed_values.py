@@ -76,8 +76,8 @@ def _of_values(forward: Forward, form: ModuleForm, at: Site) -> Processed | None
         groups = anatomy.groups[layer]
         if isinstance(groups, str):
             raise UnknownSite(f"{groups}.")
-        if any("sink" in name for name, _ in anatomy.layers[layer].named_parameters()):
-            raise UnknownSite("its heads attend to a sink too, so that a bias of values is not one of their means.")
+        if not anatomy.means[layer]:
+            raise UnknownSite("what its heads write are no means of their values: a sink takes a part, or a gate does.")
         offset_Hd = offset_Hd[list(groups)]
     chosen = offset_Hd if at.selector is None else offset_Hd[list(at.selector)]
     return torch.ones_like(chosen).flatten(), chosen.flatten()

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 
+from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.edits import Scale
 from tests import saes, transcoders
@@ -228,7 +230,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
         {},
         r"have fold_ln, which is not computed here at mlp_in\.2: No norm",
     ),
-    ("gpt_oss", "attn.hook_z", {"fold_value_biases": True}, {}, "have fold_value_biases, .* attend to a sink too"),
+    ("gpt_oss", "attn.hook_z", {"fold_value_biases": True}, {}, "have fold_value_biases, .* a sink takes a part"),
     (
         "qwen3",
         "attn.hook_q",
@@ -265,3 +267,27 @@ def test_a_weight_of_zero_another_point_and_a_split_model_are_refused(
         UsageError, match="have fold_ln, which is not computed here with a model that --tensor-parallel"
     ):
         add(desk, folder, "mlp_in.0")
+
+
+def test_a_sink_is_found_by_what_heads_write_whatever_its_parameter_is_called(tmp_path: Path) -> None:
+    class Attention(GptOssAttention):  # type: ignore[misc]
+        @property
+        def sinks(self) -> Tensor:
+            return self.beside_logits
+
+    model = build("gpt_oss")
+    for layer in model.model.layers:
+        layer.self_attn.beside_logits = layer.self_attn._parameters.pop("sinks")
+        layer.self_attn.__class__ = Attention
+    assert not any("sink" in name for name, _ in model.named_parameters())
+    folder = saved(tmp_path, saes.drawn(32), "attn.hook_z", {"fold_value_biases": True})
+    with pytest.raises(UsageError, match=r"have fold_value_biases, .* a sink takes a part, or a gate does"):
+        add(build_desk(model), folder, f"blocks.{LAYER}.attn.hook_z")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("family", "means"), [("llama", True), ("gpt2", True), ("gemma2", True), ("gpt_oss", False)])
+def test_what_heads_write_are_means_of_their_values_unless_a_sink_takes_a_part(
+    family: str, means: bool, dtype: torch.dtype
+) -> None:
+    assert set(discover(build(family, dtype=dtype)).means) == {means}

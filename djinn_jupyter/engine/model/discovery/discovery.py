@@ -81,7 +81,7 @@ class Discovery:
         unread = self._unread(short, first, longer, operations)
         self.found: list[FoundPoints] = []
         self.matrices: list[FoundMatrices] = []
-        self.groups: list[tuple[int, ...] | str] = []
+        self.groups: list[tuple[tuple[int, ...] | str, bool]] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)

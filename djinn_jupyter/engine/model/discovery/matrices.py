@@ -54,21 +54,23 @@ def find_matrices(record: LayerRecord, found: FoundPoints) -> FoundMatrices:
     return {**_attention(record, found), **_mlp(record, found)}
 
 
-def find_groups(record: LayerRecord, found: FoundPoints) -> tuple[int, ...] | str:
-    """Return for each head the number of the value that it reads, or a reason."""
+def find_groups(record: LayerRecord, found: FoundPoints) -> tuple[tuple[int, ...] | str, bool]:
+    """Return for each head the number of the value that it reads, or a reason; and whether what it writes is that very
+    value, where it attends to nothing else: no sink takes a part of it, and no gate is behind it."""
     z, v = found["z"], found["v"]
     if isinstance(z, str) or isinstance(v, str):
-        return z if isinstance(z, str) else str(v)
+        return z if isinstance(z, str) else str(v), False
     if not isinstance(z, ModuleTensor) or not isinstance(v, ModuleTensor) or z.heads is None or v.heads is None:
-        return "what it writes is not divided into heads"
+        return "what it writes is not divided into heads", False
     z_BHD, v_BGD = _by_head(record, z, z.heads), _by_head(record, v, v.heads)
     if z_BHD.shape[2] != v_BGD.shape[2]:
-        return "its heads write other features than they read"
+        return "its heads write other features than they read", False
     alike_BHG = torch.einsum("bhd,bgd->bhg", _unit(z_BHD), _unit(v_BGD))
     nearest = alike_BHG.amin(0).max(1)
     if float(nearest.values.min()) < ALIKE:
-        return "what a head writes is no mean of its values"
-    return tuple(nearest.indices.tolist())
+        return "what a head writes is no mean of its values", False
+    groups, rounding = nearest.indices, 8 * torch.finfo(z_BHD.dtype).eps
+    return tuple(groups.tolist()), torch.allclose(z_BHD, v_BGD[:, groups].to(z_BHD), rtol=rounding, atol=rounding)
 
 
 def find_positions(recording: Recording, embedding: nn.Module, first_BD: Tensor) -> PositionTable | str:

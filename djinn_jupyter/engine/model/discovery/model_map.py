@@ -31,9 +31,10 @@ class Anatomy:
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
     keyword arguments by which layers share mutable mappings, `handed` the tensors that one returns for the next besides
-    the hidden state. `matrices` are each layer's, `groups` the value that each of its heads reads, `positions` the
-    table that is added to the embeddings. `changed_embedding`: the first layer is given neither the embedding nor its
-    sum with that. `changed_head` is the path of the head where the logits are not what it returns.
+    the hidden state. `matrices` are each layer's, `groups` the value that each of its heads reads, `means` whether what
+    they write are means of these, `positions` the table that is added to the embeddings. `changed_embedding`: the first
+    layer is given neither the embedding nor its sum with that. `changed_head` is the path of the head where the logits
+    are not what it returns.
     """
 
     stack: Stack
@@ -43,6 +44,7 @@ class Anatomy:
     modules_found: ModelModules
     matrices: tuple[FoundMatrices, ...]
     groups: tuple[tuple[int, ...] | str, ...]
+    means: tuple[bool, ...]
     positions: PositionTable | str
     changed_embedding: bool
     changed_head: str | None
@@ -161,7 +163,8 @@ def discover(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
         taps=learned.taps(boundaries),
         modules_found=learned.modules(boundaries),
         matrices=tuple(learned.matrices),
-        groups=tuple(learned.groups),
+        groups=tuple(groups for groups, _ in learned.groups),
+        means=tuple(are_means for _, are_means in learned.groups),
         positions=learned.positions,
         changed_embedding=learned.changed_embedding,
         changed_head=learned.changed_head,
