@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.load import choose_device, load_model
 from djinn_jupyter.engine.startup.describe import describe
-from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
+from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import build_desk, tokens
 from tests.families import build
 
 
@@ -54,6 +57,40 @@ def test_dtype_and_attention_are_as_asked(folder: str) -> None:
     loaded = load_model(EngineConfig(model=folder, device="cpu", dtype="bf16", attention="eager"))
     assert loaded.dtype == torch.bfloat16
     assert loaded.model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("family", "outputs"),
+    [
+        ("mixtral", {"output_router_logits": True}),
+        ("llama", {"return_dict": False}),
+        ("llama", {"output_hidden_states": True}),
+        ("llama", {"output_attentions": True}),
+    ],
+)
+def test_outputs_that_a_training_asked_for_are_not_made(family: str, outputs: dict[str, bool], tmp_path: Path) -> None:
+    build(family, layers=2).save_pretrained(tmp_path)
+    config_only(tmp_path, json.loads((tmp_path / "config.json").read_text()) | outputs)
+    model = load_model(EngineConfig(model=str(tmp_path), device="cpu")).model
+    plain, told = build_desk(build(family, layers=2)), build_desk(model)
+    assert set(model(torch.tensor([[3, 4]], device=model.device))) == {"logits", "past_key_values"}
+    for desk in (plain, told):
+        desk.open()
+        desk.stop_at("resid_post.1")
+        desk.run(tokens(9))
+    lens = ask.Lens(session="a")
+    assert told.ask(lens).rows == plain.ask(lens).rows
+    assert told.outcome(told.resume(free=True)) == plain.outcome(plain.resume(free=True))
+
+
+def test_an_attention_that_is_not_installed_is_refused_with_the_way_around_it(folder: str, tmp_path: Path) -> None:
+    where = Path(shutil.copytree(folder, tmp_path / "model"))
+    said = json.loads((where / "config.json").read_text())
+    asking = config_only(where, {**said, "attn_implementation": "flash_attention_2"})
+    with pytest.raises(MissingDependency, match=r"Its config\.json asks for it; load it with --attention sdpa"):
+        load_model(EngineConfig(model=asking, device="cpu"))
+    loaded = load_model(EngineConfig(model=asking, device="cpu", attention="sdpa"))
+    assert loaded.model.config._attn_implementation == "sdpa"
 
 
 def test_weights_are_drawn_from_the_seed_and_torchs_own_generator_is_left_alone(folder: str) -> None:

@@ -11,6 +11,7 @@ from djinn_jupyter.errors import DjinnError, MissingDependency, ModelDoesNotFit,
 from djinn_jupyter.model_files import fault_in, weight_files
 
 _OWN_CODE = "read that code, then allow it with --trust-remote-code, in Python trust_remote_code=True"
+_ATTENTION = "load it with --attention sdpa, in Python attention='sdpa', to do without"
 _RANDOM = "--random-weights, in Python random_weights=True, draws them"
 
 
@@ -51,7 +52,7 @@ def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> D
             f"The weights of {config.model} cannot be read: {files[0].name} is damaged, or holds more than tensors, "
             "and Djinn runs no code to read a file; save the model as safetensors."
         )
-    return ModelRefused(f"{config.model} cannot be loaded: {on_one_line(error)}.")
+    return ModelRefused(f"{config.model} cannot be loaded: {on_one_line(error)}.{_without(config, error)}")
 
 
 def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
@@ -80,7 +81,15 @@ def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
 
 def missing(config: EngineConfig, error: ImportError) -> MissingDependency:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return MissingDependency(f"{config.model} needs a package that is not installed here: {' '.join(lines[:2])}")
+    return MissingDependency(
+        f"{config.model} needs a package that is not installed here: {' '.join(lines[:2])}{_without(config, error)}"
+    )
+
+
+def _without(config: EngineConfig, error: Exception) -> str:
+    """Return what to do where the model's own configuration asks for an attention that this machine lacks."""
+    asks = "toggled on" in str(error) and config.attention is None
+    return f" Its config.json asks for it; {_ATTENTION}." if asks else ""
 
 
 def first_line(error: Exception) -> str:

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+)
 from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.config import EngineConfig
@@ -28,6 +34,7 @@ MOST: Final = (
     (re.compile(r"(num|n|encoder|decoder)(_\w+)?_layers?|n_layer|depth"), 1000, "layers"),
     (re.compile(r"(num|n)(_\w+)?_experts"), 100_000, "experts"),
 )  # transformers makes an object of each layer before a weight is read: 15 ms on one core of an EPYC
+OUTPUTS: Final = ("output_attentions", "output_hidden_states", "output_router_logits")
 DEMO = Path(__file__).parents[3] / "demo" / "model"
 # The third is of encoder-decoders, which are refused by name, and of a few decoders that are given sound.
 AUTO_CLASSES: Final = (AutoModelForCausalLM, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM)
@@ -79,7 +86,7 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
             f"{config.model} is a {found.model_type} model, which is not a causal language model to transformers: "
             f"none of {', '.join(auto.__name__ for auto in AUTO_CLASSES)} builds it."
         )
-    return _part_of_text(found)
+    return _returning_logits(_part_of_text(found))
 
 
 def _require_buildable(config: EngineConfig, source: str) -> None:
@@ -117,6 +124,17 @@ def _part_of_text(configuration: Any) -> Any:
         if auto_classes(section):
             section.update({"_commit_hash": getattr(configuration, "_commit_hash", None)})
             return section
+    return configuration
+
+
+def _returning_logits(configuration: Any) -> Any:
+    """Return the configuration with outputs as `generate` asks for them: named, and without values of single layers.
+    Some were saved with the outputs of a training, as the routers' logits, of which a loss is computed."""
+    asked = {name: False for name in OUTPUTS if getattr(configuration, name, None)}
+    configuration.update({**asked, "return_dict": True})
+    for name in getattr(type(configuration), "sub_configs", None) or {}:
+        if isinstance(section := getattr(configuration, name, None), PreTrainedConfig):
+            _returning_logits(section)
     return configuration
 
 
