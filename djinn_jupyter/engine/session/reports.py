@@ -167,6 +167,7 @@ def _notes(runtime: Runtime, session: Session, generation: Generation) -> Iterat
     """Yield what there is to say of a run, None where there is nothing."""
     if not generation.extends:
         yield runtime.tokenizer.begun_twice(session.tokens)
+        yield runtime.tokenizer.closed(session.tokens[: generation.begins])
     yield _alone(runtime, session, generation)
 
 

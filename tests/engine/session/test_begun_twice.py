@@ -1,4 +1,5 @@
-"""A line that begins twice with the tokenizer's first token: the run says so once, and computes what it is given."""
+"""A line that begins twice with the tokenizer's first token, or ends with its last: the run says so once, and computes
+what it is given."""
 
 from __future__ import annotations
 
@@ -18,14 +19,28 @@ NOTE = (
     "the text, or give token ids."
 )
 
+CLOSED = (
+    "The prompt ends with '</s>', which the tokenizer adds behind a text: the last position is that token's, and the "
+    "model goes on behind it. Give token ids without it to go on from the text."
+)
+
+
+def wrapping(template: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that puts these tokens around a text."""
+    inner = Tokenizer(
+        models.WordLevel(
+            {"<s>": 0, "a": 1, "</s>": 3, **{f"w{n}": n for n in range(2, VOCAB) if n != 3}}, unk_token="w2"
+        )
+    )
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0), ("</s>", 3)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
+
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
-    inner = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, **{f"w{n}": n for n in range(2, VOCAB)}}, unk_token="w2"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    inner.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     with one_thread():
-        yield build_desk(build("llama", layers=2), PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>"))
+        yield build_desk(build("llama", layers=2), wrapping("<s> $A"))
 
 
 @pytest.mark.parametrize(
@@ -51,3 +66,12 @@ def test_a_text_that_is_run_again_is_told(desk: Desk) -> None:
     assert (again.prompt_tokens[:3], again.note) == ((0, 0, 5), NOTE)
     fast = desk.ask(ask.Run(session="a", text="<s> w5", max_new_tokens=1, mode="fast"))
     assert fast.note.startswith(NOTE)
+
+
+def test_a_prompt_that_ends_with_what_the_tokenizer_adds_is_told() -> None:
+    desk = build_desk(build("llama", layers=2), wrapping("<s> $A </s>"))
+    desk.open()
+    done = desk.ask(ask.Run(session="a", text="w5 w6", max_new_tokens=2, ignore_eos=True))
+    assert (done.prompt_tokens, done.note) == ((0, 5, 6, 3), CLOSED)
+    desk.open("b")
+    assert desk.ask(ask.Run(session="b", tokens=(0, 5, 6), max_new_tokens=2, ignore_eos=True)).note is None

@@ -32,13 +32,15 @@ class TokenText:
         self._byte_of: dict[int, int] = {}
         self._longest: int | None = None
         self._first: int | None = None  # the token that the tokenizer puts before a text
+        self._closing: int | None = None  # the one that it puts behind
         self._lacking: dict[int, bool] = {}
         self._awaiting: dict[int, bool] = {}
         if tokenizer is not None:
             self._known = frozenset(tokenizer.get_vocab().values())
             self._last = max(self._known, default=-1)
-            ids, first = self._ids("a"), self._ids("a", special=True)[0]
-            self._first = first if first not in ids else None
+            ids, around = self._ids("a"), self._ids("a", special=True)
+            self._first = around[0] if around[0] not in ids else None
+            self._closing = around[-1] if around[-1] not in ids else None
             ids = ids[-1:]
             self._anchor = ids, self.decode(ids)
             self._followers = [ids, *(self._ids(mark)[-1:] for mark in _MARKS)]
@@ -81,6 +83,16 @@ class TokenText:
         return (
             f"The line begins with {self.decode([self._first])!r} twice: the tokenizer adds one to a text, also where "
             "the text has one. Leave it out of the text, or give token ids."
+        )
+
+    def closed(self, prompt: Sequence[int]) -> str | None:
+        """Return what is said of a prompt that ends with the token that the tokenizer puts behind a text."""
+        if self._closing is None or list(prompt[-1:]) != [self._closing]:
+            return None
+        return (
+            f"The prompt ends with {self.decode([self._closing])!r}, which the tokenizer adds behind a text: the last "
+            "position is that token's, and the model goes on behind it. Give token ids without it to go on from the "
+            "text."
         )
 
     def decode(self, tokens: Sequence[int]) -> str:
