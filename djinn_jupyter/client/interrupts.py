@@ -12,8 +12,6 @@ from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, 
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.waiting import far, far_within, waiting
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire.edges import EdgeRecipe
-from djinn_jupyter.wire.graphs import GraphRecipe
 from djinn_jupyter.wire.progress import WorkProgressed
 from djinn_jupyter.wire.replies import CircuitsRun, EdgesAttributed, GraphMade, HeadsRead, Pausing, Reply
 from djinn_jupyter.wire.requests import AttributeEdges, MakeGraph, Pause, ReadHeads, RunCircuits
@@ -80,15 +78,14 @@ def replied_in_parts(
 
 def _is_whole(request: InParts, reply: object) -> bool:
     """Return whether a reply has all parts that were asked for."""
-    match request, reply:
-        case ReadHeads(), HeadsRead():
-            return len(reply.lines) == len(request.lines)
-        case RunCircuits(), CircuitsRun():
-            return len(reply.values) == len(request.circuits)
-        case AttributeEdges(), EdgesAttributed(made=EdgeRecipe() as made):
-            return made.asked.chosen == request.chosen
-        case MakeGraph(), GraphMade(made=GraphRecipe() as made):
-            return made.asked.features == request.features
+    if isinstance(request, ReadHeads) and isinstance(reply, HeadsRead):
+        return len(reply.lines) == len(request.lines)
+    if isinstance(request, RunCircuits) and isinstance(reply, CircuitsRun):
+        return len(reply.values) == len(request.circuits)
+    if isinstance(request, AttributeEdges) and isinstance(reply, EdgesAttributed) and reply.made is not None:
+        return reply.made.asked.chosen == request.chosen
+    if isinstance(request, MakeGraph) and isinstance(reply, GraphMade) and reply.made is not None:
+        return reply.made.asked.features == request.features
     return True
 
 
