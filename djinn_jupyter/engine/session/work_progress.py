@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 from djinn_jupyter.wire.progress import Progress
@@ -19,6 +20,13 @@ class WorkProgress:
 
     def note(self, now: Progress) -> None:
         self.now = now
+
+    def is_due(self, seconds: float) -> bool:
+        """Return whether it was told so many seconds ago, and then note that it is told now."""
+        now = time.monotonic()
+        due = now - self.told >= seconds
+        self.told = now if due else self.told
+        return due
 
     def can_end(self) -> bool:
         """Note that there are parts to reply with. Return True where the work is to end with them."""
