@@ -32,6 +32,12 @@ def stopped(engine: RemoteEngine) -> Any:
     return session
 
 
+def finished(engine: RemoteEngine) -> Any:
+    session = engine.session("mine", fresh=True)
+    session.run(LINE, max_new_tokens=1)
+    return session
+
+
 def found(engine: RemoteEngine, **lines: Any) -> dj.Edges:
     return dj.edges(engine, **(lines or PAIRS))
 
@@ -52,11 +58,11 @@ CALLS: Final[dict[str, Callable[[RemoteEngine, Path], Any]]] = {
     "curve of one pair": lambda engine, folder: dj.circuit_curve(engine, found(engine, **PAIR)),
     "acdc": lambda engine, folder: dj.acdc(engine, found(engine), 0.01, first=12),
     "graph": lambda engine, folder: dj.attribution_graph(engine, LINE, METRIC),
-    "heads": lambda engine, folder: engine.head_scores(LINES),
+    "heads": lambda engine, folder: engine.head_scores(LINES * 3),
     "patterns": lambda engine, folder: stopped(engine).patterns(),
     "loss": lambda engine, folder: engine.loss(LINES),
-    "loss of a session": lambda engine, folder: stopped(engine).loss(),
-    "logits": lambda engine, folder: stopped(engine).all_logits(),
+    "loss of a session": lambda engine, folder: finished(engine).loss(),
+    "logits": lambda engine, folder: finished(engine).all_logits(),
     "collection": lambda engine, folder: engine.collect(LINES, "z.0", to=folder, shard_prompts=1),
     "splice": lambda engine, folder: dj.splice(engine, "tc.1", LINES),
     "direct": lambda engine, folder: dj.direct(engine, LINE, metric=METRIC),
@@ -78,7 +84,6 @@ KEEPS_NOTHING: Final = {
     "logits": ONE_PASS,
     "direct": ONE_PASS,
     "weight": "it is one tensor, which is read",
-    "back": "it stays where it is",
 }
 
 
@@ -165,6 +170,7 @@ def test_an_interrupt_in_its_midst_keeps_what_was_done(
     engine: RemoteEngine, desk: Desk, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = long_requests(desk)
+    CALLS[name](engine, tmp_path / "first")  # which measures what gradients take, once for a model
     with monkeypatch.context() as patch:
         whole = Waits(engine, patch)
         CALLS[name](engine, tmp_path / "whole")
@@ -179,7 +185,7 @@ def test_an_interrupt_in_its_midst_keeps_what_was_done(
         except dj.BatchInterrupted as broken:
             left = [row for row in broken.rows if row is not None]
         except KeyboardInterrupt:
-            assert name in ("weight", "back"), "it raised what says nothing"
+            assert name == "weight"
             left = None
         else:
             pytest.fail(f"It returned {left}.")
