@@ -4,7 +4,7 @@ or their stops differ without it, or it is refused. Verbs and options are those 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +17,6 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.observed import plain
-from tests.client.reached import reached
-from tests.engine.desk import Desk
 
 LINE, OTHER = [9, 8, 7, 21], [9, 8, 7, 31]
 ALONG = np.ones(32, np.float32)
@@ -56,33 +54,14 @@ def ruled(session: RemoteSession) -> None:
     session.run(LINE, max_new_tokens=4)
 
 
-def forked(session: RemoteSession) -> RemoteSession:
-    ruled(session)
-    return session.fork("b")
-
-
-def row(session: RemoteSession) -> RemoteSession:
-    session.breakpoint(1)
-    session.run([LINE, OTHER], max_new_tokens=4)
-    return session.sibling("a/0")
-
-
-def drawn(session: RemoteSession) -> None:
-    session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2)
-
-
-# Each brings a session there, and returns the one that is asked where it is another.
-STATES: dict[str, Callable[[RemoteSession], RemoteSession | None]] = {
+STATES: dict[str, Callable[[RemoteSession], object]] = {
     "new": lambda session: None,
     "ended": ended,
-    "drawn": drawn,
+    "drawn": lambda session: session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2),
     "stopped": stopped,
     "decoding": decoding,
     "edited": edited,
     "ruled": ruled,
-    "of a person": ruled,
-    "forked": forked,
-    "row": row,
 }
 # Verb: the calls that each of its options is tried with. Those of `test_options_heard.py` are not here.
 CALLS: dict[str, tuple[Given, ...]] = {
@@ -168,23 +147,16 @@ def test_each_verb_is_in_a_table() -> None:
     assert verbs_of(RemoteSession).keys() == CALLS.keys() | VERBS_ELSEWHERE.keys()
 
 
-@pytest.fixture
-def engines(desk: Desk) -> Iterator[dict[str, RemoteEngine]]:
-    """The engine as it is reached in each state: in one of them by the key of a person."""
-    with reached(desk, "own", "keyed", persons={"keyed": "anna"}) as [own, keyed]:
-        yield {**dict.fromkeys(STATES, own), "of a person": keyed}
-
-
 @pytest.mark.parametrize("verb", CALLS)
-def test_each_option_is_heard_or_refused_in_each_state(engines: dict[str, RemoteEngine], verb: str) -> None:
+def test_each_option_is_heard_or_refused_in_each_state(engine: RemoteEngine, verb: str) -> None:
     options = verbs_of(RemoteSession)[verb]
     heard, neutral = set[str](), set[str]()
     for state in STATES:
         for call in CALLS[verb]:
-            without = seen(engines, state, verb, call)
+            without = seen(engine, state, verb, call)
             for option in options:
                 for value in VALUES.get(option, (True,)):
-                    if option in call or isinstance(found := seen(engines, state, verb, {**call, option: value}), str):
+                    if option in call or isinstance(found := seen(engine, state, verb, {**call, option: value}), str):
                         continue
                     (neutral if found == without else heard).add(option)
     elsewhere = {option for of, option in ELSEWHERE if of == verb}
@@ -192,17 +164,16 @@ def test_each_option_is_heard_or_refused_in_each_state(engines: dict[str, Remote
     assert set(options) - heard == elsewhere
 
 
-def seen(engines: dict[str, RemoteEngine], state: str, verb: str, given: Given) -> object:
+def seen(engine: RemoteEngine, state: str, verb: str, given: Given) -> object:
     """Return what a verb returns in this state, and the sessions and stops then; or its refusal."""
-    for one in engines["new"].sessions():
-        engines["new"].reach(one.name).close(force=True)
-    engine = engines[state]
+    for one in engine.sessions():
+        engine.reach(one.name).close(force=True)
     session = engine.session("a")
     for kept in engine.checkpoints():
         engine.drop_checkpoint(kept.name)
     if verb == "checkpoint":
         session.checkpoint("kept")
-    session = STATES[state](session) or session
+    STATES[state](session)
     given = dict(given)
     places = given.pop("*", ())
     try:
