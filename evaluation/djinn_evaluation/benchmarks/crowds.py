@@ -46,8 +46,7 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.intervals import MedianInterval
 from djinn_jupyter.client.engine import RemoteEngine
 
-REPETITIONS: Final = 10
-COUNTS: Final = (8, 24, 80)
+REPETITIONS: Final = {8: 10, 24: 10, 80: 3}  # by agents
 VOCABULARY: Final = 50257  # of tokens that are only counted
 IDLE_SECONDS: Final = 0.5
 ALONE: Final = 8  # agents by which the costs are measured
@@ -107,7 +106,7 @@ def run(setting: Setting) -> Result:
         "simulated": True,
         "costs": asdict(costs),
         "bytes_per_second": link,
-        "repetitions": setting.rounds(REPETITIONS),
+        "repetitions": REPETITIONS,
         "columns": "rule: ms waited by a turn after a pause, p50, p90, p99, mean; turns that waited; agents refused",
         "cells": {str(cell): {name: _row(scores) for name, scores in rules.items()} for cell, rules in played.items()},
     }
@@ -115,11 +114,13 @@ def run(setting: Setting) -> Result:
 
 
 def _grid(setting: Setting) -> Iterator[tuple[int, str, str, str]]:
-    return product(COUNTS[:1] if setting.quick else COUNTS, PAUSES, ("shared", "own"), MEMORY)
+    return product([*REPETITIONS][:1] if setting.quick else REPETITIONS, PAUSES, ("shared", "own"), MEMORY)
 
 
 def _plays(cell: Cell, rule: Rule, costs: TurnCosts, link: float, setting: Setting, checks: Checks) -> list[Score]:
-    return [played(cell, rule, costs, link, number, checks) for number in range(setting.rounds(REPETITIONS))]
+    return [
+        played(cell, rule, costs, link, number, checks) for number in range(setting.rounds(REPETITIONS[cell.agents]))
+    ]
 
 
 def played(cell: Cell, rule: Rule, costs: TurnCosts, link: float, repetition: int, checks: Checks) -> Score:
