@@ -193,9 +193,11 @@ class Residence:
 
     @property
     def in_line(self) -> bool:
-        """True where somebody waits for evictions for it, or for its person's quota."""
-        back = self.moving is not None and self.moving.waits_for_room and self.moving.cause != "prefetch"
-        return self.parked or self.wants_room or back
+        """True where somebody waits for evictions for it, or for its person's quota: nobody does for a prefetch, until
+        a request needs it."""
+        if self.moving is None or not self.moving.waits_for_room:
+            return self.parked or self.wants_room
+        return self.parked or self.moving.cause != "prefetch" or self.asked < math.inf
 
     @property
     def is_short(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from djinn_jupyter.engine.session.residence import Residence, Swap
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Finished
 from tests.engine.desk import Desk, tokens
@@ -58,3 +59,11 @@ def test_nobody_is_overtaken_twice_by_each_of_the_others(fresh: bool, pages: int
     assert max(served(desk, length, fresh)) <= 2 * (len(NAMES) - 1)
     desk.close_all()
     assert nothing_left(desk)
+
+
+def test_a_prefetch_without_room_is_in_line_once_a_request_needs_it() -> None:
+    here = Residence(state="loading", moving=Swap(goal=None, cause="prefetch", items=[], waits_for_room=True))
+    assert not here.in_line
+    here.ask()
+    assert here.in_line
+    assert here.asked_since == here.asked
