@@ -69,7 +69,7 @@ def logistic(x_ND: Tensor, classes_N: Tensor, count: int, penalty: float, report
 
     def reported() -> Tensor:
         lost = loss()
-        if not best or float(lost) < float(best[0]):
+        if not best or bool(lost.detach() < best[0]):
             best[:] = [one.detach().clone() for one in (lost, weight_CD, bias_C)]
         if report(next(tries), MOST_STEPS, lost):
             raise _Ended
