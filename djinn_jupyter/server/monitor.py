@@ -198,4 +198,4 @@ class Monitor:
 
 
 def _in_order(entry: Entry) -> bool:
-    return not entry.is_afar and bool(entry.log) and ended_in_order(Path(entry.log), entry.pid)
+    return not entry.is_afar and entry.log is not None and ended_in_order(Path(entry.log), entry.pid)

@@ -16,7 +16,7 @@ def never(done: int, of: int, loss: Tensor) -> bool:
 
 
 @dataclass(slots=True)
-class LastReport:
+class Remembered:
     """A report that remembers how far the training came."""
 
     report: Report

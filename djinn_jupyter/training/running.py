@@ -20,7 +20,7 @@ from djinn_jupyter.module_files import folder, saelens
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
 from djinn_jupyter.training.labelling import labels_of, left_out
 from djinn_jupyter.training.probing import train_probe
-from djinn_jupyter.training.reporting import LastReport, Report
+from djinn_jupyter.training.reporting import Remembered, Report
 from djinn_jupyter.training.rows import CollectedRows, rows_of
 from djinn_jupyter.training.sae import train_sae, train_transcoder
 from djinn_jupyter.training.steering import direction
@@ -33,7 +33,7 @@ Contents = tuple[dict[str, bytes], dict[str, float]]
 def run(job: AnyJob, report: Report) -> None:
     """Train, and write the folder, of a training that the `report` ends with how far it came. Raises UsageError and
     StorageFailed, with nothing written."""
-    report = last = LastReport(report)
+    report = last = Remembered(report)
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     collection = Activations(job.collection)

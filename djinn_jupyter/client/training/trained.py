@@ -50,7 +50,7 @@ class TrainedModule(Displayed):
 
     @property
     def cut(self) -> str:
-        """Where its training was interrupted, in words; nothing for a whole one."""
+        """The step at which its training was interrupted, as text; empty for a whole one."""
         far = self.provenance.get("interrupted")
         return "" if far is None else f", interrupted at step {far['done']:,} of {far['of']:,}"
 

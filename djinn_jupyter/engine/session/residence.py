@@ -193,7 +193,7 @@ class Residence:
 
     @property
     def in_line(self) -> bool:
-        """True where somebody waits for evictions for it, or for its person's quota: nobody does for a prefetch, until
+        """True where a request waits for evictions for it, or for its person's quota. A prefetch is in line only once
         a request needs it."""
         if self.moving is None or not self.moving.waits_for_room:
             return self.parked or self.wants_room

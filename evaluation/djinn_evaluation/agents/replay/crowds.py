@@ -15,7 +15,7 @@ from djinn_evaluation.configuration.reading import read
 Known = Literal["nothing", "tools", "all"]
 PAUSES: Final[Mapping[str, PauseKind]] = {"tool calls": "tool", "heavy tails": "heavy_tailed", "bursts": "burst"}
 MEMORY: Final[Mapping[str, float]] = {"a tenth": 0.1, "a third": 1 / 3, "two thirds": 2 / 3}
-LEAST_SESSIONS: Final = 2  # of which one runs: a card for fewer keeps nobody who pauses
+LEAST_SESSIONS: Final = 2  # of which one runs: a card for fewer keeps no agent that pauses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
