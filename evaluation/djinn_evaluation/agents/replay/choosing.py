@@ -67,7 +67,7 @@ def _worth(c: Candidate) -> float:
 
 class LeastWaste(Djinn):
     """The rule of InferCept (Abhyankar et al. 2024, arXiv:2402.01869), by bytes times seconds that serve no agent:
-    those of keeping a session for its rest (assumed to go on as long as it has lasted, where nothing is known), of moving
+    those of keeping a session for its rest (as long again as it has lasted, where nothing is known), of moving
     it out and back, or of computing it anew. The session whose keeping wastes most beyond that leaves first."""
 
     def discards(self, stage: Stage, actor: Actor) -> bool:
