@@ -16,6 +16,10 @@ import {
 } from './greeting';
 
 import {
+  Sessions,
+} from './listing';
+
+import {
   WatchRead,
   Watching,
 } from './watches';

@@ -6,7 +6,6 @@ import {
 
 import {
   Progress,
-  WorkProgressed,
 } from './progress';
 
 import {

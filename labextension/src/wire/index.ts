@@ -17,6 +17,7 @@ export * from './swapping';
 export * from './opening';
 export * from './greeting';
 export * from './listening';
+export * from './listing';
 export * from './watches';
 export * from './requests';
 export * from './attribution';

@@ -34,6 +34,10 @@ import {
 } from './listening';
 
 import {
+  Sessions,
+} from './listing';
+
+import {
   WatchRead,
   Watching,
 } from './watches';

@@ -36,6 +36,10 @@ import {
 } from './greeting';
 
 import {
+  ListSessions,
+} from './listing';
+
+import {
   ReadWatch,
   Unwatch,
   Watch,

@@ -1,0 +1,20 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  SessionDescription,
+} from './nouns';
+
+/** List the sessions in the order of their opening, from the `first` on. */
+export interface ListSessions {
+  readonly request: 'ListSessions';
+  readonly first?: number;
+}
+
+/** A page of the `total` sessions, from the `first` on. */
+export interface Sessions {
+  readonly reply: 'Sessions';
+  readonly sessions: readonly SessionDescription[];
+  readonly first: number;
+  readonly total: number;
+  readonly not_kept: string | null;
+}
