@@ -16,7 +16,7 @@ from zmq.utils import z85
 from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.engine.process.admission import Admission, require_free
+from djinn_jupyter.engine.process.admission import LOCAL, Admission, require_free
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.moments import spell_moment
 from djinn_jupyter.wire import codec, protocol
@@ -101,6 +101,22 @@ async def test_who_is_not_admitted_is_refused_in_one_sentence(house: Served, key
     assert house.service.statistics().requests == requests
 
 
+async def test_a_refusal_that_is_there_before_the_first_message_is_sent_says_the_same(
+    house: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine so loaded that the client goes on only when the handshake is over."""
+    connect = zmq.Socket.connect
+
+    def slowly(socket: zmq.Socket[bytes], address: str) -> None:
+        connect(socket, address)
+        if socket.type == zmq.DEALER:
+            waited(lambda: not socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT, "the engine has refused the key")
+
+    monkeypatch.setattr(zmq.Socket, "connect", slowly)
+    with pytest.raises(KeyRefused, match="does not admit your key: there, `djinn key allow djinn-"):
+        await opened(house, "eve")
+
+
 async def test_where_no_one_listens_it_is_said(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(host: str, *of: object, **more: object) -> None:  # where no server of names answers it takes longer
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -173,12 +189,12 @@ async def test_one_whose_time_has_passed_is_refused_in_the_middle_of_a_run(house
 
 def test_one_who_is_not_admitted_is_not_taken_for_the_engines_own_user(keys: KeyFolder) -> None:
     admission = Admission(keys.admitted())
-    admission.note(b"1", keys.own("eve").public)
-    assert not admission.admits(b"1")
-    with pytest.raises(KeyRefused, match="does not admit this key any more"):
-        admission.person(b"1")
-    admission.note(b"1", None)  # over the private folder
-    assert admission.person(b"1") is None
+    for key in (keys.own("eve").public, admission.key(b"of a connection that is not known")):
+        assert not admission.admits(key)
+        with pytest.raises(KeyRefused, match="does not admit this key any more"):
+            admission.person(key)
+    admission.note(b"1", LOCAL)
+    assert admission.person(admission.key(b"1")) is None
 
 
 def test_a_routing_id_that_another_had_is_no_way_to_their_replies(house: Served) -> None:

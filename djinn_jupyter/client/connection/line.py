@@ -32,9 +32,12 @@ class SocketLine:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Entry, take: Take, *, patient: bool) -> None:
         self.handshake = Handshake(entry, patient=patient)
-        self._socket = _connected(context, entry, AGAIN_MILLISECONDS if patient else NEVER_MILLISECONDS)
+        self._socket = _socket(context, AGAIN_MILLISECONDS if patient else NEVER_MILLISECONDS)
         try:
-            monitor = self._socket.get_monitor_socket(WATCHED)
+            if entry.has_keys:
+                set_keys(self._socket, entry)
+            monitor = self._socket.get_monitor_socket(WATCHED)  # first: what zmq tells no one who listens is lost
+            self._socket.connect(entry.commands)
         except BaseException:
             self._socket.disable_monitor()
             self._socket.close()  # else its context would wait for it for ever
@@ -55,7 +58,7 @@ class SocketLine:
         self._stream.close()
 
 
-def _connected(context: zmq.Context[zmq.Socket[bytes]], entry: Entry, again: int) -> zmq.Socket[bytes]:
+def _socket(context: zmq.Context[zmq.Socket[bytes]], again: int) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.ROUTING_ID, b"djinn" + secrets.token_bytes(16))  # what the engine draws can be guessed
@@ -63,7 +66,4 @@ def _connected(context: zmq.Context[zmq.Socket[bytes]], entry: Entry, again: int
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, again)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MILLISECONDS)
-    if entry.has_keys:
-        set_keys(socket, entry)
-    socket.connect(entry.commands)
     return socket

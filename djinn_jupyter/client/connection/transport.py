@@ -171,12 +171,12 @@ class Connection:
             self._not_sent(number, EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}."))
 
     def _send(self, frames: list[codec.WireFrame]) -> bool:
-        """Send a message. Return False where the line does not take it, and no other comes."""
+        """Send a message. Return False where the line does not take it, and neither another one nor a reason comes."""
         self.wire_bytes = self.wire_bytes.with_sent(frames)
         try:
             self._line.send(frames)
-        except zmq.Again:  # an engine that refused the keys has closed its end, or its queue is full
-            return self._outlives_lines
+        except zmq.Again:  # an engine that refused the keys has closed its end, which the handshake tells
+            return bool(self._hello.token)
         return True
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
