@@ -24,7 +24,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -188,8 +188,12 @@ class KeyFolder:
     def read_permits(self) -> tuple[dict[PublicKey, Permit], bool]:
         """Return what `permits` does, and whether all files could be read."""
         found: dict[PublicKey, Permit] = {}
-        whole = True
-        for name in self.names("allowed"):
+        try:
+            names, whole = self.names("allowed"), True
+        except OSError as error:
+            log.warning("The keys admit no one: %s", error)
+            return {}, False
+        for name in names:
             try:
                 read = self._read_permit(name)
             except (UsageError, ValueError) as error:
@@ -226,7 +230,9 @@ class KeyFolder:
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Return the names of the keys of one folder, sorted."""
-        found = (path.name for path in (self._path / kind).glob("*"))
+        found: list[str] = []
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found = os.listdir(self._path / kind)
         spelled = {"trusted": _PLACE, "allowed": _ADMITTED}.get(kind, _NAME)
         return tuple(sorted(name for name in found if spelled.fullmatch(name) and not name.endswith(_PART)))
 
