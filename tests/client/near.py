@@ -23,11 +23,11 @@ class Near:
     def kernel(self, holder: str = "kernel-1") -> RemoteEngine:
         peer = f"{holder}-{len(self.channels)}".encode()
         answers: list[Reply] = []
-        self.clients.receive(peer, protocol.hello(holder=holder, user="ada"), answers.append)
+        self.clients.receive(peer, protocol.hello(holder=holder, user="ada"), answers.append, None)
         welcome = answers[0]
         assert isinstance(welcome, Welcome)
         channel = DirectChannel(
-            welcome, lambda r, answer: self.clients.receive(peer, r, answer), self._pump, holder=holder
+            welcome, lambda r, answer: self.clients.receive(peer, r, answer, None), self._pump, holder=holder
         )
         self.channels.append(channel)
         return RemoteEngine(channel)

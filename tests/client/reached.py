@@ -34,9 +34,9 @@ def reached(
 def _channel(desk: Desk, clients: ClientTable, holder: str, notebook: str | None) -> DirectChannel:
     answers: list[Any] = []
     peer = holder.encode()
-    clients.receive(peer, protocol.hello(holder=holder, user=ME.user, notebook=notebook), answers.append)
+    clients.receive(peer, protocol.hello(holder=holder, user=ME.user, notebook=notebook), answers.append, None)
     welcome = answers[0]
     assert isinstance(welcome, Welcome)
     return DirectChannel(
-        welcome, lambda request, answer: clients.receive(peer, request, answer), desk.engine.tick, holder=holder
+        welcome, lambda request, answer: clients.receive(peer, request, answer, None), desk.engine.tick, holder=holder
     )

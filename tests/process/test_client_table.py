@@ -52,7 +52,7 @@ class House:
 
     def ask(self, peer: bytes, request: Request) -> Reply:
         answers: list[Reply] = []
-        self.clients.receive(peer, request, answers.append)
+        self.clients.receive(peer, request, answers.append, None)
         while not answers:
             assert self.engine.tick()
         self.engine.tick()
@@ -108,7 +108,7 @@ def test_what_must_be_answered_at_once_does_not_reach_the_engine(house: House) -
     house.hello(b"1", "k")
     answers: list[Reply] = []
     for request in (Ping(), ReadStatistics(), ListSessions()):
-        house.clients.receive(b"1", request, answers.append)
+        house.clients.receive(b"1", request, answers.append, None)
     assert [type(a) for a in answers] == [Pong, Statistics, Sessions]
     assert not house.engine.mailbox.waiting
 

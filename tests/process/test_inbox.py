@@ -12,6 +12,7 @@ import zmq
 from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.engine.process import inbox as inbox_module
 from djinn_jupyter.engine.process import pending
+from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.inbox import FRAMES_AT_ONCE, Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.refusals import MANY
 from djinn_jupyter.wire import codec, protocol
@@ -24,13 +25,13 @@ from tests.waiting import until
 ADA, BERT = b"ada's key", b"bert's key"
 
 
-def _message(key: bytes | None, text: bytes, peer: bytes = b"1") -> Message:
+def _message(key: bytes, text: bytes, peer: bytes = b"1") -> Message:
     return Message(peer, key, [text])
 
 
 def test_persons_take_turns_and_each_ones_messages_stay_in_order() -> None:
     inbox = Inbox()
-    for key, text in ((ADA, b"1"), (ADA, b"2"), (ADA, b"3"), (BERT, b"4"), (None, b"5")):
+    for key, text in ((ADA, b"1"), (ADA, b"2"), (ADA, b"3"), (BERT, b"4"), (LOCAL, b"5")):
         assert inbox.put(_message(key, text)) is None
     assert [inbox.take().frames[0] for _ in range(5)] == [b"1", b"4", b"5", b"2", b"3"]
     assert not inbox
@@ -46,7 +47,7 @@ def test_of_one_person_the_connection_with_most_is_let_go_and_no_other(
     for _ in range(9):
         assert inbox.put(_message(ADA, b".", b"loud")) is None
         assert inbox.put(_message(BERT, b".")) is None
-        assert inbox.put(_message(None, b"." * 100)) is None
+        assert inbox.put(_message(LOCAL, b"." * 100)) is None
     assert inbox.put(_message(ADA, b".", b"quiet")) == b"loud"
     left = [inbox.take() for _ in range(2 + 9 + 9)]
     assert [one.peer for one in left if one.key == ADA] == [b"quiet", b"quiet"]
@@ -70,7 +71,7 @@ def test_a_message_of_very_many_frames_is_read_in_turns_and_is_known_by_its_conn
         first, second = reader.read(), reader.read()
         assert isinstance(first, Message)
         assert (first.peer, len(first.frames)) == (b"many", codec.MAX_FRAMES + 1)
-        assert second == Message(b"many", None, [b"next"])
+        assert second == Message(b"many", LOCAL, [b"next"])
         assert len(noted) == 2
         with pytest.raises(zmq.Again):
             reader.read()

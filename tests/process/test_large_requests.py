@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.engine.process import large_requests
+from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.large_requests import FREED_AT_ONCE, MOST_WAITING, LargeRequests, Read
 from djinn_jupyter.errors import EngineError, MalformedMessage
 from djinn_jupyter.wire import codec
@@ -24,7 +25,7 @@ class Heard:
         self.requests = LargeRequests({})
         self.read: list[Any] = []
 
-    def come(self, peer: bytes, frames: list[Any], key: bytes | None = None) -> None:
+    def come(self, peer: bytes, frames: list[Any], key: bytes = LOCAL) -> None:
         self.requests.read(peer, key, frames, self._then)
 
     def _then(self, read: Read) -> None:
@@ -89,7 +90,7 @@ def test_a_long_list_is_freed_a_few_entries_at_a_turn_once_nobody_has_it(monkeyp
     requests, read = LargeRequests({}), list[Any]()
     pairs = tuple((number, number) for number in range(1000, 41_000))
     frames = codec.encode(1, ask.AttributeEdges(session="a", corrupted=(1,), clean=(1,), metric="m", chosen=pairs))
-    requests.read(b"one", None, frames, lambda done: read.append(done().body))
+    requests.read(b"one", LOCAL, frames, lambda done: read.append(done().body))
     turns_of(requests)
     entry, kept = read[0].chosen[0], requests._lists[0][1]
     requests.go_on()
@@ -105,7 +106,7 @@ def test_lists_within_lists_are_freed_too() -> None:
     requests, read = LargeRequests({}), list[Any]()
     lines = (*[tuple(range(1000, 101_000))] * 5, (1, 2, 3))
     frames = codec.encode(1, ask.Score(session="a", prompts=lines))
-    requests.read(b"one", None, frames, lambda done: read.append(done().body))
+    requests.read(b"one", LOCAL, frames, lambda done: read.append(done().body))
     turns_of(requests)
     assert len(requests._lists) == 6
     read.clear()
@@ -120,7 +121,7 @@ def test_what_fails_to_take_a_request_leaves_none_of_it_behind() -> None:
     def failing(read: Read) -> None:
         raise OSError("no file descriptor")
 
-    requests.read(b"one", None, LARGE, failing)
+    requests.read(b"one", LOCAL, LARGE, failing)
     with pytest.raises(OSError, match="no file descriptor"):
         turns_of(requests)
     assert not requests.busy

@@ -6,6 +6,7 @@ import pytest
 
 from djinn_jupyter.engine.process import kept_replies
 from djinn_jupyter.engine.process import lines as lines_module
+from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.event_ring import EventRing
 from djinn_jupyter.engine.process.lines import Lines
 from djinn_jupyter.engine.process.unread import bytes_of
@@ -28,10 +29,10 @@ def test_events_are_numbered_and_only_the_latest_are_kept() -> None:
 
 def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection() -> None:
     lines = Lines()
-    assert lines.greet(b"1", "") == lines.client_on(b"1") == b"1"
-    name = lines.greet(b"2", "secret")
+    assert lines.greet(b"1", "", LOCAL) == lines.client_on(b"1") == b"1"
+    name = lines.greet(b"2", "secret", LOCAL)
     assert lines.client_on(b"2") == name != b"2"
-    assert lines.greet(b"3", "secret") == name
+    assert lines.greet(b"3", "secret", LOCAL) == name
     assert lines.peer_of(name) == b"3"
     assert lines.client_on(b"2") == b"2"
     assert lines.greet(b"4", "secret", key=b"of another person") != name
@@ -44,20 +45,20 @@ def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection()
 
 def test_a_client_whose_connection_is_anothers_now_is_spoken_to_nowhere() -> None:
     lines = Lines()
-    name = lines.greet(b"1", "secret")
+    name = lines.greet(b"1", "secret", LOCAL)
     lines.lose(b"1")
     assert (lines.client_on(b"1"), lines.peer_of(name)) == (b"1", lines_module.NOWHERE)
-    other = lines.greet(b"1", "other")
-    assert lines.greet(b"2", "secret") == name
+    other = lines.greet(b"1", "other", LOCAL)
+    assert lines.greet(b"2", "secret", LOCAL) == name
     assert (lines.client_on(b"1"), lines.peer_of(name)) == (other, b"2")
-    assert lines.greet(b"2", "other") == other
+    assert lines.greet(b"2", "other", LOCAL) == other
     lines.forget(name)
     assert (lines.client_on(b"2"), lines.client_on(b"1")) == (other, b"1")
 
 
 def test_a_reply_that_is_kept_twice_is_counted_once() -> None:
     lines = Lines()
-    name = lines.greet(b"1", "secret")
+    name = lines.greet(b"1", "secret", LOCAL)
     for size in (3, 5):
         lines.remember(name, 7, [b"x" * size])
     (client,) = lines._clients.values()
@@ -93,7 +94,7 @@ def test_so_many_replies_are_kept_at_most_the_latest(monkeypatch: pytest.MonkeyP
 def test_replies_are_let_go_when_a_client_was_not_heard_for_long() -> None:
     now = [0.0]
     lines = Lines(clock=lambda: now[0])
-    name = lines.greet(b"1", "secret")
+    name = lines.greet(b"1", "secret", LOCAL)
     lines.take(name, 2)
     lines.remember(name, 2, [b"reply"])
     again = codec.Envelope[ask.Request](id=2, body=ask.Open(session="paris"))

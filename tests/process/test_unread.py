@@ -184,7 +184,7 @@ class Router:
 def test_events_for_one_who_does_not_read_are_dropped_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
     router = Router()
-    queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
+    queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
     event = codec.encode_event(1, told.SessionClosed(session="main"))
     reply: list[codec.WireFrame] = [bytes(2 * LUMP_BYTES)]
     queues.send_event(b"1", event)
@@ -200,7 +200,7 @@ def test_events_for_one_who_does_not_read_are_dropped_and_it_is_said(monkeypatch
 
 def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
     router = Router()
-    queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
+    queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
     reply: list[codec.WireFrame] = [bytes(LUMP_BYTES)]
     router.takes = False
     for peer in (b"1", b"1", b"2"):
@@ -218,7 +218,7 @@ def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monk
     monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
     monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
     router = Router()
-    queues = PeerQueues(router, person=lambda peer: ADA)  # type: ignore[arg-type]
+    queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
     cut: list[bytes] = []
     clients = ClientTable(FakeEngine(), shut_down=lambda: None)
     sender = Sender(clients, Admission(None), Lines(), queues, cut.append)

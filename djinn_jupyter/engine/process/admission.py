@@ -20,6 +20,8 @@ from djinn_jupyter.wire.quotas import PersonQuotas, Quota, QuotaFolder
 from djinn_jupyter.wire.replies import Failed
 
 DOMAIN: Final = "djinn"  # of zmq's authentication
+LOCAL: Final[PublicKey] = b""  # in the place of a key, over the private folder: the engine's own user
+NOBODY: Final[PublicKey] = b"nobody"  # of a connection that is not known, admitted nowhere
 REFUSED: Final = Failed(
     code="KeyRefused",
     message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`); "
@@ -81,56 +83,45 @@ def require_free(address: str) -> None:
 
 
 class Admission:
-    """The persons behind the clients of a service. A client without a key came over the private folder and is the
-    engine's own user."""
+    """The persons behind the keys of a service's connections, and those keys: each is noted, also LOCAL, and a
+    connection that is not known is nobody's."""
 
     def __init__(self, admitted: Admitted | None) -> None:
         self._admitted = admitted
         self._keys: dict[bytes, PublicKey] = {}
 
-    def note(self, peer: bytes, key: PublicKey | None) -> None:
+    def note(self, peer: bytes, key: PublicKey) -> None:
         """Note the key of the connection on which a client's message came."""
-        if key is not None:
-            self._keys[peer] = key
-        else:
-            self._keys.pop(peer, None)
+        self._keys[peer] = key
 
     def key(self, peer: bytes) -> PublicKey:
-        """Return the key of a client's connection, empty for the engine's own user."""
-        return self._keys.get(peer, b"")
+        """Return the key of a client's connection, LOCAL over the private folder."""
+        return self._keys.get(peer, NOBODY)
 
     def name_of(self, key: PublicKey) -> str | None:
         """Return the person of a key, None where it is not admitted."""
         return self._admitted.name_of(key) if self._admitted else None
 
-    def person(self, peer: bytes) -> str | None:
-        """Return the person behind a client, None for the engine's own user. Raises KeyRefused for one who is not
-        admitted."""
-        key = self._keys.get(peer)
-        if key is None:
-            return None
+    def person(self, key: PublicKey) -> str | None:
+        """Return the person of a key, None for the engine's own user. Raises KeyRefused for one who is not admitted."""
         name = self.name_of(key)
-        if name is None:
-            raise KeyRefused(self.refusal(peer).message)
+        if name is None and key != LOCAL:
+            raise KeyRefused(self.refusal(key).message)
         return name
 
-    def refusal(self, peer: bytes) -> Failed:
-        """Return what is said to a client that is not admitted any more."""
-        permit = self._admitted.permit(self.key(peer)) if self._admitted else None
+    def refusal(self, key: PublicKey) -> Failed:
+        """Return what is said to the clients of a key that is not admitted any more."""
+        permit = self._admitted.permit(key) if self._admitted else None
         if permit is None or permit.until is None:
             return REFUSED
         return Failed(code="KeyRefused", message=_ENDED.format(until=spell_moment(permit.until)))
 
-    def admits(self, peer: bytes) -> bool:
-        try:
-            self.person(peer)
-        except KeyRefused:
-            return False
-        return True
+    def admits(self, key: PublicKey) -> bool:
+        return key == LOCAL or self.name_of(key) is not None
 
     def turned_away(self) -> list[bytes]:
         """Return the clients that are not admitted any more."""
-        return [peer for peer in self._keys if not self.admits(peer)]
+        return [peer for peer, key in self._keys.items() if not self.admits(key)]
 
     def keep_only(self, known: Callable[[bytes], bool]) -> None:
         """Forget the clients that are not known any more, or have not said who they are."""

@@ -164,7 +164,7 @@ class ClientTable:
         peer: bytes,
         request: Request,
         answer: Answer,
-        person: str | None = None,
+        person: str | None,
         known_as: RequestId | None = None,
     ) -> None:
         """Handle a request of a client. `person` is behind the key of the connection on which this very request came,

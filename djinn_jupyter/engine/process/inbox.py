@@ -14,6 +14,7 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.unread import MESSAGE_BYTES
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
@@ -25,10 +26,10 @@ MOST_BYTES: Final = 256 * 2**20  # of one person, who loses the connection beyon
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`key` is that of its connection, None over the private folder."""
+    """`key` is that of its connection, LOCAL over the private folder."""
 
     peer: bytes
-    key: PublicKey | None
+    key: PublicKey
     frames: list[codec.WireFrame]
 
     @property
@@ -46,7 +47,7 @@ class Inbox:
     """In order for each person; the engine's own user is one, without bounds."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[PublicKey | None, _Backlog] = OrderedDict()
+        self._waiting: OrderedDict[PublicKey, _Backlog] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -57,7 +58,7 @@ class Inbox:
         theirs = self._waiting.get(message.key) or self._waiting.setdefault(message.key, _Backlog())
         theirs.messages.append(message)
         theirs.bytes += message.size
-        if message.key is None or (len(theirs.messages) <= MOST_MESSAGES and theirs.bytes <= MOST_BYTES):
+        if message.key == LOCAL or (len(theirs.messages) <= MOST_MESSAGES and theirs.bytes <= MOST_BYTES):
             return None
         most = _most_of(theirs.messages)
         theirs.messages = deque(one for one in theirs.messages if one.peer != most)
@@ -112,12 +113,13 @@ class MessageReader:
         return Message(sender.bytes, _key_of(sender), frames)
 
 
-def _key_of(frame: zmq.Frame) -> PublicKey | None:
-    """Return the key of the connection on which a frame came; None over the private folder."""
+def _key_of(frame: zmq.Frame) -> PublicKey:
+    """Return the key of the connection on which a frame came; LOCAL over the private folder, whose connections alone
+    have none (`ZAP_ENFORCE_DOMAIN`)."""
     try:
         return _decoded(str(frame.get("User-Id")))
     except zmq.ZMQError:
-        return None
+        return LOCAL
 
 
 @lru_cache(maxsize=1024)

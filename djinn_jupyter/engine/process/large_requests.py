@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.errors import EngineError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.gradual import Parts, Whole, decode_in_parts, is_large
@@ -37,7 +38,7 @@ NOT_READ: Final = (
 class _PeerRequests:
     """Requests of one connection in the order in which they came; the first is read."""
 
-    def __init__(self, key: PublicKey | None) -> None:
+    def __init__(self, key: PublicKey) -> None:
         self.key = key
         self.requests: deque[tuple[Frames, Then]] = deque()
         self.parts: Parts | None = None
@@ -58,11 +59,11 @@ class LargeRequests:
         """Return whether some is still to be read, or freed."""
         return bool(self._waiting or self._freed)
 
-    def read(self, peer: bytes, key: PublicKey | None, frames: Frames, then: Then) -> None:
+    def read(self, peer: bytes, key: PublicKey, frames: Frames, then: Then) -> None:
         """Call `then` with what returns the request of these frames, or raises why they are none: at once for a small
         one, else when it and those of this connection before it are read; those of another key that had its routing id
-        before are dropped. A person, by the `key`, has a bounded number of bytes here; the engine's own user (None) has
-        not."""
+        before are dropped. A person, by the `key`, has a bounded number of bytes here; the engine's own user (LOCAL)
+        has not."""
         waiting = self._waiting.get(peer)
         if waiting is not None and waiting.key != key:
             del self._waiting[peer]
@@ -71,7 +72,7 @@ class LargeRequests:
             return then(lambda: codec.decode_request(frames))
         size = sum(memoryview(frame).nbytes for frame in frames)
         there = sum(one.size for one in self._waiting.values() if one.key == key)
-        if key is not None and there and there + size > MOST_WAITING:
+        if key != LOCAL and there and there + size > MOST_WAITING:
             return then(_refused)
         waiting = self._waiting.setdefault(peer, _PeerRequests(key))
         waiting.requests.append((frames, then))

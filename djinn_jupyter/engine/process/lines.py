@@ -93,7 +93,7 @@ class Lines:
         """Return the number of clients that outlive their lines."""
         return len(self._clients)
 
-    def greet(self, peer: bytes, token: str, key: PublicKey = b"", *, resent_before: int = 0) -> bytes:
+    def greet(self, peer: bytes, token: str, key: PublicKey, *, resent_before: int = 0) -> bytes:
         """Return the client that says Hello on a connection; from here on it is spoken to there. One of an earlier
         engine sends again what it asked for before this number."""
         self.lose(peer)

@@ -41,8 +41,8 @@ class PeerQueues:
     def __init__(
         self,
         router: zmq.Socket[bytes],
-        messages_queued: int = MESSAGES_QUEUED,
-        person: Callable[[bytes], PublicKey] = lambda peer: b"",
+        messages_queued: int,
+        person: Callable[[bytes], PublicKey],
     ) -> None:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, messages_queued)

@@ -101,6 +101,9 @@ class PendingRequests:
                 at = f" at {site}" if site else ""
                 log.log(begun.level, "%s ended: %s%s, %.6g s", begun.logged.verb, outcome, at, seconds, extra=extra)
 
+    def clients(self) -> set[bytes]:
+        return {client for client, _ in self._begun}
+
     def of(self, client: bytes) -> list[Key]:
         return sorted(key for key in self._begun if key[0] == client)
 

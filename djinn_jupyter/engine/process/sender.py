@@ -21,6 +21,7 @@ from djinn_jupyter.engine.process.pending import PendingRequests
 from djinn_jupyter.engine.process.replies_in_pieces import RepliesInPieces
 from djinn_jupyter.engine.process.unread import PERSON_BYTES
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import PieceRead, is_large
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
@@ -113,7 +114,7 @@ class Sender:
         """Refuse what these clients wait for, and send them no more."""
         for client in clients:
             self._clients.dismiss(client)
-            refusal = self._admission.refusal(self._lines.peer_of(client))
+            refusal = self._admission.refusal(self._key_of(client))
             for number in self._give_up(client, refusal):
                 self.send_reply(client, number, refusal)
             self._admission.forget(self._lines.peer_of(client))
@@ -192,4 +193,8 @@ class Sender:
         return [number for _, number in given_up]
 
     def _admits(self, client: bytes) -> bool:
-        return self._admission.admits(self._lines.peer_of(client))
+        return self._admission.admits(self._key_of(client))
+
+    def _key_of(self, client: bytes) -> PublicKey:
+        """Return a client's key, also while its line is down."""
+        return self._lines.key_of(client) if self._lines.outlives(client) else self._admission.key(client)

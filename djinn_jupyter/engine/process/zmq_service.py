@@ -38,6 +38,7 @@ from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
@@ -56,6 +57,7 @@ PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
 SMALL = Hello | Goodbye | Ping | Unlisten | DropPieces
 """Requests that are taken all the same: their replies are small, and some make room."""
+NO_REQUEST = "The pieces that were put under this number are no request of this number."
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
 
 
@@ -160,16 +162,20 @@ class Service:
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
-                    self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
-                    self._clients.sweep()
-                    self._admission.keep_only(self._knows)
-                    for peer in self._queues.keep_only(self._knows):
-                        self._sender.let_go(peer)
-                    self._connections.sweep()
-                    self._lines.sweep(self._clients.knows)
-                    self._sender.in_pieces.keep_only(self._lines.hears)
-                    self._in_pieces.keep_only(self._lines.hears)
+                    self._sweep()
         self._turn({})
+
+    def _sweep(self) -> None:
+        self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
+        self._clients.sweep()
+        waiting = self._sender.pending.clients()
+        self._admission.keep_only(lambda peer: self._knows(peer) or peer in waiting)
+        for peer in self._queues.keep_only(self._knows):
+            self._sender.let_go(peer)
+        self._connections.sweep()
+        self._lines.sweep(self._clients.knows)
+        self._sender.in_pieces.keep_only(self._lines.hears)
+        self._in_pieces.keep_only(self._lines.hears)
 
     @property
     def _patience(self) -> int:
@@ -234,28 +240,28 @@ class Service:
         peer, key = message.peer, message.key
         if self._connections.is_cut(peer):
             return
-        if self._admission.key(peer) != (key or b""):
+        if self._admission.key(peer) != key:
             self._sender.part(peer)
         self._admission.note(peer, key)
         self._large.read(peer, key, message.frames, partial(self._accept, message))
 
     def _accept(self, message: Message, read: Read) -> None:
         """Take a message of the person behind the key by which it came, as that is now."""
-        peer, frames = message.peer, message.frames
+        peer, key, frames = message.peer, message.key, message.frames
         if self._connections.is_cut(peer):
             return
-        self._admission.note(peer, message.key)  # it may have been forgotten while this was read
+        self._admission.note(peer, key)  # it may have been forgotten while this was read
         try:
-            person = self._admission.person(peer)
+            person = self._admission.person(key)
         except KeyRefused as refused:
-            return self._turn_away(message, refused)
+            return self._turn_away(peer, key, codec.read_number(frames), refused)
         client = self._lines.client_on(peer)
         envelope = self._decode(client, read, lambda: codec.read_number(frames))
         if envelope is None:
             return
         if isinstance(envelope.body, Hello):
             hello = envelope.body
-            comes_anew = hello.heard is not None and not self._knows_of_old(peer, hello)
+            comes_anew = hello.heard is not None and not self._lines.outlives(name_of(hello.token, key))
             if comes_anew and hello.engine in ("", self._clients.engine):
                 return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
             try:
@@ -263,12 +269,11 @@ class Service:
                     self._connections.require_room()
             except EngineError as error:
                 return self._refusals.refuse(client, envelope.id, error)
-            key, before = self._admission.key(peer), envelope.id if comes_anew else 0
-            client = self._lines.greet(peer, hello.token, key, resent_before=before)
+            client = self._lines.greet(peer, hello.token, key, resent_before=envelope.id if comes_anew else 0)
         elif not self._lines.take(client, envelope.id):
             return self._answer_again(client, envelope, person)
         elif isinstance(envelope.body, Assemble):
-            return self._assemble(client, envelope.id, person)
+            return self._assemble(client, envelope.id, key)
         self._hand_on(client, envelope, person)
 
     def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
@@ -282,34 +287,31 @@ class Service:
             self._refusals.refuse(client, number_of(), EngineError(f"It cannot be read ({in_short(error)})."))
         return None
 
-    def _assemble(self, client: bytes, number: int, person: str | None) -> None:
+    def _assemble(self, client: bytes, number: int, key: PublicKey) -> None:
         """Take the pieces that a client put under this number as its request."""
         try:
             frames = self._in_pieces.take(client, number)
         except EngineError as error:
             return self._refusals.refuse(client, number, error)
-        peer, then = self._lines.peer_of(client), partial(self._assembled, client, number, person)
-        self._large.read(peer, self._admission.key(peer) or None, frames, then)
+        self._large.read(self._lines.peer_of(client), key, frames, partial(self._assembled, client, number, key))
 
-    def _assembled(self, client: bytes, number: int, person: str | None, read: Read) -> None:
+    def _assembled(self, client: bytes, number: int, key: PublicKey, read: Read) -> None:
+        try:
+            person = self._admission.person(key)
+        except KeyRefused as refused:
+            return self._turn_away(self._lines.peer_of(client), key, number, refused)
         envelope = self._decode(client, read, lambda: number)
         if envelope is None:
             return
         if envelope.id != number or isinstance(envelope.body, Hello | PieceRequest):
-            said = UsageError("The pieces that were put under this number are no request of this number.")
-            return self._refusals.refuse(client, number, said)
+            return self._refusals.refuse(client, number, UsageError(NO_REQUEST))
         self._hand_on(client, envelope, person)
-
-    def _knows_of_old(self, peer: bytes, hello: Hello) -> bool:
-        """Return whether the client that comes back is known, so that what it sends again is not done twice."""
-        return self._lines.outlives(name_of(hello.token, self._admission.key(peer)))
 
     def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
         """Answer a request that came before: when it is done, or now with the reply that it got."""
         if (client, envelope.id) in self._sender.pending:
             return
-        frames = self._lines.reply_again(client, envelope)
-        if frames is None:
+        if (frames := self._lines.reply_again(client, envelope)) is None:
             self._hand_on(client, envelope, person)
         else:
             self._sender.send_frames(client, envelope.id, frames)
@@ -350,11 +352,11 @@ class Service:
         except DjinnError as error:
             answer(Failed.of(error))
 
-    def _turn_away(self, message: Message, refused: KeyRefused) -> None:
+    def _turn_away(self, peer: bytes, key: PublicKey, number: int | None, refused: KeyRefused) -> None:
         """Refuse the message of a person whose admission ended since the handshake."""
-        self._sender.dismiss(self._lines.client_on(message.peer))
-        self._admission.note(message.peer, message.key)  # whose unread refusals these are
-        self._refusals.refuse(message.peer, codec.read_number(message.frames), refused)
+        self._sender.dismiss(self._lines.client_on(peer))
+        self._admission.note(peer, key)  # whose unread refusals these are
+        self._refusals.refuse(peer, number, refused)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing.of(client, number, reply))
@@ -376,15 +378,14 @@ class Service:
 
     def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
         socket.bind(endpoint)
-        bound = str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-        self._connections.listen(bound)
+        self._connections.listen(bound := str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
         return bound
 
     def _open(self, socket: zmq.Socket[bytes], door: Door) -> str:
-        """Bind a door as well. What is set here holds for what is bound from here on: the private folder has no
-        keys."""
+        """Bind a door too. What is set here holds for what is bound from here on, not for the private folder."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else, where no one answers handshakes, all are let in unnamed
         socket.setsockopt(zmq.CURVE_SECRETKEY, door.pair.secret)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, door.pair.public)
         for option, value in KEEPALIVE.items():  # zmq's own heartbeats can end the process (inbox.py)
