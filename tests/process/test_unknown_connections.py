@@ -165,8 +165,14 @@ def test_no_verb_of_one_who_is_not_admitted_reaches_the_engine(
     assert driven.engine.sessions == {}
 
 
-PIECES = (ReadPiece, DropPieces, PutPiece)
-FOR_A_PERSON = ("say Hello first", "is for its user alone", "cannot be shared with them", "is a folder of the engine")
+PIECES = (Assemble, ReadPiece, DropPieces, PutPiece)
+FOR_A_PERSON = (
+    "say Hello first",
+    "is for its user alone",
+    "is for the user whose engine it is",
+    "cannot be shared with them",
+    "is a folder of the engine",
+)
 
 
 @pytest.mark.parametrize("comes", ["bert", "local"])
