@@ -55,14 +55,19 @@ class StopRoom:
             except SlabFull:
                 if not room.refused:
                     raise
-            self._drop_a_stop(session, room.need)
+            if not room.keeps_more:  # else its working copy gives way when it is entered again
+                self._drop_a_stop(session, room.need)
             yield None
 
     def _drop_a_stop(self, session: Session, need: int) -> None:
         """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
         history = session.history
         if not history.stops or history.present == 0:
-            raise SlabFull(f"The stop keeps {spell_bytes(need)} on the device, {self._budget.bound}")
+            pages = session.cache.statistics()
+            raise SlabFull(
+                f"The stop keeps {spell_bytes(need)} on the device beside {spell_bytes(pages.page_bytes)} of pages, "
+                f"{self._budget.bound}"
+            )
         history.drop_oldest(NO_TIER)
         self._swapping.storage_table.purge()
 

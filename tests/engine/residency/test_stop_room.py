@@ -17,6 +17,7 @@ from tests.engine.residency.evicting import nothing_left
 from tests.families import build
 
 PROMPT = tokens(120)
+SPARE = 24 << 10  # the logits and the generator that every pass leaves, and a page
 SITES = ("resid_post.4", "mlp_pre.3", "pattern.2", "z.5", "embed", "resid_post.7", "logits")
 
 
@@ -98,4 +99,22 @@ def test_a_pass_that_finds_no_room_for_its_stop_is_entered_again_and_recorded_on
     budget: Any = desk.engine.budget
     assert budget.most <= budget.limit
     assert any(desk.describe(name).residency == "host" for name in "bcd")
+    desk.close_all()
+
+
+@pytest.mark.parametrize("site", ["pattern.2", "mlp_pre.3"])
+@pytest.mark.parametrize("more", [0, 50 << 10, 150 << 10, 300 << 10])
+def test_a_lone_stop_fits_in_its_pages_and_what_it_keeps_however_much_more_there_is(site: str, more: int) -> None:
+    """A working copy is as long as there is room when a pass begins, before it is known what its stop keeps."""
+    desk, roomy = watched("llama", 1 << 28), watched("llama", 1 << 28)
+    for one in (roomy, desk):
+        one.open()
+        one.stop_at(site)
+        assert isinstance(one.run(PROMPT, 2), Paused), one.engine.budget.held()
+        held = one.engine.budget.held()
+        desk.engine.budget.limit = held["pages"] + held["stops and states"] + SPARE + more
+    assert torch.equal(desk.value(), roomy.value())
+    budget: Any = desk.engine.budget
+    assert budget.taken <= budget.limit
+    roomy.close_all()
     desk.close_all()
