@@ -18,10 +18,11 @@ from djinn_jupyter.client.edges import Edges, name_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.faithfulness import Interval, faithfulness_of
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, in_parts, replied_in_parts
+from djinn_jupyter.client.interrupts import counted, in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.client.pair_statistics import NO_INTERVAL
+from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError

@@ -15,10 +15,11 @@ from djinn_jupyter.client.edge_measurement import EdgeMeasurement
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, in_parts, replied_in_parts
+from djinn_jupyter.client.interrupts import counted, in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.pair_metrics import GivenMetric, PerPair
+from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.sweep_arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waits import waits

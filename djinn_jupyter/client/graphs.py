@@ -17,10 +17,10 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.graph_files import GRAPH, KeptGraph
 from djinn_jupyter.client.graph_influence import influence, pruned, shares
-from djinn_jupyter.client.interrupts import replied_in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.line_sources import line_source
 from djinn_jupyter.client.measurement import STRONGEST, Measurement
+from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.digits import power_above
 from djinn_jupyter.errors import UsageError

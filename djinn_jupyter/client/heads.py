@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import largest, to_numpy
 from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.client.interrupts import interruptible, replied_in_parts
+from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import ruling_session
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
+from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError

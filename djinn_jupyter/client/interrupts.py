@@ -4,20 +4,11 @@ ended and what is kept."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, expect
-from djinn_jupyter.client.connection.following import followed
-from djinn_jupyter.client.waiting import far, far_within, waiting
-from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire.progress import WorkProgressed
-from djinn_jupyter.wire.replies import CircuitsRun, EdgesAttributed, GraphMade, HeadsRead, Pausing, Reply
-from djinn_jupyter.wire.requests import AttributeEdges, MakeGraph, Pause, ReadHeads, RunCircuits
+from djinn_jupyter.client.waiting import far, waiting
 
-InParts = AttributeEdges | MakeGraph | ReadHeads | RunCircuits
-ITS_PARTS: Final = "`kept` of this error has the parts that were done."
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -51,54 +42,6 @@ def interruptible(
         words, found = kept()
         said = f"{work} was interrupted, and {done}. {words}"
         raise WorkInterrupted(said.strip(), found) from None
-
-
-def replied_in_parts(
-    channel: Channel, request: InParts, kind: type[Expected], work: str, kept: Callable[[Expected], object]
-) -> Expected:
-    """Return the reply to a request whose work has parts; the line of the wait says how far it is. On an interrupt, and
-    where the session is paused from elsewhere, the engine replies with those that were done, of which WorkInterrupted
-    has what is `kept`. A second interrupt, and one where there are no parts yet or nothing is kept, is a
-    KeyboardInterrupt."""
-    with followed(channel, request.session, request) as under_way:
-        try:
-            for event in under_way.events():
-                if isinstance(event, WorkProgressed):
-                    far_within(str(event.progress))
-            reply = expect(under_way.reply.result(), kind)
-            if _is_whole(request, reply):
-                return reply
-        except KeyboardInterrupt:
-            reply = expect(_ended(channel, request.session, under_way.reply), kind)
-    parts = kept(reply)
-    if parts is None:
-        raise KeyboardInterrupt
-    raise WorkInterrupted(f"{work} was interrupted, and the engine told to end it. {ITS_PARTS}", parts)
-
-
-def _is_whole(request: InParts, reply: object) -> bool:
-    """Return whether a reply has all parts that were asked for."""
-    if isinstance(request, ReadHeads) and isinstance(reply, HeadsRead):
-        return len(reply.lines) == len(request.lines)
-    if isinstance(request, RunCircuits) and isinstance(reply, CircuitsRun):
-        return len(reply.values) == len(request.circuits)
-    if isinstance(request, AttributeEdges) and isinstance(reply, EdgesAttributed) and reply.made is not None:
-        return reply.made.asked.chosen == request.chosen
-    if isinstance(request, MakeGraph) and isinstance(reply, GraphMade) and reply.made is not None:
-        return reply.made.asked.features == request.features
-    return True
-
-
-def _ended(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
-    """Have the work of a session end with the parts that are done, and return its reply."""
-    if channel.take_back(reply) or channel.down_since is not None:
-        raise KeyboardInterrupt
-    try:
-        if not ask_for(channel, Pause(session=session), Pausing).was_running and not reply.done():
-            raise KeyboardInterrupt
-        return reply.result()
-    except DjinnError:
-        raise KeyboardInterrupt from None
 
 
 def in_parts(
