@@ -35,7 +35,8 @@ def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int =
 
 class Headed:
     def _readheads(self, request: requests.ReadHeads) -> replies.Reply:
-        return heads_read(patterns=request.patterns)
+        read = heads_read(patterns=request.patterns)
+        return msgspec.structs.replace(read, lines=read.lines * len(request.lines))
 
     def _readweight(self, request: requests.ReadWeight) -> replies.Reply:
         rows = len(request.rows) if request.rows is not None else 3
