@@ -17,12 +17,16 @@ from tests.engine.desk import ME, Desk
 
 @contextmanager
 def reached(
-    desk: Desk, *holders: str, notebooks: Mapping[str, str] = MappingProxyType({})
+    desk: Desk,
+    *holders: str,
+    notebooks: Mapping[str, str] = MappingProxyType({}),
+    persons: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[list[RemoteEngine]]:
-    """Yield the engine as each of these holders reaches it (by default one), for its notebook if it has one; afterwards
-    it has no session."""
-    clients = ClientTable(desk.engine, shut_down=lambda: None)
-    channels = [_channel(desk, clients, holder, notebooks.get(holder)) for holder in holders or (ME.name,)]
+    """Yield the engine as each of these holders reaches it (by default one), for its notebook if it has one, and by the
+    key of its person if it has one; afterwards it has no session."""
+    clients = ClientTable(desk.engine, shut_down=lambda: None, knows_person=lambda name: name in persons.values())
+    each = holders or (ME.name,)
+    channels = [_channel(desk, clients, one, notebooks.get(one), persons.get(one)) for one in each]
     heard, desk.hears = desk.hears, lambda event: [channel.publish(event) for channel in channels] and None
     try:
         yield [RemoteEngine(channel) for channel in channels]
@@ -31,12 +35,12 @@ def reached(
         desk.close_all()
 
 
-def _channel(desk: Desk, clients: ClientTable, holder: str, notebook: str | None) -> DirectChannel:
+def _channel(desk: Desk, clients: ClientTable, holder: str, notebook: str | None, person: str | None) -> DirectChannel:
     answers: list[Any] = []
     peer = holder.encode()
-    clients.receive(peer, protocol.hello(holder=holder, user=ME.user, notebook=notebook), answers.append, None)
+    clients.receive(peer, protocol.hello(holder=holder, user=ME.user, notebook=notebook), answers.append, person)
     welcome = answers[0]
     assert isinstance(welcome, Welcome)
     return DirectChannel(
-        welcome, lambda request, answer: clients.receive(peer, request, answer, None), desk.engine.tick, holder=holder
+        welcome, lambda request, answer: clients.receive(peer, request, answer, person), desk.engine.tick, holder=holder
     )

@@ -4,8 +4,9 @@ or their stops differ without it, or it is refused. Verbs and options are those 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.observed import plain
+from tests.client.reached import reached
+from tests.engine.desk import Desk
 
 LINE, OTHER = [9, 8, 7, 21], [9, 8, 7, 31]
 ALONG = np.ones(32, np.float32)
@@ -54,14 +57,33 @@ def ruled(session: RemoteSession) -> None:
     session.run(LINE, max_new_tokens=4)
 
 
-STATES: dict[str, Callable[[RemoteSession], object]] = {
+def forked(session: RemoteSession) -> RemoteSession:
+    ruled(session)
+    return session.fork("b")
+
+
+def row(session: RemoteSession) -> RemoteSession:
+    session.breakpoint(1)
+    session.run([LINE, OTHER], max_new_tokens=4)
+    return session.sibling("a/0")
+
+
+def drawn(session: RemoteSession) -> None:
+    session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2)
+
+
+# Each brings a session there, and returns the one that is asked where it is another.
+STATES: dict[str, Callable[[RemoteSession], RemoteSession | None]] = {
     "new": lambda session: None,
     "ended": ended,
-    "drawn": lambda session: session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2),
+    "drawn": drawn,
     "stopped": stopped,
     "decoding": decoding,
     "edited": edited,
     "ruled": ruled,
+    "of a person": ruled,
+    "forked": forked,
+    "row": row,
 }
 # Verb: the calls that each of its options is tried with. Those of `test_options_heard.py` are not here.
 CALLS: dict[str, tuple[Given, ...]] = {
@@ -89,6 +111,7 @@ CALLS: dict[str, tuple[Given, ...]] = {
     "watched": ({"site": 1},),
     "unwatch": ({}, {"site": 1}),
 }
+READS = {"effect", "inspect", "lens", "attribute", "evaluate", "evaluated", "loss", "values", "watched"}
 VALUES: dict[str, tuple[Any, ...]] = {
     "count": (2,),
     "by": ("token", "point"),
@@ -147,16 +170,24 @@ def test_each_verb_is_in_a_table() -> None:
     assert verbs_of(RemoteSession).keys() == CALLS.keys() | VERBS_ELSEWHERE.keys()
 
 
+@pytest.fixture
+def engines(desk: Desk) -> Iterator[dict[str, RemoteEngine]]:
+    """The engine as it is reached in each state: in one of them by the key of a person."""
+    with reached(desk, "own", "keyed", persons={"keyed": "anna"}) as [own, keyed]:
+        yield {**dict.fromkeys(STATES, own), "of a person": keyed}
+
+
 @pytest.mark.parametrize("verb", CALLS)
-def test_each_option_is_heard_or_refused_in_each_state(engine: RemoteEngine, verb: str) -> None:
+def test_each_option_is_heard_or_refused_in_each_state(engines: dict[str, RemoteEngine], verb: str) -> None:
     options = verbs_of(RemoteSession)[verb]
     heard, neutral = set[str](), set[str]()
     for state in STATES:
+        ask = asking(engines, state, verb)
         for call in CALLS[verb]:
-            without = seen(engine, state, verb, call)
+            without = ask(call)
             for option in options:
                 for value in VALUES.get(option, (True,)):
-                    if option in call or isinstance(found := seen(engine, state, verb, {**call, option: value}), str):
+                    if option in call or isinstance(found := ask({**call, option: value}), str):
                         continue
                     (neutral if found == without else heard).add(option)
     elsewhere = {option for of, option in ELSEWHERE if of == verb}
@@ -164,16 +195,30 @@ def test_each_option_is_heard_or_refused_in_each_state(engine: RemoteEngine, ver
     assert set(options) - heard == elsewhere
 
 
-def seen(engine: RemoteEngine, state: str, verb: str, given: Given) -> object:
-    """Return what a verb returns in this state, and the sessions and stops then; or its refusal."""
-    for one in engine.sessions():
-        engine.reach(one.name).close(force=True)
+def asking(engines: dict[str, RemoteEngine], state: str, verb: str) -> Callable[[Given], object]:
+    """Return what calls a verb in this state, which is made once for verbs that only read."""
+    bring = partial(brought, engines, state, verb)
+    if verb not in READS:
+        return lambda given: seen(engines[state], bring(), verb, given)
+    session = bring()
+    return lambda given: seen(engines[state], session, verb, given)
+
+
+def brought(engines: dict[str, RemoteEngine], state: str, verb: str) -> RemoteSession:
+    """Return the one session of an engine, in this state, or the one that is asked beside it."""
+    own, engine = engines["new"], engines[state]
+    for one in own.sessions():
+        own.reach(one.name).close(force=True)
     session = engine.session("a")
     for kept in engine.checkpoints():
         engine.drop_checkpoint(kept.name)
     if verb == "checkpoint":
         session.checkpoint("kept")
-    STATES[state](session)
+    return STATES[state](session) or session
+
+
+def seen(engine: RemoteEngine, session: RemoteSession, verb: str, given: Given) -> object:
+    """Return what a verb returns, and the sessions and stops then; or its refusal."""
     given = dict(given)
     places = given.pop("*", ())
     try:
