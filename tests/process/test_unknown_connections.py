@@ -16,7 +16,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from djinn_jupyter.client.connection.handshake import set_keys
-from djinn_jupyter.engine.process.admission import LOCAL, NOBODY, Door, Doorkeeper
+from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import Message
 from djinn_jupyter.engine.process.outbox import Outbox
@@ -106,7 +106,7 @@ def driven(keys: KeyFolder) -> Iterator[Driven]:
 
 
 def _no_key(driven: Driven, verb: ask.Request) -> int:
-    return driven.come(NOBODY, verb)
+    return driven.come(UNKNOWN_KEY, verb)
 
 
 def _unknown_key(driven: Driven, verb: ask.Request) -> int:
@@ -207,7 +207,7 @@ def test_what_waits_for_the_engine_keeps_its_person_when_its_client_is_forgotten
     assert driven.service._admission.key(PEER) == LOCAL
     assert "say Hello first" in str(driven.answered(number))
     driven.service._sweep()
-    assert driven.service._admission.key(PEER) == NOBODY
+    assert driven.service._admission.key(PEER) == UNKNOWN_KEY
 
 
 def test_where_no_one_answers_handshakes_none_is_let_in(keys: KeyFolder) -> None:

@@ -21,7 +21,7 @@ from djinn_jupyter.wire.replies import Failed
 
 DOMAIN: Final = "djinn"  # of zmq's authentication
 LOCAL: Final[PublicKey] = b""  # in the place of a key, over the private folder: the engine's own user
-NOBODY: Final[PublicKey] = b"nobody"  # of a connection that is not known, admitted nowhere
+UNKNOWN_KEY: Final[PublicKey] = b"unknown"  # of a connection that is not known, admitted nowhere
 REFUSED: Final = Failed(
     code="KeyRefused",
     message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`); "
@@ -84,7 +84,7 @@ def require_free(address: str) -> None:
 
 class Admission:
     """The persons behind the keys of a service's connections, and those keys: each is noted, also LOCAL, and a
-    connection that is not known is nobody's."""
+    connection that is not known has UNKNOWN_KEY."""
 
     def __init__(self, admitted: Admitted | None) -> None:
         self._admitted = admitted
@@ -96,7 +96,7 @@ class Admission:
 
     def key(self, peer: bytes) -> PublicKey:
         """Return the key of a client's connection, LOCAL over the private folder."""
-        return self._keys.get(peer, NOBODY)
+        return self._keys.get(peer, UNKNOWN_KEY)
 
     def name_of(self, key: PublicKey) -> str | None:
         """Return the person of a key, None where it is not admitted."""
