@@ -90,7 +90,7 @@ def test_the_card_of_a_stop_says_when_it_is_past(channel: DirectChannel, event: 
 @pytest.mark.parametrize(
     ("notebook", "event", "hint"),
     [
-        (None, replies.SessionRunning(session=STOP.session), f"since: %djinn_where --session {STOP.session})"),
+        (None, replies.SessionRunning(session=STOP.session), "since: %djinn_where --session paris)"),
         (STOP.session, replies.SessionRunning(session=STOP.session), "since: %djinn_where)"),
         (None, replies.SessionClosed(session=STOP.session), "(closed since)"),
     ],
