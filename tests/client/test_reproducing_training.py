@@ -48,7 +48,7 @@ def test_the_same_bits_are_trained_from_the_provenance_alone(
     assert isinstance(found.before, dj.TrainedModule)
     assert (found.before.kind, found.before.recipe) == (kind, module.provenance)
     assert repr(found) == f"The same bits: {found.count:,} values of {module!r}."
-    assert bool(steps) == (kind in ("sae", "transcoder", "tuned lens"))
+    assert bool(steps) == (kind in ("sae", "transcoder", "tuned lens", "probe"))
     assert sorted(path.name for path in module.folder.parent.iterdir()) == ["made"]
 
 

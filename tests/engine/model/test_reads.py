@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.model.discovery.make_taps import UNREAD
-from djinn_jupyter.engine.model.discovery.reads import Border, changing
+from djinn_jupyter.engine.model.discovery.reads import Border, RecordedOperations, changing
+from djinn_jupyter.engine.model.discovery.recording import Recording, storage_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import InvalidEdit, UnknownSite
 from djinn_jupyter.wire import requests as ask
@@ -63,6 +64,15 @@ def test_a_value_is_unread_where_a_plain_change_of_it_moves_no_logit(family: str
         unread += [] if changed else [tap]
     assert all(tap.editable == (tap.reason is None) for tap in unread)
     assert bool(unread) == (family not in ("gpt2", "mamba2", "zamba2"))
+
+
+def test_a_tensor_of_numbers_is_made_where_it_is_written_down() -> None:
+    """Its storage may have the address of a value that was let go; that one is not read with it."""
+    operations = RecordedOperations()
+    with operations.of(Recording(keep=lambda module: False)):
+        of_numbers = torch.tensor([1.0, 2.0])
+    (written,) = operations.recorded
+    assert (written.read, written.made) == (frozenset(), {storage_of(of_numbers)})
 
 
 def test_an_edit_and_a_rule_at_a_routers_logits_are_refused_in_a_sentence() -> None:

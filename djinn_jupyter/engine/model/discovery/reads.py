@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -21,6 +22,8 @@ from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, given_at, pic
 
 Border = tuple[nn.Module, str, TensorKey]
 """A module, `input` or `output`, and the key of a tensor there."""
+_LIFTED: Final = torch.ops.aten.lift_fresh.default
+"""Returns the tensor that it is given, which `torch.tensor` made without an operation, maybe at a freed address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class RecordedOperations(TorchDispatchMode):
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = _storages([args, kwargs])
+        given = _storages([] if func is _LIFTED else [args, kwargs])
         result = func(*args, **(kwargs or {}))
         changed = _storages(a for a, of in zip(args, func._schema.arguments, strict=False) if _is_written(of))
         returned = _storages(result)
