@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import largest, to_numpy
@@ -21,9 +21,6 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.heads import MOST_LINES
 from djinn_jupyter.wire.replies import HeadsRead
-
-if TYPE_CHECKING:
-    pass
 
 WORK: Final = "The reading of heads"
 Kind = Literal["previous", "duplicate", "induction"]

@@ -49,7 +49,7 @@ def trained_again(
     """Train again, on the collection that is given or on the same prompts collected anew, and compare. UsageError where
     there are neither; errors as of the training."""
     if before.cut:
-        raise UsageError(f"Its training was{before.cut.removeprefix(',')}, so it is not made again: train it whole.")
+        raise UsageError(f"Its training was {before.cut}, so it is not made again: train it whole.")
     with tempfile.TemporaryDirectory() as place:
         again = _trained(engine, before, given, Path(place), on_progress)
         then, now = _numbers(before.folder), _numbers(again.folder)

@@ -91,7 +91,7 @@ def _left_by(job: AnyJob) -> tuple[str, TrainedModule | None]:
     kept = module_in(Path(job.to), job.site, str(job.__struct_config__.tag).replace("_", " "))
     if not kept.cut:
         return f"It was done by then: the module is in {job.to}.", kept
-    return f"`kept` of this error is the module so far{kept.cut.removeprefix(', interrupted')}, in {job.to}.", kept
+    return f"`kept` of this error is the module so far, {kept.cut}, in {job.to}.", kept
 
 
 def _last_words(errors: IO[bytes]) -> str:

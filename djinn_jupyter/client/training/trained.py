@@ -46,13 +46,13 @@ class TrainedModule(Displayed):
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in self.figures.items())
-        return f"{self.kind} of {self.site} in {self.folder}{self.cut}: {figures}"
+        return f"{self.kind} of {self.site} in {self.folder}{self.cut and f', {self.cut}'}: {figures}"
 
     @property
     def cut(self) -> str:
         """The step at which its training was interrupted, as text; empty for a whole one."""
         far = self.provenance.get("interrupted")
-        return "" if far is None else f", interrupted at step {far['done']:,} of {far['of']:,}"
+        return "" if far is None else f"interrupted at step {far['done']:,} of {far['of']:,}"
 
 
 def module_in(folder: Path, site: str, kind: str) -> TrainedModule:

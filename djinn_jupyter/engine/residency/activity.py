@@ -1,4 +1,4 @@
-"""The notebooks' use of their sessions, the rests that follow, and the decisions that follow: which session is
+"""The notebooks' use of their sessions, the rests between, and the decisions that follow: which session is
 evicted first, and which is prefetched. Moves bytes only by asking `Swapping` to."""
 
 from __future__ import annotations
