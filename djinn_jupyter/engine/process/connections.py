@@ -35,6 +35,7 @@ MOST_STRANGERS: Final = 256
 MOST_FREE: Final = 64  # descriptors that new clients leave to files and threads
 LEAST: Final = 4
 UNFINISHED_BYTES: Final = 8 * MOST_BYTES  # of a message over the door: our clients send no larger pieces than one
+LOOK_SECONDS: Final = 0.01  # at least between two looks: each asks the system once a connection
 CUT_SECONDS: Final = 60.0  # for which messages of a connection that was closed are dropped; zmq may still have some
 NO_DESCRIPTORS: Final = (
     "The engine has no file descriptors left for another notebook or panel: close some, or start it where more files "
@@ -61,7 +62,7 @@ class Connections:
         self._cut: dict[bytes, float] = {}
         self._received: dict[int, int] = {}  # bytes, by descriptor, when it last spoke
         self._spoke: set[int | None] = set()
-        self.unfinished = False
+        self.unfinished, self._looked = False, 0.0
         self._limit = limit_now()
         part = _free(self._limit) // 4
         self._most_strangers = max(LEAST, min(MOST_STRANGERS, part))
@@ -137,9 +138,11 @@ class Connections:
     def look(self) -> None:
         """Close the connections at the door that send more than UNFINISHED_BYTES of one message. `unfinished` is True
         afterwards where some is coming. To be called where all that zmq has is read."""
-        if not self._at_door or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        now = time.monotonic()
+        early = now - self._looked < LOOK_SECONDS
+        if not self._at_door or early or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return
-        self.unfinished = False
+        self.unfinished, self._looked = False, now
         for descriptor in tuple(self._at_door):
             received = _bytes_received(descriptor)
             coming = received - self._received.setdefault(descriptor, received)
