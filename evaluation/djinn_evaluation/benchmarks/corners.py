@@ -21,8 +21,9 @@ import msgspec
 from djinn_evaluation.agents.crowd import CrowdRecord, together
 from djinn_evaluation.agents.quantiles import PERCENTS, percentile, ratios_of
 from djinn_evaluation.agents.replay import bandwidth
-from djinn_evaluation.agents.replay.crowds import MEMORY, PAUSES, TurnCosts, crowd_file, drawn, room
+from djinn_evaluation.agents.replay.crowds import MEMORY, PAUSES, TurnCosts, crowd_file, room
 from djinn_evaluation.agents.rows import after_pauses, moves, per_token
+from djinn_evaluation.agents.script import scripts
 from djinn_evaluation.agents.ways import WAYS
 from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.crowds import DEFAULT, LRU, RULES, Cell, engine_with, measured_on, played
@@ -136,7 +137,7 @@ def _measure(group: Group, costs: TurnCosts, parts: Parts, kept: Path) -> None:
 def _crowd(cell: Cell, side: str, repetition: int, engine: RemoteEngine) -> CrowdRecord:
     file = crowd_file(PAUSES[cell.pauses], shared=False, count=cell.agents)
     course = Course(folder=Path(), log=logging.getLogger(__name__), saves=False)
-    agents = drawn(file, cell.agents, engine.description.vocab_size, repetition)
+    agents = scripts(file, cell.agents, engine.description.vocab_size, repetition)
     return together(course, engine, WAYS[SIDES[side][0]], agents, file)
 
 

@@ -32,13 +32,13 @@ from djinn_evaluation.agents.replay.crowds import (
     Known,
     TurnCosts,
     crowd_file,
-    drawn,
     room,
     turns_of,
 )
 from djinn_evaluation.agents.replay.predict import NO_LIMIT, trace_of
 from djinn_evaluation.agents.replay.stage import Costs, Policy, Score, Stage
 from djinn_evaluation.agents.replay.trace import Trace
+from djinn_evaluation.agents.script import scripts
 from djinn_evaluation.agents.ways import WAYS as ENGINE_WAYS
 from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
@@ -125,7 +125,7 @@ def _plays(cell: Cell, rule: Rule, costs: TurnCosts, link: float, setting: Setti
 
 def played(cell: Cell, rule: Rule, costs: TurnCosts, link: float, repetition: int, checks: Checks) -> Score:
     file = crowd_file(PAUSES[cell.pauses], shared=cell.prompts == "shared", count=cell.agents)
-    crowd = drawn(file, cell.agents, VOCABULARY, repetition)
+    crowd = scripts(file, cell.agents, VOCABULARY, repetition)
     trace = trace_of(str(cell), turns_of(crowd, file, costs, rule.known), hints=True)
     slab = room(file, cell.agents, MEMORY[cell.memory], costs)
     rates = dict.fromkeys(("host_in", "host_out", "disk_in", "disk_out"), link)
@@ -160,7 +160,7 @@ def measured_on(engine: RemoteEngine) -> TurnCosts:
     stage = LivingStage(
         engine=engine, way=way, reply_tokens=file.agents.reply_tokens, patience_seconds=1.0, prefix_reply=(), begun=0.0
     )
-    crowd = drawn(file, ALONE, engine.description.vocab_size, 0)
+    crowd = scripts(file, ALONE, engine.description.vocab_size, 0)
     found = [live(stage, script, pauses=False).replies for script in crowd]
     later = [reply for replies in found for reply in replies[1:]]
     session = engine.session("moved", fresh=True)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from djinn_evaluation.agents.script import AgentScript, scripts
+from djinn_evaluation.agents.script import AgentScript
 from djinn_evaluation.configuration.agents import AgentsFile, PauseKind
 from djinn_evaluation.configuration.reading import read
 
@@ -73,10 +73,6 @@ def turns_of(crowd: Sequence[AgentScript], file: AgentsFile, costs: TurnCosts, k
             )
             at += seconds
     return found
-
-
-def drawn(file: AgentsFile, count: int, vocabulary: int, repetition: int) -> list[AgentScript]:
-    return scripts(file, count, vocabulary, repetition)
 
 
 def room(file: AgentsFile, count: int, share: float, costs: TurnCosts) -> int:

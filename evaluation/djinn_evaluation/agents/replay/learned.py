@@ -1,4 +1,4 @@
-"""Rests whose length is learned from all earlier pauses, as the engine did until the grid showed no gain by it."""
+"""Rests whose length is learned from all earlier pauses, as the engine did before (there by the focus too)."""
 
 from __future__ import annotations
 
