@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import re
 import types
 import typing
@@ -10,49 +13,9 @@ from typing import Any
 
 import msgspec
 
+from djinn_jupyter import wire
 from djinn_jupyter.server import answers, messages, protocol
-from djinn_jupyter.wire import (
-    access,
-    adapters,
-    added_modules,
-    attribution,
-    checking,
-    checkpoints,
-    circumstances,
-    collecting,
-    edges,
-    edits,
-    figures,
-    graphs,
-    greeting,
-    heads,
-    holdings,
-    interventions,
-    listening,
-    listing,
-    looks,
-    module_form,
-    moving,
-    nouns,
-    opening,
-    passes,
-    people,
-    pieces,
-    pooling,
-    progress,
-    provenance,
-    quotas,
-    readings,
-    replies,
-    requests,
-    rules,
-    scoring,
-    swapping,
-    sweeps,
-    transfers,
-    watches,
-    weights,
-)
+from djinn_jupyter.wire import edits, nouns, replies, requests, sweeps
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
@@ -71,7 +34,6 @@ PROTOCOL = """/** The digest of the messages that this page knows; the server's 
 export const PROTOCOL = '%s';
 """
 RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
-IN_REPLIES = (sweeps.Sweep, edges.AttributeEdges, edges.RunCircuits, graphs.MakeGraph)  # requests that a reply holds
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),
@@ -83,73 +45,42 @@ ASKED = (
 def wire_ts() -> dict[str, str]:
     """A file's name to its text: one for each module whose structs cross between browser and server, with the unions
     over them and the map from request to reply, and `index` for all of them."""
+    events = typing.get_args(replies.Event)
+    crossing = _crossing([*protocol.SPOKEN, *events])
+    answered = [kind for kind in typing.get_args(replies.Reply) if kind in crossing]
+    found = (f"{wire.__name__}.{module.name}" for module in pkgutil.iter_modules(wire.__path__))
+    modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in (*found, messages.__name__)}
+    structs = {name: [*_interfaces(module, crossing - {*events})] for name, module in modules.items()}
     parts = {
         "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
-        "edits": [*_interfaces(edits), _union("Edit", typing.get_args(edits.Edit))],
-        "holdings": [*_interfaces(holdings)],
-        "quotas": [*_interfaces(quotas)],
-        "people": [*_interfaces(people)],
-        "pieces": [*_interfaces(pieces)],
-        "rules": [*_aliases(rules), *_interfaces(rules)],
-        "progress": [*_aliases(progress), *_interfaces(progress, but=replies.EventBase)],
-        "transfers": [*_interfaces(transfers)],
-        "access": [*_aliases(access), *_interfaces(access)],
-        "nouns": [*_aliases(nouns), *_interfaces(nouns)],
-        "readings": [*_aliases(readings), *_interfaces(readings)],
-        "interventions": [*_interfaces(interventions)],
-        "swapping": [*_interfaces(swapping)],
-        "opening": [*_interfaces(opening)],
-        "greeting": [*_interfaces(greeting)],
-        "listening": [*_interfaces(listening, but=replies.EventBase)],
-        "listing": [*_interfaces(listing)],
-        "watches": [*_interfaces(watches)],
-        "requests": [
-            *_interfaces(requests),
-            _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
-        ],
-        "attribution": [*_interfaces(attribution)],
-        "looks": [*_interfaces(looks)],
-        "checkpoints": [*_interfaces(checkpoints)],
-        "provenance": [*_interfaces(provenance)],
-        "circumstances": [*_interfaces(circumstances)],
-        "sweeps": [
-            *_aliases(sweeps),
-            *_interfaces(sweeps, but=replies.EventBase),
-            _union("SweptEdit", typing.get_args(sweeps.SweptEdit)),
-        ],
-        "edges": [*_aliases(edges), *_interfaces(edges)],
-        "graphs": [*_interfaces(graphs)],
-        "module_form": [*_aliases(module_form), *_interfaces(module_form)],
-        "adapters": [*_interfaces(adapters)],
-        "added_modules": [*_interfaces(added_modules)],
-        "weights": [*_interfaces(weights)],
-        "heads": [*_aliases(heads), *_interfaces(heads)],
-        "scoring": [*_aliases(scoring), *_interfaces(scoring)],
-        "moving": [*_interfaces(moving)],
-        "passes": [*_interfaces(passes)],
-        "pooling": [*_interfaces(pooling)],
-        "figures": [*_interfaces(figures)],
-        "checking": [*_interfaces(checking)],
-        "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
-        "replies": [_interface(replies.Failed), *_interfaces(replies, but=replies.EventBase)],
-        "reply": [_union("WireReply", typing.get_args(replies.Reply))],
-        "events": [
-            *(_interface(kind) for kind in typing.get_args(replies.Event)),
-            _union("WireEvent", typing.get_args(replies.Event)),
-        ],
-        "messages": [
-            *_aliases(messages),
-            *_interfaces(messages),
-            _union("Live", typing.get_args(messages.Live)),
-            _union("Said", typing.get_args(messages.Said)),
-        ],
+        **{name: [*_aliases(module), *structs[name]] for name, module in modules.items() if structs[name]},
+        "events": [*(_interface(kind) for kind in events), _union("WireEvent", events)],
+        "reply": [_union("WireReply", answered)],
         "answers": [_answers()],
         "protocol": [PROTOCOL % protocol.digest()],
     }
-    texts = {name: "\n".join(part) for name, part in parts.items()}
+    parts["edits"].append(_union("Edit", typing.get_args(edits.Edit)))
+    parts["sweeps"].append(_union("SweptEdit", typing.get_args(sweeps.SweptEdit)))
+    sent = [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]
+    parts["requests"].append(_union("WireRequest", sent))
+    parts["messages"] += [_union(name, typing.get_args(getattr(messages, name))) for name in ("Live", "Said")]
+    texts = {name: "\n".join(part) for name, part in parts.items() if part}
     files = {name: "\n".join([HEAD, *_imports(name, texts), text]) for name, text in texts.items()}
     index = "".join(f"export * from './{name}';\n" for name in texts)
     return {f"{name}.ts": text for name, text in (*files.items(), ("index", f"{HEAD}\n{index}"))}
+
+
+def _crossing(kinds: Iterable[Any]) -> set[type]:
+    """Return the structs among some kinds and all that their fields hold."""
+    crossing: set[type] = set()
+    waiting = [*kinds]
+    while waiting:
+        kind = waiting.pop()
+        waiting += [part for part in typing.get_args(kind) if not isinstance(part, str)]
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in {*crossing, Array}:
+            crossing.add(kind)
+            waiting += typing.get_type_hints(kind).values()
+    return crossing
 
 
 def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
@@ -164,26 +95,18 @@ def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
             yield f"import {{\n{names}}} from './{other}';\n"
 
 
-def _interfaces(module: types.ModuleType, but: type | None = None) -> Iterator[str]:
-    """Its structs in their order; requests that a browser neither sends nor reads are left out, and kinds of `but`."""
+def _interfaces(module: types.ModuleType, crossing: set[type]) -> Iterator[str]:
+    """Yield those structs of a module that cross, in their order."""
     for kind in vars(module).values():
-        ours = isinstance(kind, type) and kind.__module__ == module.__name__ and issubclass(kind, msgspec.Struct)
-        if ours and but is not None and issubclass(kind, but):
-            continue
-        sent = isinstance(kind, type) and (kind in answers.ANSWERS or kind in IN_REPLIES)
-        if ours and not _is_base(kind) and (not issubclass(kind, requests.RequestBase) or sent):
+        if isinstance(kind, type) and kind in crossing and kind.__module__ == module.__name__:
             yield _interface(kind)
 
 
-def _is_base(kind: type) -> bool:
-    return bool({*kind.__subclasses__()} - {*typing.get_args(checking.CheckRequest)})
-
-
 def _aliases(module: types.ModuleType) -> Iterator[str]:
-    """Its names of literals; those that it has from `nouns` are written there."""
+    """Yield the names of literals that a module defines."""
+    source = inspect.getsource(module)
     for name, value in vars(module).items():
-        imported = module is not nouns and name in vars(nouns)
-        if typing.get_origin(value) is typing.Literal and not imported:
+        if typing.get_origin(value) is typing.Literal and re.search(rf"^{name}\b.* = ", source, flags=re.MULTILINE):
             yield f"export type {name} = {_spell(value, asked=True)};\n"
 
 

@@ -1,21 +1,5 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
-import {
-  ArrayJson,
-  Float,
-} from './values';
-
-/**
- * A linear module that an adapter changes: x has `factor` times up @ down @ x added to what the module makes of it.
- * `down` is [rank, inputs], `up` [outputs, rank].
- */
-export interface AdaptedModule {
-  readonly path: string;
-  readonly factor: Float;
-  readonly down: ArrayJson;
-  readonly up: ArrayJson;
-}
-
 /** An adapter but for its tensors, which are those of the files in `folder`, of that `digest`. */
 export interface AdapterIdentity {
   readonly name: string;

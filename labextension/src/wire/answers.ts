@@ -1,15 +1,21 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
-  Swapped,
-  WeightsMoved,
-} from './swapping';
+  Adapters,
+} from './adapters';
 
 import {
-  Closed,
-  Described,
-  Opened,
-} from './opening';
+  AddedModules,
+} from './added_modules';
+
+import {
+  Attributed,
+} from './attribution';
+
+import {
+  CheckpointSaved,
+  Checkpoints,
+} from './checkpoints';
 
 import {
   Pong,
@@ -20,36 +26,16 @@ import {
 } from './listing';
 
 import {
-  WatchRead,
-  Watching,
-} from './watches';
-
-import {
-  Attributed,
-} from './attribution';
-
-import {
   Effect,
   Inspected,
   LensRead,
 } from './looks';
 
 import {
-  CheckpointSaved,
-  Checkpoints,
-} from './checkpoints';
-
-import {
-  Adapters,
-} from './adapters';
-
-import {
-  AddedModules,
-} from './added_modules';
-
-import {
-  Copies,
-} from './weights';
+  Closed,
+  Described,
+  Opened,
+} from './opening';
 
 import {
   PassRead,
@@ -75,6 +61,20 @@ import {
   Tokenized,
   Tree,
 } from './replies';
+
+import {
+  Swapped,
+  WeightsMoved,
+} from './swapping';
+
+import {
+  WatchRead,
+  Watching,
+} from './watches';
+
+import {
+  Copies,
+} from './weights';
 
 import {
   Accepted,

@@ -5,6 +5,11 @@ import {
 } from './values';
 
 import {
+  Circumstances,
+  FedTokens,
+} from './circumstances';
+
+import {
   StopIdentity,
   TopToken,
 } from './nouns';
@@ -13,11 +18,6 @@ import {
   Contribution,
   NeuronParts,
 } from './readings';
-
-import {
-  Circumstances,
-  FedTokens,
-} from './circumstances';
 
 /**
  * All that tells the parts again: the `line`, of which the first positions were fed in these `passes` and the

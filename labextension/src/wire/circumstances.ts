@@ -1,20 +1,20 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
-  Steer,
-} from './interventions';
+  AdapterIdentity,
+} from './adapters';
 
 import {
-  Provenance,
-} from './provenance';
+  Steer,
+} from './interventions';
 
 import {
   ModuleIdentity,
 } from './module_form';
 
 import {
-  AdapterIdentity,
-} from './adapters';
+  Provenance,
+} from './provenance';
 
 /** Positions [start, end) of a line, which were fed `each` at a time under these steering `rules`. */
 export interface FedTokens {

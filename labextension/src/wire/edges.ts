@@ -6,16 +6,16 @@ import {
 } from './values';
 
 import {
+  AdapterIdentity,
+} from './adapters';
+
+import {
   StopIdentity,
 } from './nouns';
 
 import {
   Provenance,
 } from './provenance';
-
-import {
-  AdapterIdentity,
-} from './adapters';
 
 export type EdgeMethod = 'gradients' | 'exact';
 

@@ -5,16 +5,16 @@ import {
 } from './values';
 
 import {
+  StopIdentity,
+} from './nouns';
+
+import {
   Progress,
 } from './progress';
 
 import {
   Transfer,
 } from './transfers';
-
-import {
-  StopIdentity,
-} from './nouns';
 
 export interface SessionOpened {
   readonly event: 'SessionOpened';

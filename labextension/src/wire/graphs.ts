@@ -6,16 +6,16 @@ import {
 } from './values';
 
 import {
+  AdapterIdentity,
+} from './adapters';
+
+import {
   StopIdentity,
 } from './nouns';
 
 import {
   Provenance,
 } from './provenance';
-
-import {
-  AdapterIdentity,
-} from './adapters';
 
 /**
  * Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the

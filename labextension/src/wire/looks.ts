@@ -1,15 +1,9 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
-  LensRow,
-  Snapshot,
-  StopIdentity,
-} from './nouns';
-
-import {
-  EffectReading,
-  Influences,
-} from './readings';
+  Circumstances,
+  FedTokens,
+} from './circumstances';
 
 import {
   ApplyEdit,
@@ -17,14 +11,20 @@ import {
 } from './interventions';
 
 import {
-  Circumstances,
-  FedTokens,
-} from './circumstances';
+  LensRow,
+  Snapshot,
+  StopIdentity,
+} from './nouns';
 
 import {
   Inspect,
   Lens,
 } from './passes';
+
+import {
+  EffectReading,
+  Influences,
+} from './readings';
 
 /**
  * All that makes a look again: the `line`, of which the first positions were fed in these `passes` and the others

@@ -11,12 +11,12 @@ import {
 } from './nouns';
 
 import {
-  WireReply,
-} from './reply';
-
-import {
   WireEvent,
 } from './events';
+
+import {
+  WireReply,
+} from './reply';
 
 export type EngineState = 'connecting' | 'ready' | 'refused';
 

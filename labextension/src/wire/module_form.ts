@@ -1,9 +1,5 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
-import {
-  ArrayJson,
-} from './values';
-
 export type ModuleKind = 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
 
 export type Activation = 'relu' | 'jumprelu' | 'topk' | 'gated';
@@ -38,12 +34,6 @@ export interface ModuleForm {
   readonly encoder_rows: boolean;
   readonly trained_at: string | null;
   readonly written_at: string | null;
-}
-
-/** A tensor of a module's file. */
-export interface NamedTensor {
-  readonly name: string;
-  readonly values: ArrayJson;
 }
 
 /**

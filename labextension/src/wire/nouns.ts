@@ -6,6 +6,10 @@ import {
 } from './values';
 
 import {
+  SharedWith,
+} from './access';
+
+import {
   BudgetStatistics,
   GivenLimits,
   PersonMemory,
@@ -15,24 +19,16 @@ import {
 } from './holdings';
 
 import {
-  RuleDescription,
-} from './rules';
-
-import {
   Progress,
 } from './progress';
 
 import {
-  Transfer,
-} from './transfers';
+  RuleDescription,
+} from './rules';
 
 import {
-  SharedWith,
-} from './access';
-
-export type PassesMeant = 'prompt' | 'new';
-
-export type Tier = 'host' | 'disk';
+  Transfer,
+} from './transfers';
 
 export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
 

@@ -6,10 +6,6 @@ import {
 } from './values';
 
 import {
-  RuleDescription,
-} from './rules';
-
-import {
   BreakpointDescription,
   EngineStatistics,
   ModuleDescription,
@@ -23,13 +19,9 @@ import {
   Influences,
 } from './readings';
 
-/** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
-export interface Failed {
-  readonly reply: 'Failed';
-  readonly code: string;
-  readonly message: string;
-  readonly not_kept: string | null;
-}
+import {
+  RuleDescription,
+} from './rules';
 
 export interface Modules {
   readonly reply: 'Modules';

@@ -1,6 +1,93 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  AdapterAdded,
+  Adapters,
+} from './adapters';
+
+import {
+  AddedModules,
+  ModuleAdded,
+} from './added_modules';
+
+import {
+  Attributed,
+} from './attribution';
+
+import {
+  Checked,
+} from './checking';
+
+import {
+  CheckpointSaved,
+  Checkpoints,
+} from './checkpoints';
+
+import {
+  Collected,
+} from './collecting';
+
+import {
+  CircuitsRun,
+  EdgesAttributed,
+} from './edges';
+
+import {
+  Failed,
+} from './failed';
+
+import {
+  Compared,
+  FiguresRead,
+} from './figures';
+
+import {
+  GraphMade,
+} from './graphs';
+
+import {
+  Departed,
+  Pong,
+  Welcome,
+} from './greeting';
+
+import {
+  HeadsRead,
+} from './heads';
+
+import {
+  Listening,
+} from './listening';
+
+import {
+  Sessions,
+} from './listing';
+
+import {
+  Effect,
+  Inspected,
+  LensRead,
+} from './looks';
+
+import {
+  MoveSettled,
+  ProvenanceRead,
+  SentAway,
+} from './moving';
+
+import {
+  Closed,
+  Described,
+  Detached,
+  Opened,
+} from './opening';
+
+import {
+  PassRead,
+  Reached,
+} from './passes';
+
+import {
   People,
 } from './people';
 
@@ -12,122 +99,14 @@ import {
 } from './pieces';
 
 import {
-  Swapped,
-  WeightsMoved,
-} from './swapping';
-
-import {
-  Closed,
-  Described,
-  Detached,
-  Opened,
-} from './opening';
-
-import {
-  Departed,
-  Pong,
-  Welcome,
-} from './greeting';
-
-import {
-  Listening,
-} from './listening';
-
-import {
-  Sessions,
-} from './listing';
-
-import {
-  WatchRead,
-  Watching,
-} from './watches';
-
-import {
-  Attributed,
-} from './attribution';
-
-import {
-  Effect,
-  Inspected,
-  LensRead,
-} from './looks';
-
-import {
-  CheckpointSaved,
-  Checkpoints,
-} from './checkpoints';
-
-import {
-  MetricsRead,
-  Swept,
-} from './sweeps';
-
-import {
-  CircuitsRun,
-  EdgesAttributed,
-} from './edges';
-
-import {
-  GraphMade,
-} from './graphs';
-
-import {
-  AdapterAdded,
-  Adapters,
-} from './adapters';
-
-import {
-  AddedModules,
-  ModuleAdded,
-} from './added_modules';
-
-import {
-  Copies,
-  WeightRead,
-} from './weights';
-
-import {
-  HeadsRead,
-} from './heads';
-
-import {
-  Scored,
-} from './scoring';
-
-import {
-  MoveSettled,
-  ProvenanceRead,
-  SentAway,
-} from './moving';
-
-import {
-  PassRead,
-  Reached,
-} from './passes';
-
-import {
   PooledRead,
 } from './pooling';
-
-import {
-  Compared,
-  FiguresRead,
-} from './figures';
-
-import {
-  Checked,
-} from './checking';
-
-import {
-  Collected,
-} from './collecting';
 
 import {
   BreakpointSet,
   Cleared,
   Edited,
   Evaluated,
-  Failed,
   Finished,
   HistoryRead,
   Logits,
@@ -141,6 +120,30 @@ import {
   Tokenized,
   Tree,
 } from './replies';
+
+import {
+  Scored,
+} from './scoring';
+
+import {
+  Swapped,
+  WeightsMoved,
+} from './swapping';
+
+import {
+  MetricsRead,
+  Swept,
+} from './sweeps';
+
+import {
+  WatchRead,
+  Watching,
+} from './watches';
+
+import {
+  Copies,
+  WeightRead,
+} from './weights';
 
 export type WireReply =
   | Failed

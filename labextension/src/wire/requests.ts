@@ -1,9 +1,26 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
-  Sampling,
-  StopIdentity,
-} from './nouns';
+  ListAdapters,
+  RemoveAdapter,
+  SetAdapter,
+} from './adapters';
+
+import {
+  ListAddedModules,
+  RemoveModule,
+} from './added_modules';
+
+import {
+  DropCheckpoint,
+  ListCheckpoints,
+  RestoreCheckpoint,
+  SaveCheckpoint,
+} from './checkpoints';
+
+import {
+  Ping,
+} from './greeting';
 
 import {
   ApplyEdit,
@@ -16,13 +33,13 @@ import {
 } from './interventions';
 
 import {
-  ReadCopies,
-  Rest,
-  Sleep,
-  SwapIn,
-  SwapOut,
-  Wake,
-} from './swapping';
+  ListSessions,
+} from './listing';
+
+import {
+  Sampling,
+  StopIdentity,
+} from './nouns';
 
 import {
   Close,
@@ -30,38 +47,6 @@ import {
   Fork,
   Open,
 } from './opening';
-
-import {
-  Ping,
-} from './greeting';
-
-import {
-  ListSessions,
-} from './listing';
-
-import {
-  ReadWatch,
-  Unwatch,
-  Watch,
-} from './watches';
-
-import {
-  DropCheckpoint,
-  ListCheckpoints,
-  RestoreCheckpoint,
-  SaveCheckpoint,
-} from './checkpoints';
-
-import {
-  ListAdapters,
-  RemoveAdapter,
-  SetAdapter,
-} from './adapters';
-
-import {
-  ListAddedModules,
-  RemoveModule,
-} from './added_modules';
 
 import {
   Inspect,
@@ -72,6 +57,21 @@ import {
 import {
   ReadPooled,
 } from './pooling';
+
+import {
+  ReadCopies,
+  Rest,
+  Sleep,
+  SwapIn,
+  SwapOut,
+  Wake,
+} from './swapping';
+
+import {
+  ReadWatch,
+  Unwatch,
+  Watch,
+} from './watches';
 
 export interface ListModules {
   readonly request: 'ListModules';

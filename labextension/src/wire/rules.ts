@@ -8,6 +8,8 @@ import {
   Edit,
 } from './edits';
 
+export type PassesMeant = 'prompt' | 'new';
+
 /**
  * A steering rule and its counts: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
  * is the rule in words; no pass meets one that is not `enabled`. `onward`, `on`, `when` as in `Steer`; `note` as in a

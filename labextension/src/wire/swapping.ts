@@ -5,13 +5,13 @@ import {
 } from './values';
 
 import {
-  Transfer,
-} from './transfers';
-
-import {
   SessionDescription,
   WeightsStatistics,
 } from './nouns';
+
+import {
+  Transfer,
+} from './transfers';
 
 /** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
 export interface SwapOut {

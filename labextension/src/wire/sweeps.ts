@@ -6,6 +6,10 @@ import {
 } from './values';
 
 import {
+  AdapterIdentity,
+} from './adapters';
+
+import {
   AddEdit,
   ClampEdit,
   NormMatchEdit,
@@ -19,16 +23,12 @@ import {
 } from './edits';
 
 import {
-  Provenance,
-} from './provenance';
-
-import {
   ModuleIdentity,
 } from './module_form';
 
 import {
-  AdapterIdentity,
-} from './adapters';
+  Provenance,
+} from './provenance';
 
 export type Correction = 'attention' | 'cancellation';
 

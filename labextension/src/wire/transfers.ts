@@ -4,6 +4,8 @@ import {
   Float,
 } from './values';
 
+export type Tier = 'host' | 'disk';
+
 /** One move of a session's bytes between the device and a tier: how many really moved, and how long it took. */
 export interface Transfer {
   readonly direction: 'out' | 'in';

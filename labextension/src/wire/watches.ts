@@ -5,13 +5,13 @@ import {
 } from './values';
 
 import {
-  WatchDescription,
-} from './nouns';
-
-import {
   Circumstances,
   FedTokens,
 } from './circumstances';
+
+import {
+  WatchDescription,
+} from './nouns';
 
 /** A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`. */
 export interface Direction {

@@ -8,13 +8,6 @@ import {
   LayerCopy,
 } from './nouns';
 
-/** A matrix of the model. `selector` holds heads, neurons (of `MLP_WEIGHTS`), tokens or positions. */
-export interface WeightName {
-  readonly name: string;
-  readonly layer: number | null;
-  readonly selector: readonly number[] | null;
-}
-
 /**
  * `values` as the points have it: `x @ values` is the next point, apart from biases. A head or neuron chosen alone
  * has no axis of its own.
