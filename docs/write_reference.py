@@ -4,7 +4,6 @@ one of them is not current."""
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import types
 import typing
@@ -71,7 +70,6 @@ NOUNS = (
     module_form,
     adapters,
 )
-CONTENTS, END_OF_CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 
 
@@ -211,26 +209,7 @@ def cards_css() -> str:
     return f"{head}\n{theme.STYLE.strip()}\n{narrow}"
 
 
-def design() -> str:
-    """The decisions as they stand, below a table of contents that links to each."""
-    page = (FOLDER.parent / "design.md").read_text(encoding="utf-8")
-    before, _, rest = page.partition(CONTENTS)
-    after = rest.partition(END_OF_CONTENTS)[2]
-    return f"{before}{CONTENTS}\n\n{contents(after)}\n{END_OF_CONTENTS}{after}"
-
-
-def contents(page: str) -> str:
-    """A linked line for every decision, below the name of its section."""
-    lines = []
-    for level, title in re.findall(r"^(##|###) (.+)$", page, re.MULTILINE):
-        number, _, name = title.partition(". ")
-        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-        lines.append(f"\n**{title}**\n" if level == "##" else f"- {number} [{name.replace('`', '')}](#{anchor})")
-    return "\n".join(lines).strip() + "\n"
-
-
 PAGES = {
-    "../design.md": design,
     "states.md": states,
     "wire.md": wire,
     "magics.md": magics,

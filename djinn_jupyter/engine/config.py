@@ -21,7 +21,7 @@ class EngineConfig(SettledOptions, ModelOptions):
                                 `device_memory` does not
     host_memory, disk_memory    half of the available memory, and four times that (at most half of the free space); 0 is
                                 no tier. No more main memory is taken than the machine or its container has
-    page_positions              the page-size rule (docs/design.md, 68)
+    page_positions              the page-size rule (memory/kv/geometry.py)
     sleep_seconds               900 on CUDA, never on the CPU; `inf` is never
     log                         that of the process, which the ranks of a split model have too
     data_folder                 for checkpoints, journals and the disk tier: `djinn` in the user's Jupyter data folder

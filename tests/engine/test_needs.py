@@ -1,6 +1,6 @@
 """The mechanisms that stopping and re-entering needs. Each story below is exact; without its mechanism it is not.
 
-The numbers are those of decision 22 in docs/design.md. A need whose absence changed nothing would be a need no more.
+The numbers are those of *Seven needs* in docs/design.md. A need whose absence changed nothing would be a need no more.
 """
 
 from __future__ import annotations

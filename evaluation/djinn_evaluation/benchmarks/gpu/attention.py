@@ -1,7 +1,7 @@
 """The step of attention: which kernels give the same bits each time, also for rows in a buffer of another capacity.
 
-One query over many keys, as in a decode. The engine leaves cuDNN's kernel out (decision 178); its figure says whether
-it still has to.
+One query over many keys, as in a decode. The engine leaves cuDNN's kernel out (docs/design.md, *Attention by cuDNN is
+off*); its figure says whether it still has to.
 """
 
 from __future__ import annotations
