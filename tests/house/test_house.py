@@ -40,7 +40,7 @@ def imported_by(folder: Path) -> set[str]:
 
 def test_the_version_is_the_same_everywhere() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
-    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
+    newest = re.search(r"^## \[(\S+)\]", changelog, re.MULTILINE)
     assert newest
     assert metadata.version("djinn-jupyter") == djinn_jupyter.__version__ == newest[1]
 
