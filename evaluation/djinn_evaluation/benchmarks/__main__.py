@@ -20,7 +20,7 @@ NAMES = (
     "cold_start", "first_card", "journal", "beside", "people", "shared_passes",
     "logs", "features", "agreement", "analysis", "tracing",
 )  # fmt: skip
-BY_NAME = ("corners",)  # a quarter of an hour and more: only where it is named
+BY_NAME = ("corners", "house")  # a quarter of an hour and more, and counts of a checkout: only where they are named
 
 
 def main() -> int:

@@ -76,11 +76,16 @@ class Figure:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.name}: not run ({self.not_run})" if self.not_run else f"{self.name}: not measured"
-        spread = f"{self.value.median:.3g} {self.unit} ({self.value.low:.3g} to {self.value.high:.3g})"
+        low, high = _spelled(self.value.low), _spelled(self.value.high)
+        spread = f"{_spelled(self.value.median)} {self.unit} ({low} to {high})"
         if self.bar is None:
             return f"{self.name}: {spread}"
         verdict = {True: "met", False: "MISSED", None: "not decided"}[self.met]
         return f"{self.name}: {spread}, bar {self.bar.sense} {self.bar.value:g}: {verdict}"
+
+
+def _spelled(number: float) -> str:
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
 
 
 def compared(

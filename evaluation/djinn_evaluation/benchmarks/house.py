@@ -1,0 +1,118 @@
+"""The size of the house: lines, files, functions, circles, and the rooms that a prompt crosses, with the goals of
+making it small. Counts of this checkout, the same on every machine."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from djinn_evaluation import CHECKOUT
+from djinn_evaluation.benchmarks.measuring import Spread
+from djinn_evaluation.benchmarks.results import Figure, Result, at_most
+from djinn_evaluation.benchmarks.rooms import rooms
+from djinn_evaluation.benchmarks.setting import Setting
+from djinn_jupyter.wire.requests import Request
+from tests.census.folders import is_core, place
+from tests.house.import_graph import circles, import_graph
+
+PACKAGE: Final = CHECKOUT / "djinn_jupyter"
+ROUNDS: Final = 5
+ROOMS_BEFORE: Final = 120  # at the commit before the first step
+KB: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One file of Python. `header` is the number of lines up to the end of its imports."""
+
+    path: Path
+    lines: int
+    header: int
+    classes: int
+    functions: tuple[int, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Source:
+        text = path.read_text()
+        nodes = [*ast.walk(tree := ast.parse(text))]
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return cls(
+            path=path,
+            lines=len(text.splitlines()),
+            header=max((_end(node) for node in tree.body if _imports(node)), default=0),
+            classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
+            functions=tuple(_end(node) - node.lineno + 1 for node in functions),
+        )
+
+    @property
+    def module(self) -> str:
+        return ".".join(self.path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def run(setting: Setting) -> Result:
+    crossed = rooms(setting.home, setting.rounds(ROUNDS))
+    named = {"rooms": crossed[-1]}
+    return Result(benchmark="house", settings=named, figures=(*sizes(), *shapes(), _rooms(crossed), *_documents()))
+
+
+def sizes() -> Iterator[Figure]:
+    """Yield the lines and files of each part."""
+    package = [*sources(PACKAGE)]
+    core = [one for one in package if is_core(one.module)]
+    yield _figure("lines of the package", "lines", _lines(package), 80_000)
+    yield _figure("files of the package", "files", len(package), 520)
+    yield _figure("lines of the core", "lines", _lines(core), 52_000)
+    yield _figure("files of the core", "files", len(core))
+    yield _figure("lines of the evaluation", "lines", _lines(sources(CHECKOUT / "evaluation")), 19_000)
+    yield _figure("lines of the tests", "lines", _lines(sources(CHECKOUT / "tests")), 72_000)
+    yield _figure("share of headers", "of all lines", sum(one.header for one in package) / _lines(package), 0.1)
+
+
+def shapes() -> Iterator[Figure]:
+    """Yield how the package is cut: functions, classes, circles, requests, and the parts of the loop."""
+    package = [*sources(PACKAGE)]
+    lengths = sorted(length for one in package for length in one.functions)
+    yield _figure("functions", "functions", len(lengths))
+    yield _figure("median of functions", "lines", statistics.median(lengths), 6)
+    yield _figure("95 % of functions", "lines", lengths[len(lengths) * 95 // 100], 20)
+    yield _figure("classes", "classes", sum(one.classes for one in package))
+    yield _figure("circles of modules", "circles", len(circles(import_graph(PACKAGE))), 0)
+    yield _figure("requests", "requests", len(typing.get_args(Request)))
+    yield _figure("modules of the loop", "files", sum(place(one.module) == "engine/loop" for one in package), 8)
+
+
+def sources(folder: Path) -> Iterator[Source]:
+    yield from (Source.read(path) for path in sorted(folder.rglob("*.py")))
+
+
+def _rooms(crossed: list[list[str]]) -> Figure:
+    name = "rooms that a prompt crosses before the first layer"
+    return Figure(name=name, unit="modules", value=Spread.of(map(len, crossed)), bar=at_most(ROOMS_BEFORE // 2))
+
+
+def _documents() -> Iterator[Figure]:
+    yield _figure("docs/design.md", "KB", (CHECKOUT / "docs" / "design.md").stat().st_size / KB, 60)
+    yield _figure("CHANGELOG.md", "KB", (CHECKOUT / "CHANGELOG.md").stat().st_size / KB, 12)
+
+
+def _figure(name: str, unit: str, count: float, goal: float | None = None) -> Figure:
+    return Figure(name=name, unit=unit, value=Spread.of([count]), bar=None if goal is None else at_most(goal))
+
+
+def _lines(found: Iterable[Source]) -> int:
+    return sum(one.lines for one in found)
+
+
+def _imports(node: ast.stmt) -> bool:
+    types_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, ast.Import | ast.ImportFrom) or types_only
+
+
+def _end(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno
