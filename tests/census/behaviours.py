@@ -94,6 +94,8 @@ def _claims_of(file: str, body: Iterable[ast.stmt], owner: str = "") -> Iterator
                 yield Claim(file, owner + _read(name), _first_sentence(ast.get_docstring(node)))
             case ast.ClassDef(name=name) if name.startswith("Test"):
                 yield from _claims_of(file, node.body, f"{name}: ")
+            case ast.If():
+                yield from _claims_of(file, node.body, owner)
             case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):
                 yield Claim(file, f"{name}: the rules of {ast.unparse(node.value).partition('.')[0]} hold")
 

@@ -16,6 +16,8 @@ class TestBits:
     async def test_they_are_the_same(self): ...
     def helps(self): ...
 TestRing = RingMachine.TestCase
+if root():
+    def test_of_root_alone(): ...
 '''
 
 
@@ -38,6 +40,7 @@ def test_a_test_is_read_as_a_claim() -> None:
         Claim("f", "a page is freed", "It is free."),
         Claim("f", "TestBits: they are the same"),
         Claim("f", "TestRing: the rules of RingMachine hold"),
+        Claim("f", "of root alone"),
     ]
 
 
