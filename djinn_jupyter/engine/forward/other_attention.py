@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, discover
 from djinn_jupyter.engine.model.hooks.gates import Gates
+from djinn_jupyter.engine.model.loading.other_parts import sections
 from djinn_jupyter.errors import ModelRefused, UsageError
 
 
@@ -81,5 +82,5 @@ def _configs(model: PreTrainedModel) -> list[Any]:
         if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
             continue
         found[id(config)] = config
-        waiting += [part for name in config.sub_configs if (part := getattr(config, name, None)) is not None]
+        waiting += sections(config)
     return list(found.values())

@@ -32,22 +32,25 @@ class LeftOut(nn.Module):
         raise ValueError(f"it runs {self._path} also without an image or sound")
 
 
+def sections(configuration: Any) -> tuple[Any, ...]:
+    """Return the sub-configurations that a configuration has."""
+    names = getattr(type(configuration), "sub_configs", None) or {}
+    return tuple(section for name in names if (section := getattr(configuration, name, None)) is not None)
+
+
 def other_sections(configuration: Any) -> tuple[Any, ...]:
     """Return the sub-configurations of parts that contain no text model."""
-    sections = getattr(type(configuration), "sub_configs", None) or {}
     text = configuration.get_text_config(decoder=True)
-    found = (getattr(configuration, name, None) for name in sections)
-    present = [section for section in found if section is not None]
-    return tuple(section for section in present if section.get_text_config(decoder=True) is not text)
+    return tuple(one for one in sections(configuration) if one.get_text_config(decoder=True) is not text)
 
 
 def other_parts(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
     """Return by path the outermost models within this one that were built from a section besides the text's."""
-    sections = [id(section) for section in other_sections(model.config)]
+    others = [id(section) for section in other_sections(model.config)]
     parts: dict[str, PreTrainedModel] = {}
     for path, module in model.named_modules():
         within = any(path.startswith(f"{outer}.") for outer in parts)
-        if not within and isinstance(module, PreTrainedModel) and id(module.config) in sections:
+        if not within and isinstance(module, PreTrainedModel) and id(module.config) in others:
             parts[path] = module
     return parts
 

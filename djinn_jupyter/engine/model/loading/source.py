@@ -20,6 +20,7 @@ from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading import hub
+from djinn_jupyter.engine.model.loading.other_parts import sections
 from djinn_jupyter.engine.model.loading.reasons import (
     missing,
     needs_code,
@@ -117,9 +118,8 @@ def _part_of_text(configuration: Any) -> Any:
     """Return the section that a class of its own builds around the text model, as the thinker beside a talker in
     Qwen's Omni models; without one the configuration itself. transformers reads such a part from the whole's files."""
     text = configuration.get_text_config(decoder=True)
-    for name in getattr(type(configuration), "sub_configs", None) or {}:
-        section = getattr(configuration, name, None)
-        if section is None or section is text or section.get_text_config(decoder=True) is not text:
+    for section in sections(configuration):
+        if section is text or section.get_text_config(decoder=True) is not text:
             continue
         if auto_classes(section):
             section.update({"_commit_hash": getattr(configuration, "_commit_hash", None)})
@@ -132,8 +132,8 @@ def _returning_logits(configuration: Any) -> Any:
     Some were saved with the outputs of a training, as the routers' logits, of which a loss is computed."""
     asked = {name: False for name in OUTPUTS if getattr(configuration, name, None)}
     configuration.update({**asked, "return_dict": True})
-    for name in getattr(type(configuration), "sub_configs", None) or {}:
-        if isinstance(section := getattr(configuration, name, None), PreTrainedConfig):
+    for section in sections(configuration):
+        if isinstance(section, PreTrainedConfig):
             _returning_logits(section)
     return configuration
 
