@@ -1,6 +1,7 @@
 """One bar for the neighbour, whatever another asks again and again: the 99th percentile of 500 Pings is at most 20 ms,
-or three times that of a bare echo that is pinged in turn with them. Every long list of every request is tried at its
-limit; here a few kinds, the others in the slow tests."""
+or three times that of an echo that is pinged in turn with them. The echo's process computes meanwhile, as the engine's
+does: a busy machine lets an idle process run at once, and one that computes waits for its turn. Every long list of
+every request is tried at its limit; here a few kinds, the others in the slow tests."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from djinn_jupyter.wire import requests as ask
 from tests.engine.requests.test_large_requests import BESIDE, LARGE, LINES
 from tests.families import build
 from tests.process.asking import NUMBER
-from tests.process.echoes import echo
+from tests.process.echoes import COMPUTE, REST, echo
 from tests.process.peers import Peer
 from tests.wire import largest
 
@@ -73,11 +74,11 @@ def _require_neighbour(engine: RemoteEngine, asked: list[Any], folder: Path) -> 
     with zmq.Context() as context, echo() as bare:
         neighbour = Peer(engine.entry, context, "neighbour", "ada")
         with _another_asks(engine.entry.commands, asked, folder):
-            times = [(_seconds(lambda: neighbour.ask(ask.Ping())), _seconds(bare)) for _ in range(PINGS)]
+            times = [(_seconds(lambda: neighbour.ask(ask.Ping())), _seconds_beside_work(bare)) for _ in range(PINGS)]
         neighbour.ask(ask.Close(session=folder.name, force=True))
         neighbour.close()
-    ping, bare_echo = (statistics.quantiles(one, n=100)[-1] for one in zip(*times, strict=True))
-    assert ping <= max(SECONDS, ECHOES * bare_echo), (ping, bare_echo)
+    ping, echoed = (statistics.quantiles(one, n=100)[-1] for one in zip(*times, strict=True))
+    assert ping <= max(SECONDS, ECHOES * echoed), (ping, echoed)
 
 
 @contextmanager
@@ -100,3 +101,10 @@ def _seconds(work: Callable[[], object]) -> float:
     begun = perf_counter()
     work()
     return perf_counter() - begun
+
+
+def _seconds_beside_work(bare: Callable[..., object]) -> float:
+    bare(COMPUTE)
+    seconds = _seconds(bare)
+    bare(REST)
+    return seconds
