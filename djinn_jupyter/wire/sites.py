@@ -152,7 +152,8 @@ def parse_selector(text: str) -> tuple[int, ...]:
 
 def parse_site(text: str, of_hook: OfHook = lambda hook, site: site) -> Site:
     """Return the Site that `text` spells. A bare number is that layer's output; a dotted name of no point is a module
-    path. `of_hook` says which site a hook of TransformerLens has in a model, given that of most models."""
+    path. `of_hook` says which site a hook of TransformerLens, or a name of nnterp's for a layer, has in a model, given
+    that of most models."""
     text = text.strip()
     known = _from_other_tool(text, of_hook)
     if known is not None:
@@ -220,7 +221,7 @@ def _from_other_tool(text: str, of_hook: OfHook) -> Site | None:
         return of_hook(text, Site(point=_TRANSFORMER_LENS_MODEL[text]))
     numbered = _NNTERP_LAYER.match(text)
     if numbered and numbered["name"] in _NNTERP:
-        return Site(point=_NNTERP[numbered["name"]], layer=int(numbered["layer"]))
+        return of_hook(numbered["name"], Site(point=_NNTERP[numbered["name"]], layer=int(numbered["layer"])))
     if text in _NNTERP_MODEL:
         return Site(point=_NNTERP_MODEL[text])
     return None

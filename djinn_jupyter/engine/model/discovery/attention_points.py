@@ -34,6 +34,7 @@ from djinn_jupyter.engine.model.hooks.layout import Heads
 from djinn_jupyter.wire.sites import ATTENTION_POINTS
 
 UNCOMPARED = "no single call compares queries with keys"
+COMPRESSED = "the cache keeps a compressed form, from which keys and values are made anew at every pass"
 
 
 def attention_places(record: LayerRecord, blocks: Blocks) -> FoundPoints:
@@ -132,7 +133,7 @@ class _Attention:
         stored = _heads_of(self.stored.key)
         seen = None if self.query is None else kept(self.query.given[1]).reshape(PROMPTS, -1)
         if seen is not None and columns_by_bits(stored, seen) is None and columns_by_factor(stored, seen) is None:
-            return "the cache keeps a compressed form, from which keys and values are made anew at every pass"
+            return COMPRESSED
         return None
 
     def _stored(self, what: str) -> Tensor | str:

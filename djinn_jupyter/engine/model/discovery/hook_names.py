@@ -1,14 +1,16 @@
-"""Sites by the names of other tools: the point that has the value of a hook of TransformerLens in this model, or the
-reason why none has it. Whatever reaches the engine as the spelling of a site is read here."""
+"""Sites by the names of other tools: the point that has the value of a hook of TransformerLens or a name of nnterp in
+this model, or the reason why none has it. Whatever reaches the engine as the spelling of a site is read here."""
 
 from __future__ import annotations
 
 from functools import partial
+from posixpath import commonpath
 from typing import Final
 
 import msgspec
 from torch import nn
 
+from djinn_jupyter.engine.model.discovery.attention_points import COMPRESSED
 from djinn_jupyter.engine.model.discovery.matrices import Matrix
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.discovery.point import added_as_it_is
@@ -18,6 +20,11 @@ from djinn_jupyter.wire.sites import Site, parse_site, parse_trained
 
 ADDED: Final = ("hook_attn_out", "hook_mlp_out")
 PROJECTED: Final = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
+GIVEN: Final = {"attn_out": "attn_in", "mlp_out": "mlp_in"}
+COMPRESSED_QUERIES: Final = {
+    "q": "is behind the rotary embedding where the cache is compressed: write q_rot.{n} for that, or q.{n} before it",
+    "q_rot": "is the rotated part alone where the cache is compressed: write q_rot.{n} for the whole query",
+}
 
 
 def site_of(spelling: str, anatomy: Anatomy) -> Site:
@@ -37,19 +44,40 @@ def _of_hook(anatomy: Anatomy, hook: str, site: Site) -> Site:
         return site
     if hook in ADDED:
         return _added(anatomy, hook, site)
-    if hook in PROJECTED:
-        _require_projected(anatomy, hook, tap)
-    if site.point == "embed" and anatomy.changed_embedding:
-        raise UnknownSite(
-            f"{hook} of TransformerLens is by version and family the embedding or what this model makes of it, as by a "
-            "factor or a norm: write embed for what it returns, or resid_pre.0 for what the first layer is given."
-        )
-    if site.point == "logits" and anatomy.changed_head is not None:
-        raise UnknownSite(
-            f"{hook} of TransformerLens is what the head returns, and this model changes that, as by a soft-cap: write "
-            f"logits for what it makes of it, or {anatomy.changed_head} for what the head returns."
-        )
+    why_not = _why_not(anatomy, hook, tap)
+    if why_not is not None:
+        raise UnknownSite(f"{_named(hook, site)} {why_not}.")
     return site
+
+
+def _named(hook: str, site: Site) -> str:
+    if "hook_" not in hook:
+        return f"{hook}[{site.layer}] of nnterp"
+    return f"{hook if site.layer is None else f'blocks.{site.layer}.{hook}'} of TransformerLens"
+
+
+def _why_not(anatomy: Anatomy, hook: str, tap: Tap) -> str | None:
+    """Return why the value of a hook is not that of its point here and what to write, None where it is."""
+    point, site = tap.site.point, tap.site
+    if point == "embed" and anatomy.changed_embedding:
+        return (
+            "is by version and family the embedding or what this model makes of it, as by a factor or a norm: write "
+            "embed for what it returns, or resid_pre.0 for what the first layer is given"
+        )
+    if point == "logits" and anatomy.changed_head is not None:
+        return (
+            "is what the head returns, and this model changes that, as by a soft-cap: write logits for what it makes "
+            f"of it, or {anatomy.changed_head} for what the head returns"
+        )
+    if point in ("q", "q_rot") and anatomy.taps["k", site.layer] == COMPRESSED:
+        return COMPRESSED_QUERIES[point].format(n=site.layer)
+    if hook in PROJECTED:
+        return _normed(anatomy, tap)
+    if point in ("q_rot", "k_rot") and _rotated_before(anatomy, site):
+        return f"is before a norm of this model, and {site} is behind it: write {site} for that"
+    if point in ("attn_scores", "pattern") and tap.axes != "T H K":
+        return f"has a column for each position, and {site} also that of a sink: write {site} for all of them"
+    return _summed(anatomy, tap) if point in GIVEN else None
 
 
 def _added(anatomy: Anatomy, hook: str, site: Site) -> Site:
@@ -58,21 +86,42 @@ def _added(anatomy: Anatomy, hook: str, site: Site) -> Site:
     found = anatomy.taps[post.point, post.layer]
     if isinstance(found, str) and found != added_as_it_is(site.point):
         raise UnknownSite(
-            f"blocks.{site.layer}.{hook} of TransformerLens is what is added to the residual, and no point is that in "
-            f"this model ({found}): write {site} for what the block returns."
+            f"{_named(hook, site)} is what is added to the residual, and no point is that in this model ({found}): "
+            f"write {site} for what the block returns."
         )
     return post if isinstance(found, Tap) else site
 
 
-def _require_projected(anatomy: Anatomy, hook: str, tap: Tap) -> None:
-    """Raise UnknownSite for queries, keys or values that are behind a norm here."""
+def _normed(anatomy: Anatomy, tap: Tap) -> str | None:
+    """Return why queries, keys or values that are behind a norm are not those of a hook."""
     matrix, site = anatomy.matrices[tap.stage][f"W_{tap.site.point.upper()}"], tap.site
     if not matrix.normed if isinstance(matrix, Matrix) else _has_map(tap.module):
-        return
-    given = anatomy.modules_found.path_of(matrix.module) if isinstance(matrix, Matrix) else None
-    raise UnknownSite(
-        f"blocks.{site.layer}.{hook} of TransformerLens is before a norm of this model, and {site} is behind it: "
-        f"write {site} for that{'' if given is None else f', or {given} for what the norm is given'}."
+        return None
+    reason = f"is before a norm of this model, and {site} is behind it: write {site} for that"
+    if not isinstance(matrix, Matrix):
+        return reason
+    path = anatomy.modules_found.path_of(matrix.module)
+    return f"{reason}, or {path} for what {'the map returns' if matrix.rotated else 'the norm is given'}"
+
+
+def _rotated_before(anatomy: Anatomy, site: Site) -> bool:
+    """Return whether the rotary embedding stands before the norm of queries or keys."""
+    matrix = anatomy.matrices[site.layer or 0][f"W_{site.point[0].upper()}"]
+    return isinstance(matrix, Matrix) and matrix.rotated
+
+
+def _summed(anatomy: Anatomy, tap: Tap) -> str | None:
+    """Return why what attention or the MLP adds is not what its module returns: that has the residual in it."""
+    given, path_of = anatomy.taps[GIVEN[tap.site.point], tap.site.layer], anatomy.modules_found.path_of
+    if not isinstance(given, Tap) or given.module is None or tap.module is None:
+        return None
+    made, layer = path_of(tap.module), path_of(anatomy.layers[tap.stage])
+    block = commonpath((path_of(given.module).replace(".", "/"), made.replace(".", "/"))).replace("/", ".")
+    if block in (made, layer):
+        return None
+    return (
+        f"has the residual in it, for the module of this model adds that itself: write {tap.site} for what is added, "
+        f"or {block} for the sum"
     )
 
 

@@ -160,7 +160,8 @@ def _map_tap(probes: Probes, site: Site, layer: int, found: Inner) -> Tap | str:
     shapes = [call.given[0].shape if found.family == "sdpa" else call.result.shape for call in calls]
     if (shapes[0][-2], shapes[1][-2], shapes[3][-2]) != (*LENGTHS, 1):
         return NO_POSITIONS
-    form = Form("T H K", prod(shapes[0][:-2]), None)
+    sinks = shapes[0][-1] - LENGTHS[0]  # columns beside those of the positions
+    form = Form("T H K+1" if sinks == 1 else "T H K", prod(shapes[0][:-2]), None)
     if found.family == "sdpa":
         return replace(_inner(probes, site, found, "recomputed", Maps(), form), editable=False, reason=RECOMPUTED)
     return _inner(

@@ -25,7 +25,7 @@ NO_MAP = "no single linear map makes it from what its block is given"
 class Matrix:
     """The matrix of a linear map: `module` is given `width` features. `heads` divide what it returns, or with `ends`
     what it is given; `piece` is the part of what it returns, of so many equal ones. `norm` made what it is given;
-    `normed`: another norm stands between the map and the point."""
+    `normed`: another norm stands between the map and the point; `rotated`: the rotary embedding stands before that."""
 
     module: nn.Module
     width: int
@@ -34,6 +34,7 @@ class Matrix:
     piece: tuple[int, int] = (0, 1)
     norm: nn.Module | None = None
     normed: bool = False
+    rotated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,21 +107,22 @@ def _read(record: LayerRecord, place: object, given: Tensor | None) -> Matrix | 
     """Return the map from what attention is given to a point of it; the map before a norm of queries or keys."""
     if not isinstance(place, ModuleTensor) or place.heads is None:
         return place if isinstance(place, str) else NO_MAP
-    call, heads = _call_of(record, place.module), place.heads
+    call, heads, rotated = _call_of(record, place.module), place.heads, False
     normed = call.module not in _maps(record)
     if normed:
-        call, heads = _behind(record, call, heads) or (call, heads)
+        call, heads, rotated = _behind(record, call, heads) or (call, heads, rotated)
     seen = next(iter(call.inputs.values()), None)
     if call.module not in _maps(record) or seen is None or seen.value is None or given is None:
         return NO_MAP
     if not same(flat(seen.value), flat(given)):
         return NO_MAP
     norm = _norm(record, seen.value, call)
-    return Matrix(module=call.module, width=seen.shape[-1], heads=heads, norm=norm, normed=normed)
+    return Matrix(module=call.module, width=seen.shape[-1], heads=heads, norm=norm, normed=normed, rotated=rotated)
 
 
-def _behind(record: LayerRecord, norm: Call, heads: Heads) -> tuple[Call, Heads] | None:
-    """Return the map whose columns a norm was given, and the heads among them."""
+def _behind(record: LayerRecord, norm: Call, heads: Heads) -> tuple[Call, Heads, bool] | None:
+    """Return the map whose columns a norm was given, the heads among them, and whether it was given other numbers at
+    later positions: no view of what the map returned, though equal to it at position 0."""
     seen = next((seen for seen in norm.inputs.values() if seen.floating and seen.value is not None), None)
     if has_matrix(norm.module) or seen is None or seen.shape[0] != PROMPTS:
         return None
@@ -131,7 +133,7 @@ def _behind(record: LayerRecord, norm: Call, heads: Heads) -> tuple[Call, Heads]
             continue
         index = columns_by_bits(target_BHD, flat(made.value))
         if index is not None:
-            return call, Heads.of_index(distinct(index))
+            return call, Heads.of_index(distinct(index)), made.storage != seen.storage
     return None
 
 
