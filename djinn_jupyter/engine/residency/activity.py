@@ -14,24 +14,15 @@ from djinn_jupyter.engine.residency.eviction_policy import (
     Candidate,
     EvictionOrder,
     in_order,
+    may_leave_for,
     victims,
 )
 from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching, Signal
-from djinn_jupyter.engine.residency.priority import (
-    QUIET,
-    Claim,
-    Signals,
-    claim_of,
-)
+from djinn_jupyter.engine.residency.priority import QUIET, Claim, Signals, claim_of
 from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, Returns, lead
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session.footprint import (
-    Footprint,
-    all_storages_of,
-    own_items_of,
-    pages_of,
-)
+from djinn_jupyter.engine.session.footprint import all_storages_of, own_items_of, pages_of
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
@@ -130,23 +121,13 @@ class SessionActivity:
         return self._order(self._candidate(session, now) for session in sessions)
 
     def _candidate(self, session: Session, now: float) -> Candidate:
-        footprint = Footprint.count(session, self.swapping.storage_table)
         return Candidate(
             session=session.name,
             claim=self.claim(session),
             frees_bytes=private_bytes(session, self.swapping.storage_table),
-            restore_seconds=self._bandwidth.seconds(self._would_go_to(footprint.dirty), footprint.device),
             rested_seconds=self._idle_times.lasted(session.name, now),
-            remaining_seconds=self._idle_times.remaining(session.name, now),
+            remaining_seconds=self._idle_times.remaining(session.name, now, focused=self.signals(session.name).focused),
         )
-
-    def _would_go_to(self, dirty: int) -> Tier:
-        """Return the host while it has room for `dirty` bytes, else the disk."""
-        host = self.swapping.tiers.host
-        if host is None:
-            return "disk"
-        counts = host.statistics()
-        return "host" if dirty <= counts.bytes_limit - counts.bytes_used else "disk"
 
     # ------------------------------------------------------------------------------------------ prefetch
 
@@ -157,7 +138,7 @@ class SessionActivity:
             hits=counts.hits,
             late=counts.late,
             wasted=counts.wasted,
-            trust_in_focus=self._prefetching.trust("focused"),
+            trust_in_focus=self._prefetching.trust_in_focus,
         )
 
     @property
@@ -199,22 +180,15 @@ class SessionActivity:
             return
         if here.state not in ("host", "disk"):
             return
-        size, seconds = self._way_back(session)
-        leaving = self._who_would_leave(session, size, now)
-        if leaving is not None and self._prefetching.worth_it(signal, seconds, leaving):
+        due_in = self._idle_times.announced(session.name, now) if signal == "announced" else None
+        if self._may_come(session, due_in or 0.0):
             self._prefetching.began(session.name, now)
             self.swapping.swap_in(session, "prefetch")
 
-    def _who_would_leave(self, session: Session, size: int, now: float) -> list[tuple[float, float]] | None:
-        """Return for each session evicted for this one the probability that it is used soon and the seconds it would
-        then wait; None where a session in use (STEPPING) would have to leave, or where there is no room at all."""
-        missing = size - free_bytes(self._slabs, self._budget)
-        if missing <= 0:
-            return []
-        chosen = victims(self._in_order(self.swapping.candidates(session)), missing)
-        if sum(c.frees_bytes for c in chosen) < missing or any(c.claim is Claim.STEPPING for c in chosen):
-            return None
-        return [(self._idle_times.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
+    def _may_come(self, session: Session, due_in: float) -> bool:
+        """True where there is room for the session, which returns in so many seconds, or others may leave for it."""
+        missing = self._way_back(session)[0] - free_bytes(self._slabs, self._budget)
+        return missing <= 0 or may_leave_for(due_in, self._in_order(self.swapping.candidates(session)), missing)
 
 
 def private_bytes(session: Session, storage_table: StorageTable) -> int:

@@ -12,13 +12,11 @@ from djinn_jupyter.engine.session.session import Session
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A session on the device. `frees_bytes`: bytes freed at once when it leaves (without pages shared with a session
-    that stays). `restore_seconds`: to bring it back from the tier it would go to. `rested_seconds`: since it was last
-    used; `remaining_seconds`: the expected rest from now on."""
+    that stays). `rested_seconds`: since it was last used; `remaining_seconds`: the expected rest from now on."""
 
     session: str
     claim: Claim
     frees_bytes: int
-    restore_seconds: float
     rested_seconds: float
     remaining_seconds: float
 
@@ -38,6 +36,14 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     who said nothing the least recently used leaves first. Never a running one, nor one that frees nothing."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
     return sorted(may, key=lambda c: (_rank(c.claim), -c.remaining_seconds, c.session))
+
+
+def may_leave_for(due_in: float, ordered: Sequence[Candidate], need_bytes: int) -> bool:
+    """Return whether the first of `ordered` may leave now for a session that comes back in so many seconds: they free
+    `need_bytes`, no cell is at work on them, and each comes back later than it."""
+    chosen = victims(ordered, need_bytes)
+    enough = sum(c.frees_bytes for c in chosen) >= need_bytes
+    return enough and all(c.claim is not Claim.STEPPING and c.remaining_seconds > due_in for c in chosen)
 
 
 def by_rest(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -1,25 +1,15 @@
-"""Prefetch: the decision to bring a session back before a request needs it, and its statistics. Moves nothing.
-
-A prefetch is worth it where the wait it is expected to save exceeds the wait it is expected to cause to the sessions
-evicted for it. The trust in a signal is learned: some `focused` notebooks are only glanced at.
-"""
+"""Statistics of prefetches: sessions brought back before a request needs them. Moves nothing, and decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 Signal = Literal["focused", "expected", "announced"]
 
 PATIENCE: Final = 60.0  # seconds in which a session must be used for its signal to have come true
-MEMORY: Final = 0.98  # factor on a signal's record, at each new outcome
-BEFORE: Final[dict[Signal, tuple[float, float]]] = {
-    "focused": (2.0, 3.0),
-    "expected": (9.0, 10.0),
-    "announced": (9.0, 10.0),
-}
-"""Signals that came true, and all signals, assumed before any was seen."""
+MEMORY: Final = 0.98  # factor on the record of the focus, at each new outcome
+BEFORE: Final = (2.0, 3.0)  # notebooks in focus whose session was used, and all, assumed before any was seen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,35 +24,27 @@ class PrefetchCounts:
 
 
 class Prefetching:
-    """Signals not yet known to be true or false, prefetches begun, and the record of each signal."""
+    """Notebooks in focus whose session was not used yet, prefetches begun, and the record of the focus."""
 
     def __init__(self) -> None:
         self.counts = PrefetchCounts()
-        self._record = dict(BEFORE)
-        self._open: dict[str, tuple[Signal, float]] = {}
+        self._record = BEFORE
+        self._in_focus: dict[str, float] = {}
         self._begun: dict[str, float] = {}
 
-    def trust(self, signal: Signal) -> float:
-        """Return the probability that a session is used within PATIENCE seconds of this signal."""
-        true, all_ = self._record[signal]
+    @property
+    def trust_in_focus(self) -> float:
+        """The probability that a session is used within PATIENCE seconds of its notebook's focus."""
+        true, all_ = self._record
         return true / all_
 
     def signalled(self, session: str, signal: Signal, now: float) -> None:
-        """Note a signal; the first of a series counts, unless a stronger one follows."""
+        """Note a signal; the first focus of a series counts, and has come true where a cell follows."""
         self.expire(now)
-        present = self._open.get(session)
-        if present is None or (signal != "focused" and present[0] == "focused"):
-            if present is not None:
-                self._settle(present[0], came_true=True)
-            self._open[session] = (signal, now)
-
-    def worth_it(self, signal: Signal, restore_seconds: float, leaving: Iterable[tuple[float, float]] = ()) -> bool:
-        """True where the expected saving exceeds the expected cost. `restore_seconds`: the session's wait without a
-        prefetch. `leaving`: for each session to be evicted, the probability that it is used within PATIENCE and its
-        wait then. They leave anyway when the session is used, so a prefetch costs them only where it is wrong."""
-        trust = self.trust(signal)
-        caused = sum(chance * seconds for chance, seconds in leaving)
-        return trust * restore_seconds > (1.0 - trust) * caused
+        if signal == "focused":
+            self._in_focus.setdefault(session, now)
+        else:
+            self._settle(session, came_true=True)
 
     def began(self, session: str, now: float) -> None:
         self.counts.begun += 1
@@ -71,9 +53,7 @@ class Prefetching:
     def used(self, session: str, now: float, *, present: bool) -> None:
         """Note a request for the session; `present`: its bytes were on the device."""
         self.expire(now)
-        signalled = self._open.pop(session, None)
-        if signalled is not None:
-            self._settle(signalled[0], came_true=True)
+        self._settle(session, came_true=True)
         if self._begun.pop(session, None) is not None:
             self.counts.hits += present
             self.counts.late += not present
@@ -85,14 +65,14 @@ class Prefetching:
 
     def expire(self, now: float) -> None:
         """Count signals and prefetches older than PATIENCE as false."""
-        for session, (signal, when) in list(self._open.items()):
+        for session, when in list(self._in_focus.items()):
             if now - when > PATIENCE:
-                del self._open[session]
-                self._settle(signal, came_true=False)
+                self._settle(session, came_true=False)
         for session, when in list(self._begun.items()):
             if now - when > PATIENCE:
                 self.left(session)
 
-    def _settle(self, signal: Signal, *, came_true: bool) -> None:
-        true, all_ = self._record[signal]
-        self._record[signal] = (MEMORY * true + came_true, MEMORY * all_ + 1.0)
+    def _settle(self, session: str, *, came_true: bool) -> None:
+        if self._in_focus.pop(session, None) is not None:
+            true, all_ = self._record
+            self._record = (MEMORY * true + came_true, MEMORY * all_ + 1.0)

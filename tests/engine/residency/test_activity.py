@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
+from djinn_jupyter.engine.residency.idle_times import TIMES_SOONER, IdleTimes
 from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching
 from djinn_jupyter.engine.residency.priority import Claim
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -188,6 +188,24 @@ def test_under_pressure_the_session_that_a_cell_uses_leaves_last(small: Desk) ->
     note(small, "expected", "a")
     fill(small, "c")
     assert away(small) == {"b"}
+
+
+def test_under_pressure_who_has_the_focus_stays_for_those_without_it(small: Desk) -> None:
+    fill(small, "a", "b")
+    note(small, "focused", "a")
+    fill(small, "c")
+    assert away(small) == {"b"}, "used after a, and not in view"
+
+
+def test_a_focus_that_nobody_uses_ends_behind_those_that_rest_for_less(small: Desk) -> None:
+    clock = small.engine.residency.activity._clock = Clock()
+    fill(small, "a")
+    note(small, "focused", "a")
+    clock.now += TIMES_SOONER * 100.0
+    fill(small, "b")
+    clock.now += 99.0
+    fill(small, "c")
+    assert away(small) == {"a"}
 
 
 def test_who_is_in_use_does_not_leave_for_a_prefetch(small: Desk) -> None:

@@ -140,6 +140,24 @@ def test_idleness_spares_a_session_that_is_about_to_come(desk: Desk, clock: Cloc
     assert away(desk) == {"a", "b"}, "it has not come, and counts as any other"
 
 
+@pytest.mark.parametrize(("others", "back"), [(99.99, False), (200.0, True)])
+def test_who_comes_back_sooner_does_not_leave_for_one_that_comes_back(
+    desk: Desk, clock: Clock, others: float, back: bool
+) -> None:
+    fill(desk, "a")
+    rest(desk, "a", 100.0)
+    settle(desk)
+    fill(desk, "b", "c")
+    clock.now += 50.0
+    for name in "bc":
+        rest(desk, name, others - 50.0)
+    settle(desk)
+    clock.now += 49.95
+    settle(desk)
+    assert ("a" not in away(desk)) == back
+    assert desk.engine.residency.statistics().begun == back
+
+
 def test_no_session_in_use_leaves_for_one_that_comes_back_and_it_is_tried_again(desk: Desk, clock: Clock) -> None:
     fill(desk, "a")
     rest(desk, "a", 100.0)

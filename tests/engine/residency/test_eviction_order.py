@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from djinn_jupyter.engine.residency.eviction_policy import (
     Candidate,
     in_order,
+    may_leave_for,
     victims,
 )
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
+from djinn_jupyter.engine.residency.idle_times import TIMES_SOONER, IdleTimes
 from djinn_jupyter.engine.residency.priority import Claim
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -33,7 +34,6 @@ def _candidate(name: str) -> st.SearchStrategy[Candidate]:
         session=st.just(name),
         claim=st.sampled_from(Claim),
         frees_bytes=SIZES,
-        restore_seconds=SECONDS,
         rested_seconds=SECONDS,
         remaining_seconds=SECONDS,
     )
@@ -86,6 +86,16 @@ def test_victims_are_enough_and_none_of_them_is_superfluous(found: list[Candidat
 
 
 @QUICK
+@given(candidates(), SIZES, SECONDS)
+def test_for_a_prefetch_only_those_leave_that_come_back_later(found: list[Candidate], need: int, due_in: float) -> None:
+    chosen = victims(in_order(found), need)
+    later = all(c.remaining_seconds > due_in for c in chosen)
+    busy = any(c.claim is Claim.STEPPING for c in chosen)
+    enough = sum(c.frees_bytes for c in chosen) >= need
+    assert may_leave_for(due_in, in_order(found), need) == (later and enough and not busy)
+
+
+@QUICK
 @given(candidates())
 def test_nobody_leaves_where_nothing_is_needed(found: list[Candidate]) -> None:
     assert victims(in_order(found), 0) == []
@@ -93,7 +103,7 @@ def test_nobody_leaves_where_nothing_is_needed(found: list[Candidate]) -> None:
 
 def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:
     rests = IdleTimes()
-    assert (rests.lasted("a", 9.0), rests.remaining("a", 9.0), rests.chance("a", 9.0, 1.0)) == (0.0, 0.0, 1.0)
+    assert (rests.lasted("a", 9.0), rests.remaining("a", 9.0)) == (0.0, 0.0)
     rests.rests("a", 10.0)
     assert rests.lasted("a", 12.0) == 2.0
     rests.forget("a")
@@ -102,10 +112,11 @@ def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:
 
 @QUICK
 @given(SECONDS, SECONDS)
-def test_who_said_nothing_is_expected_to_rest_as_long_again_and_less_likely_soon(since: float, more: float) -> None:
+def test_who_said_nothing_is_expected_to_rest_as_long_again_and_less_with_the_focus(since: float, more: float) -> None:
     rests = IdleTimes()
     rests.rests("a", 0.0)
     assert rests.remaining("a", since) == since
-    assert rests.chance("a", since, 60.0) >= rests.chance("a", since + more, 60.0) > 0.0
+    assert rests.remaining("a", since, focused=True) == since / TIMES_SOONER
     rests.announce("a", since + more)
-    assert rests.remaining("a", since) == pytest.approx(more, abs=1e-6)
+    for focused in (None, False, True):
+        assert rests.remaining("a", since, focused=focused) == pytest.approx(more, abs=1e-6)

@@ -1,9 +1,9 @@
-"""Prefetching: the learned worth of each signal, the choice to prefetch, and an accounting that adds up."""
+"""Prefetching: how often a focus came true, and an accounting that adds up."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -15,34 +15,19 @@ NAMES = st.sampled_from("abc")
 SIGNALS = st.sampled_from(["focused", "expected"])
 
 
-def test_a_signal_that_never_comes_true_is_not_acted_on_any_more() -> None:
+def test_a_focus_that_never_comes_true_is_not_trusted() -> None:
     prefetching = Prefetching()
-    assert prefetching.worth_it("focused", 1.0, [(0.2, 1.0)])
     for n in range(200):
         prefetching.signalled("a", "focused", n * 2 * PATIENCE)
-    assert not prefetching.worth_it("focused", 1.0, [(0.2, 1.0)])
+    assert prefetching.trust_in_focus < 0.05
 
 
-def test_a_signal_that_always_comes_true_is_trusted() -> None:
+def test_a_focus_that_always_comes_true_is_trusted() -> None:
     prefetching = Prefetching()
     for n in range(200):
         prefetching.signalled("a", "focused", n * 10.0)
         prefetching.used("a", n * 10.0 + 3.0, present=True)
-    assert prefetching.trust("focused") > 0.95
-
-
-@QUICK
-@given(st.floats(0.001, 100.0), SIGNALS)
-def test_into_free_room_a_bet_is_always_worth_it(seconds: float, signal: str) -> None:
-    assert Prefetching().worth_it(signal, seconds)  # type: ignore[arg-type]
-
-
-@QUICK
-@given(st.floats(0.0, 1.0), st.floats(0.001, 10.0), st.floats(0.001, 10.0))
-def test_who_is_less_likely_to_be_wanted_is_the_cheaper_to_send_away(chance: float, own: float, others: float) -> None:
-    prefetching = Prefetching()
-    dear, cheap = (prefetching.worth_it("focused", own, [(c, others)]) for c in (chance, chance / 2))
-    assert cheap or not dear
+    assert prefetching.trust_in_focus > 0.95
 
 
 class Betting(RuleBasedStateMachine):
@@ -78,8 +63,7 @@ class Betting(RuleBasedStateMachine):
     def the_books_add_up(self) -> None:
         counts = self.prefetching.counts
         assert 0 <= counts.begun - counts.hits - counts.late - counts.wasted <= 3
-        assert 0.0 < self.prefetching.trust("focused") < 1.0
-        assert 0.0 < self.prefetching.trust("expected") < 1.0
+        assert 0.0 < self.prefetching.trust_in_focus < 1.0
 
     def teardown(self) -> None:
         self.prefetching.expire(self.now + 2 * PATIENCE)

@@ -20,7 +20,6 @@ def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candi
         session=actor.name,
         claim=actor.claim,
         frees_bytes=actor.size,
-        restore_seconds=stage.restore_seconds(actor),
         rested_seconds=stage.idle_times.lasted(actor.name, now),
         remaining_seconds=remaining,
     )
@@ -37,7 +36,10 @@ class Djinn:
         return False
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
-        return in_order(candidate(stage, a, now, stage.idle_times.remaining(a.name, now)) for a in may)
+        return in_order(candidate(stage, a, now, self.remaining(stage, a, now)) for a in may)
+
+    def remaining(self, stage: Stage, actor: Actor, now: float) -> float:
+        return stage.idle_times.remaining(actor.name, now, focused=actor.signals.focused)
 
 
 class ByClass(Djinn):
@@ -55,14 +57,13 @@ class Learned(Djinn):
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
         assert isinstance(stage.idle_times, LearnedTimes)
         stage.idle_times.catch_up(now)
+        per_byte = {a.name: stage.restore_seconds(a) / a.size for a in may}
         dirty = {a.name: a.dirty > 0 for a in may}
-        found = super().order(stage, may, now)
-        return sorted(found, key=lambda c: (c.claim is not Claim.DETACHED, -_worth(c), dirty[c.session]))
 
+        def key(c: Candidate) -> tuple[bool, float, bool]:
+            return c.claim is not Claim.DETACHED, -c.remaining_seconds / per_byte[c.session], dirty[c.session]
 
-def _worth(c: Candidate) -> float:
-    """Return the bytes x seconds that others get, per second of waiting for it to come back."""
-    return c.frees_bytes * c.remaining_seconds / max(c.restore_seconds, 1e-9)
+        return sorted(super().order(stage, may, now), key=key)
 
 
 class LeastWaste(Djinn):
@@ -87,7 +88,7 @@ class LeastWaste(Djinn):
 
 class LeastRecentlyUsed(Djinn):
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
-        return [candidate(stage, a, now, 0.0) for a in sorted(may, key=lambda a: a.last)]
+        return [candidate(stage, a, now, self.remaining(stage, a, now)) for a in sorted(may, key=lambda a: a.last)]
 
 
 class SwapAtPause(LeastRecentlyUsed):
@@ -112,11 +113,10 @@ class Belady(Djinn):
             if event.kind == "run":
                 self._runs[event.session].append(event.time)
 
-    def remaining(self, actor: Actor, now: float) -> float:
+    def remaining(self, stage: Stage, actor: Actor, now: float) -> float:
         runs = self._runs[actor.name]
         following = bisect_right(runs, now - actor.late)
         return runs[following] + actor.late - now if following < len(runs) else inf
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
-        chosen = [candidate(stage, a, now, self.remaining(a, now)) for a in may]
-        return sorted(chosen, key=lambda c: -c.remaining_seconds)
+        return sorted(super().order(stage, may, now), key=lambda c: -c.remaining_seconds)

@@ -2,7 +2,7 @@
 
 Times between a person's actions are lognormal (Blenn and Van Mieghem 2016, arXiv:1607.02952), given by their median and
 sigma. The medians are guesses at reading a stop, reading a result, a break, a lunch; they have not been measured for
-this tool, which is why the policy learns and why more than one mixture is tried.
+this tool, which is why more than one mixture is tried.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Habits:
 
 OFFICE: Final = Habits()
 SWEEPS: Final = Habits(sweep=0.5, paused=0.3)
+GLANCES: Final = Habits(glance=0.9)
 READERS: Final = Habits(paused=0.9, read_stop=(90.0, 1.4), coffee_share=0.35, laptop=0.08, cells=3.0)
 
 
@@ -204,6 +205,8 @@ def generated(name: str, *, seed: int, share: float = 1.0) -> Trace:
     match name:
         case "office":
             return people(name, OFFICE, persons=17, notebooks=3, hours=8.0 * share, seed=seed)
+        case "glances":
+            return people(name, GLANCES, persons=17, notebooks=3, hours=8.0 * share, seed=seed)
         case "readers":
             return people(name, READERS, persons=17, notebooks=3, hours=8.0 * share, seed=seed)
         case "sweeps":
@@ -213,4 +216,4 @@ def generated(name: str, *, seed: int, share: float = 1.0) -> Trace:
     raise ValueError(f"There is no trace {name!r}; there are: {', '.join(GENERATED)}.")
 
 
-GENERATED: Final = ("office", "readers", "sweeps", "rounds")
+GENERATED: Final = ("office", "glances", "readers", "sweeps", "rounds")

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Final, Literal, Protocol
 
 from djinn_evaluation.agents.replay.trace import Event, Trace
-from djinn_jupyter.engine.residency.eviction_policy import Candidate, victims
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, may_leave_for, victims
 from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.prefetch import (
     PATIENCE,
@@ -339,15 +339,16 @@ class Stage:
         return max([now, *(self._leave(self.actors[c.session], now) for c in chosen)])
 
     def _victims(self, wanting: Actor, missing: int, now: float) -> list[Candidate] | None:
-        if not self.policy.swaps:
-            return None
+        chosen = victims(self._in_order(wanting, now), missing)
+        return chosen if sum(c.frees_bytes for c in chosen) >= missing else None
+
+    def _in_order(self, wanting: Actor, now: float) -> list[Candidate]:
         may = [
             a
             for a in self.actors.values()
             if a is not wanting and a.place == "device" and a.state != "running" and a.ready <= now and a.size
         ]
-        chosen = victims(self.policy.order(self, may, now), missing)
-        return chosen if sum(c.frees_bytes for c in chosen) >= missing else None
+        return self.policy.order(self, may, now) if self.policy.swaps else []
 
     def _leave(self, actor: Actor, now: float) -> float:
         """Evict the session; return the time when its place is free."""
@@ -383,11 +384,8 @@ class Stage:
         self.prefetching.signalled(actor.name, signal, now)
         if actor.place not in ("host", "disk"):
             return
+        due_in = self.idle_times.announced(actor.name, now) if signal == "announced" else None
         missing = self._used + actor.size - self.costs.slab
-        chosen = self._victims(actor, missing, now) if missing > 0 else []
-        if chosen is None:
-            return
-        leaving = [(self.idle_times.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
-        if self.prefetching.worth_it(signal, self.restore_seconds(actor), leaving):
+        if missing <= 0 or may_leave_for(due_in or 0.0, self._in_order(actor, now), missing):
             self._bring(actor, actor.size, now)
             self.prefetching.began(actor.name, now)

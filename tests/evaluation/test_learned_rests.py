@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_evaluation.agents.replay.learned import LearnedTimes
-from djinn_evaluation.agents.replay.reuse_model import EDGES, HORIZON, ReuseModel
+from djinn_evaluation.agents.replay.learned import EDGES, HORIZON, LearnedTimes, ReuseModel
 
 QUICK = settings(max_examples=40, deadline=None)
 LENGTHS = st.floats(0.0, 2 * HORIZON)
@@ -18,12 +16,9 @@ HISTORIES = st.lists(st.tuples(LENGTHS, LENGTHS, st.booleans()), max_size=20)
 
 
 def after(history: list[tuple[float, float, bool]]) -> ReuseModel:
-    """A kind with this history, among others with the same in reverse."""
-    among = ReuseModel()
-    pauses = ReuseModel(among)
-    for (one, other, returned), (first, last, ended) in zip(history, reversed(history), strict=True):
+    pauses = ReuseModel()
+    for one, other, returned in history:
         pauses.learn(min(one, other), max(one, other), returned=returned)
-        among.learn(min(first, last), max(first, last), returned=ended)
     return pauses
 
 
@@ -43,15 +38,6 @@ def test_time_passes_no_faster_than_the_expectation_says(
     assert pauses.remaining(t) <= (u - t) + pauses.remaining(u) + 1e-6 * HORIZON
 
 
-@QUICK
-@given(HISTORIES, LENGTHS, LENGTHS, LENGTHS)
-def test_a_chance_is_one_and_grows_with_the_time_allowed(
-    history: list[tuple[float, float, bool]], t: float, one: float, other: float
-) -> None:
-    pauses = after(history)
-    assert 0.0 <= pauses.chance(t, min(one, other)) <= pauses.chance(t, max(one, other)) <= 1.0
-
-
 def test_before_anything_was_seen_the_longer_it_lasted_the_longer_it_lasts() -> None:
     remaining = [ReuseModel().remaining(t) for t in EDGES[4:-6]]
     assert remaining == sorted(remaining)
@@ -64,7 +50,6 @@ def test_pauses_without_a_memory_have_the_same_left_at_any_time(mean: float) -> 
         pauses.learn(0.0, rand.expovariate(1.0 / mean), returned=True)
     for lasted in (0.0, mean / 2, mean):
         assert pauses.remaining(lasted) == pytest.approx(mean, rel=0.5)
-        assert pauses.chance(lasted, mean) == pytest.approx(1 - math.exp(-1), rel=0.15)
 
 
 def test_a_mixture_of_short_and_long_is_told_apart_by_its_age() -> None:
@@ -72,7 +57,6 @@ def test_a_mixture_of_short_and_long_is_told_apart_by_its_age() -> None:
     for _ in range(2000):
         pauses.learn(0.0, rand.choice((1.0, 1.0, 1.0, 4000.0)) * rand.uniform(0.8, 1.2), returned=True)
     assert pauses.remaining(0.0) < pauses.remaining(60.0)
-    assert pauses.chance(60.0, 60.0) < 0.1 < 0.6 < pauses.chance(0.0, 60.0)
 
 
 def test_a_pause_that_has_not_ended_teaches_too() -> None:
@@ -83,17 +67,6 @@ def test_a_pause_that_has_not_ended_teaches_too() -> None:
     for _ in range(20):
         seen.learn(0.0, 3000.0, returned=False)
     assert seen.remaining(0.0) > unseen.remaining(0.0)
-
-
-def test_a_kind_of_which_nothing_is_known_is_like_all_pauses() -> None:
-    among = ReuseModel()
-    unknown, known, rand = ReuseModel(among), ReuseModel(among), random.Random(0)
-    for _ in range(200):
-        among.learn(0.0, rand.expovariate(1 / 40.0), returned=True)
-        known.learn(0.0, rand.expovariate(1 / 4.0), returned=True)
-    assert unknown.remaining(1.0) == pytest.approx(among.remaining(1.0), rel=1e-9)
-    assert known.remaining(1.0) < unknown.remaining(1.0)
-    assert known.chance(1.0, 5.0) > 3 * unknown.chance(1.0, 5.0)
 
 
 def test_what_changes_is_learned_anew() -> None:
