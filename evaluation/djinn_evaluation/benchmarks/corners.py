@@ -1,4 +1,5 @@
-"""Agents on real engines at the corners of the grid of `crowds`: the least recently used order against the default.
+"""Agents on real engines at the corners of the grid of `crowds`: the least recently used order against the default,
+and an engine with room for all of them, whose turns wait for the processor alone: no order waits less.
 
 Each crowd is written as it ends, and a run that was cut goes on behind the last one. The replay's prediction, with the
 costs measured at the beginning, stands beside.
@@ -35,7 +36,9 @@ from djinn_jupyter.client.engine import RemoteEngine
 
 REPETITIONS: Final = 6
 RESAMPLES: Final = 1000
-SIDES: Final[Mapping[str, tuple[str, str]]] = {LRU: ("lru", LRU), "default": ("hinted", DEFAULT)}
+ROOMY: Final = "room for all"
+ROOMY_REPETITIONS: Final = 2
+SIDES: Final[Mapping[str, tuple[str, str]]] = {LRU: ("lru", LRU), "default": ("hinted", DEFAULT), ROOMY: ("lru", LRU)}
 """By side: the engine's way, and the rule of the replay that it is."""
 SECONDS: Final = {8: 5.5, 24: 6.5, 80: 20.0}  # of a crowd on quiet cores
 Parts = dict[tuple[str, str, int], dict[str, Any]]  # by cell, side and repetition
@@ -91,8 +94,12 @@ def _keys(group: Group) -> list[tuple[str, str, int]]:
     found = []
     for cell, number in product(group.cells(), range(group.repetitions)):
         sides = list(SIDES) if number % 2 == 0 else [*reversed(SIDES)]
-        found += [(str(cell), side, number) for side in sides]
+        found += [(str(cell), side, number) for side in sides if number < _repetitions(side, group)]
     return found
+
+
+def _repetitions(side: str, group: Group) -> int:
+    return min(group.repetitions, ROOMY_REPETITIONS) if side == ROOMY else group.repetitions
 
 
 def _begun(kept: Path) -> tuple[Parts, TurnCosts]:
@@ -122,7 +129,7 @@ def _measure(group: Group, costs: TurnCosts, parts: Parts, kept: Path) -> None:
     cells = {str(cell): cell for cell in group.cells()}
     with ExitStack() as stack:
         engines = {
-            side: stack.enter_context(engine_with(way, limit, number))
+            side: stack.enter_context(engine_with(way, None if side == ROOMY else limit, number))
             for number, (side, (way, _)) in enumerate(SIDES.items(), 1)
         }
         for name, side, number in _keys(group):
@@ -156,7 +163,7 @@ def _readings(crowd: CrowdRecord) -> dict[str, Any]:
 
 
 def _of(cell: Cell, side: str, group: Group, parts: Parts) -> list[dict[str, Any]]:
-    return [parts[str(cell), side, number] for number in range(group.repetitions)]
+    return [parts[str(cell), side, number] for number in range(_repetitions(side, group))]
 
 
 def _rows(
@@ -166,17 +173,20 @@ def _rows(
     found = {}
     for side, (_, rule) in SIDES.items():
         crowds = _of(cell, side, group, parts)
-        scores = [played(cell, RULES[rule], costs, link, number, checks) for number in range(group.repetitions)]
-        firsts = [1000 * (wait + costs.first_token) for score in scores for wait in score.returns]
         found[side] = {
             "first_token_ms": _percentiles([ms for crowd in crowds for agent in crowd["first_ms"] for ms in agent]),
-            "predicted_first_token_ms": _percentiles(firsts),
             "token_ms": _percentiles([ms for crowd in crowds for agent in crowd["token_ms"] for ms in agent]),
             "refused": sum(crowd["refused"] for crowd in crowds),
             "back_when_needed": sum(crowd["moves"]["back_when_needed"] for crowd in crowds),
-            "predicted_back_when_needed": sum(wait > 0 for score in scores for wait in score.returns),
             "prefetches": {key: sum(crowd["prefetches"][key] for crowd in crowds) for key in crowds[0]["prefetches"]},
         }
+        if side != ROOMY:
+            scores = [played(cell, RULES[rule], costs, link, number, checks) for number in range(len(crowds))]
+            waits = [wait for score in scores for wait in score.returns]
+            found[side] |= {
+                "predicted_first_token_ms": _percentiles([1000 * (wait + costs.first_token) for wait in waits]),
+                "predicted_back_when_needed": sum(wait > 0 for wait in waits),
+            }
     return found
 
 
@@ -194,7 +204,19 @@ def _figures(cell: Cell, group: Group, parts: Parts, rows: Mapping[str, Mapping[
             yield Figure(
                 name=f"{what}, {name}, default of {LRU}: {cell}",
                 unit="x",
-                value=Spread(median=found["value"], low=found["low"], high=found["high"], count=group.repetitions),
-                sides={f"{side}, {field}": Spread.of([rows[side][field][name]]) for field in shown for side in SIDES},
+                value=_spread(found, len(sides[LRU])),
+                sides={
+                    f"{side}, {field}": Spread.of([row[field][name]])
+                    for field in shown
+                    for side, row in rows.items()
+                    if field in row
+                },
                 sides_unit="ms",
             )
+        count = len(sides[ROOMY])
+        for name, found in ratios_of(sides[ROOMY], sides[LRU][:count], RESAMPLES).items():
+            yield Figure(name=f"{what} with {ROOMY}, {name}, of {LRU}: {cell}", unit="x", value=_spread(found, count))
+
+
+def _spread(found: Mapping[str, float], count: int) -> Spread:
+    return Spread(median=found["value"], low=found["low"], high=found["high"], count=count)
