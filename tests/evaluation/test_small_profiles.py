@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import djinn_jupyter.cli.main as cli
+from djinn_evaluation.claims.judgement import UNREAD
+from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.commands.every import UNDECIDED
 from djinn_evaluation.pressure import experiment as pressure
 from djinn_evaluation.validation import flatline_verdict
@@ -77,6 +79,12 @@ def test_pressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["outputs_equal_alone"]
     assert all(process > accounted >= used for _, accounted, used, process in found["vram_samples"])
     assert {event["direction"] for event in found["swap_events"]} == {"in", "out"}
+    out = [event for event in found["swap_events"] if event["cause"] == "asked"]
+    assert len(out) == pressure.LEAVING
+    assert {event["bytes"] for event in out} == {max(event["bytes"] for event in found["swap_events"])}
+    (speed,) = [claim for claim in CLAIMS if claim.number == 18]
+    on_a_card = {"events": found["swap_events"], "device": "cuda:0"}
+    assert speed.verdict_on(on_a_card).reason != UNREAD.reason, "each way has its readings"
     assert "SWAP DETECTED" in (tmp_path / "exp3_memory_pressure_final.log").read_text()
 
 

@@ -162,8 +162,13 @@ def write(result: Result, machine: Machine, folder: Path, *, partial: str | None
     }
     if partial is not None:
         written["partial"] = partial
+    return put(path, json.dumps(written, indent=1, allow_nan=False) + "\n")
+
+
+def put(path: Path, text: str) -> Path:
+    """Write a file, whole or not at all; return its path."""
     beside = path.with_suffix(".writing")
-    beside.write_text(json.dumps(written, indent=1, allow_nan=False) + "\n")
+    beside.write_text(text)
     return beside.replace(path)
 
 

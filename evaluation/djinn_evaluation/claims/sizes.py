@@ -12,6 +12,7 @@ from djinn_evaluation.claims.paths import AGENTS, FEW, GPT2, LOGITS, SLEEP, TWIC
 from djinn_jupyter.amounts import GIB
 
 LAYERS: Final = W + "token_accuracy.entries[].layer"
+COPIED: Final = P + "swap_events[].bytes"
 SHAPES: Final = GPT2 + "token_accuracy.entries[].captured_shape"
 NEAR: Final = verdicts.NEAR  # of an amount of memory
 BILLIONS: Final = 2 * 1e9 / GIB  # GiB of a billion parameters in 16 bits
@@ -24,6 +25,11 @@ OF_SESSION: Final = "memory_breakdown.kv_cache_per_session_gb"
 def decimal(found: list[float]) -> float:
     """Return the GB of the least of some GiB."""
     return min(found) * GIB / 1e9
+
+
+def least_copied(found: list[int]) -> int:
+    """Return the least bytes of swaps that copied some."""
+    return min(filter(None, found), default=0)
 
 
 def different(found: list[Any]) -> int:
@@ -59,7 +65,7 @@ SIZES: Final[Mapping[int, tuple[StatedSize, ...]]] = {
         StatedSize(number=41, what="the session that triggers a swap"),
     ),
     17: (StatedSize(number=80, what="GiB of the card", field=P + "card_gb", near=NEAR),),
-    18: (StatedSize(number=1.3e9, what="bytes of a swap", field=P + "swap_events[].bytes", near=NEAR),),
+    18: (StatedSize(number=1.3e9, what="bytes of a swap", field=COPIED, of=least_copied, near=NEAR),),
     19: (StatedSize(number=6, what="sessions", field=FEW + "num_sessions_requested"),),
     20: (
         StatedSize(

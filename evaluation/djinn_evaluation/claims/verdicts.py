@@ -174,8 +174,9 @@ def first_evicted(run: V) -> int:
 
 
 def cycled(run: V) -> bool:
-    """True where sessions left, and each of them came back."""
-    out, back = ({e["session"] for e in run["events"] if e["direction"] == way} for way in ("out", "in"))
+    """True where sessions left that were not told to, and each of them came back."""
+    untold = [event for event in run["events"] if event.get("cause") != "asked"]
+    out, back = ({e["session"] for e in untold if e["direction"] == way} for way in ("out", "in"))
     return bool(out) and out <= back
 
 

@@ -30,6 +30,7 @@ THREADS = 1
 FIELDS = """num_sessions_spawned vram_progression vram_stats swap_latencies_ms total_elapsed_seconds swapping_active
     demand_gb capacity_gb capacity_imposed sessions_alive_max swap_events plateau_achieved outputs_equal_alone
     slab_books_gb link""".split()
+LEAVING = 6  # sessions; an interval takes six readings
 LEAST_HERTZ = 10
 NO_DRIVER = Unmeasured(
     reason="without a GPU no driver counts memory, and the engine's own count keeps its limit by itself"
@@ -124,6 +125,7 @@ def _under_pressure(
             equal.append(_resumed(course, sessions[k], k, len(prompts), new) == alone[k])
             resumed = {"sessions_alive_max": alive, "outputs_equal": sum(equal), "sessions_resumed": len(equal)}
             course.write_partial(FILE, FIELDS, {**_so_far(sums, progression, swaps), **resumed})
+        _leave(course, sessions, prompts)
     fields = _fields(sums, progression, swaps, curve, alive, equal, spawned, time.monotonic() - begun)
     link = measured_link(course, engine.description.device)
     fields |= {**held.fields(), "link": link.fields(swaps.copies)}
@@ -134,6 +136,15 @@ def _under_pressure(
     fields["failures"] = failures
     course.write(FILE, fields)
     return failures
+
+
+def _leave(course: Course, sessions: list[RemoteSession], prompts: list[list[int]]) -> None:
+    """Have some sessions leave with all their bytes to copy. Under pressure they have none: what rests for a second is
+    copied before it has to leave."""
+    for session, prompt in zip(sessions[:LEAVING], prompts, strict=False):
+        course.check_time()
+        session.run(prompt, max_new_tokens=0, ignore_eos=True)
+        session.swap_out()
 
 
 def _so_far(sums: Arithmetic, progression: list[dict[str, Any]], swaps: Swaps) -> dict[str, Any]:
@@ -206,12 +217,13 @@ def _fields(
         **_driver(sums, curve),
         "swap_latencies_ms": swaps.latencies(),
         "total_elapsed_seconds": elapsed,
-        "swapping_active": any(event["direction"] == "out" for event in swaps.events),
+        "swapping_active": swaps.first_out is not None,
         "sessions_alive_max": alive,
         "swap_events": swaps.events,
         "plateau_achieved": plateau(curve, swaps.first_out, spawned, 2 * whole, accounted=sums.capacity_accounted),
         "outputs_equal_alone": all(equal),
         "outputs_equal": sum(equal),
+        "sessions_resumed": len(equal),
         "slab_books_gb": curve.peak_accounted / GIB,
     }
 

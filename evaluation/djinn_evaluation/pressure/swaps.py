@@ -43,7 +43,7 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
         moved = event.transfer
         with lock:
             at = time.monotonic() - begun
-            if moved.direction == "out" and found.first_out is None:
+            if moved.direction == "out" and moved.cause != "asked" and found.first_out is None:
                 found.first_out = at
             found.copies += of_transfer(event.session, moved)
             found.events.append(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import psutil
 import pynvml
 import pytest
 
@@ -143,14 +147,14 @@ def test_a_step_of_several_turns_has_the_next_when_the_others_had_theirs(
 
 def test_a_run_ends_in_its_minutes_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whose minutes are not left is put off, and a shorter one behind it is run."""
-    steps = [step_of(name) for name in ("sessions", "fork", "exactness")]
+    steps = [step_of(name) for name in ("pressure", "fork", "exactness")]
     reasons = ends(TURN, tmp_path, monkeypatch, *steps, minutes=2.0)
     assert (tmp_path / "log").read_text().split() == ["fork"]
-    assert reasons["sessions"].startswith("it needs about 240 s, and the run had ")
+    assert reasons["pressure"].startswith("it needs about 240 s, and the run had ")
     assert reasons["exactness"].startswith("it needs about 240 s")
     assert "run the same again" in (tmp_path / "report.md").read_text()
     again = course.Course(folder=tmp_path, size=1.0)
-    assert (again.turns["sessions"], again.turns["exactness"]) == (0, 0)
+    assert (again.turns["pressure"], again.turns["exactness"]) == (0, 0)
     left = course.missing(tmp_path, {**again.turns, "link": 1})
     assert left[-1].name == "link"
     assert "fork" not in {step.name for step in left}
@@ -169,14 +173,15 @@ def test_a_quarter_is_its_steps_in_their_order_and_another_run_takes_the_rest(
     asked = ["--quarter", "--results", str(tmp_path / "results"), "--size", "1e-4"]
     assert command.main(asked) == 1
     (log,) = (tmp_path / "results").glob("*/log")
-    assert log.read_text().split() == ["link", "sessions", "mended", "moves"]
-    assert "sessions: 50 sessions of 2,048 tokens" in (said := capsys.readouterr().out)
+    first = ["link", "pressure", "pressure-again", "mended", "moves"]
+    assert log.read_text().split() == first
+    assert "pressure: 50 sessions of 2,048 tokens" in (said := capsys.readouterr().out)
     assert "about 240 s" in said
     monkeypatch.undo()
     monkeypatch.setattr(course.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(command.shapes, "FOLDER", tmp_path / "models")
     assert command.main(asked) == 0
-    assert log.read_text().split() == ["link", "sessions", "mended", "moves", "pressure", "graphs"]
+    assert log.read_text().split() == [*first, "graphs"]
     assert {step.name for step in QUARTER} == {*log.read_text().split()}
     assert (tmp_path / "models").is_dir(), "other steps are for it"
     command.main(asked)
@@ -274,6 +279,52 @@ def test_a_step_that_takes_too_long_is_ended(
     stops = f"finally: open({str(tmp_path / 'stopped')!r}, 'w').close()"
     assert ends(f"{handles}\n{waits}\n{stops}", tmp_path, monkeypatch) == {"link": "it took longer than 1 s"}
     assert (tmp_path / "stopped").exists() == (handler == "exit(1)")
+
+
+DRIVER = """import sys; from pathlib import Path; from djinn_evaluation.benchmarks.gpu import course
+sys.executable = sys.argv[1]; course.Course(folder=Path(sys.argv[2]), size=1.0).run(course.STEPS[:1])"""
+HANGS = """import os, subprocess, sys; from pathlib import Path; folder = Path(sys.argv[4])
+engine = subprocess.Popen(["sleep", "600"], start_new_session=True, stderr=subprocess.DEVNULL)
+(folder / "begun").write_text(f"{os.getpid()} {engine.pid}"); (folder / "begun").rename(folder / "at work")
+"""
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_killed_run_left_is_ended_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its turn and that one's engine: they would keep the card's memory, and write to the same files."""
+    (tmp_path / "python").write_text(f"#!{sys.executable}\n{HANGS}engine.wait()\n")
+    (tmp_path / "python").chmod(0o700)
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path / "python"), str(tmp_path)]) as driver:
+        until((tmp_path / "at work").exists, "the turn's beginning")
+        driver.kill()
+    left = [int(pid) for pid in (tmp_path / "at work").read_text().split()]
+    assert not any(map(gone, left))
+    try:
+        assert ends(TURN, tmp_path, monkeypatch) == {}
+        assert all(map(gone, left))
+    finally:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_engine_of_a_killed_turn_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ends(f"{HANGS}os.kill(os.getpid(), 9)", tmp_path, monkeypatch) == {"link": "it ended with status -9"}
+    _, engine = (int(pid) for pid in (tmp_path / "at work").read_text().split())
+    assert gone(engine)
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = command.folder_of("cpu", small=True, below=tmp_path)
+    folder.mkdir()
+    monkeypatch.setattr(command, "card_of", lambda device: "cpu")
+    with course.alone(folder), pytest.raises(SystemExit, match="wait for its end, or end it"):
+        command.main(["link", "--results", str(tmp_path), "--size", "1e-4"])
+    with course.alone(folder):
+        pass
 
 
 def test_a_step_that_is_not_there_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

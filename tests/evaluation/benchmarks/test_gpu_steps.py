@@ -25,9 +25,9 @@ from djinn_evaluation.benchmarks.gpu import (
     large_ring,
     moves,
     pressure,
+    pressure_again,
     races,
     ring,
-    sessions,
     shapes,
     start_up,
 )
@@ -122,30 +122,6 @@ def test_the_bar_of_graphs_is_the_smaller_one(speed: float, of_the_bar: float) -
     assert of_vllm.value.median == pytest.approx(1.25)
     *_, of_vllm = graphs._figures("a shape", rates, "vLLM is not installed here")
     assert (of_vllm.value, of_vllm.not_run) == (None, "vLLM is not installed here")
-
-
-@pytest.mark.processes
-def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -> None:
-    found = ran(sessions, tiny)
-    assert (
-        value_of(found, "outputs equal") == value_of(found, "alive at the same time") == found.settings["plan"].sessions
-    )
-    assert value_of(found, "moves off the device")
-    assert value_of(found, "the engine counted") == pytest.approx(1.0, abs=0.2)
-
-
-@pytest.mark.processes
-def test_what_sessions_do_alone_is_kept_for_another_turn(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sessions, "_together", cut)
-        with pytest.raises(KeyboardInterrupt):
-            sessions.run(tiny)
-    monkeypatch.setattr(sessions, "_alone", lambda *given: pytest.fail("run already"))
-    found = sessions.run(tiny)
-    assert value_of(found, "outputs equal") == found.settings["plan"].sessions
 
 
 @pytest.mark.processes
@@ -246,13 +222,48 @@ def test_an_experiment_is_run_by_the_command_itself(tiny: Setting) -> None:
 @pytest.mark.processes
 def test_the_profile_of_a_gpu_is_run_on_tiny_weights(tiny: Setting) -> None:
     """The same file, model and command as on a card, with keys for the size."""
-    found = ran(pressure, tiny)
-    assert {*found.settings["verdicts"]} == {"pressure", "pressure_again"}
-    assert {one.split(" ")[0] for one in found.settings["verdicts"].values()} <= {"PASS", "UNDECIDED"}
-    for name in found.settings["verdicts"]:
-        told = json.loads((tiny.home / "pressure" / name / "memory_pressure_results.json").read_text())
-        assert (told["sessions_alive_max"], told["outputs_equal"]) == (50, 50)
+    for step in (pressure, pressure_again):
+        found = ran(step, tiny)
+        ((name, verdict),) = found.settings["verdicts"].items()
+        assert verdict.split(" ")[0] in ("PASS", "UNDECIDED")
+        assert value_of(found, "alive at the same time") == value_of(found, "alone, of 50 resumed") == 50
+        assert value_of(found, "the engine counted") == pytest.approx(1.0, abs=0.05)
+        assert value_of(found, "moves out")
+        assert value_of(found, "moves in")
+        assert (value_of(found, "the driver saw") is None) == (DEVICE.type != "cuda")
+        told = json.loads((tiny.home / "pressure" / name / pressure.FILE).read_text())
         assert told["swapping_active"]
+    claims = json.loads((tiny.home / "pressure" / "claims.json").read_text())["claims"]
+    assert [claim["verdict"] for claim in claims if claim["claim"] == 16] == ["holds at this size"], "it reads both"
+
+
+def test_a_run_of_pressure_that_is_cut_leaves_its_figures(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the run that was cut, and none of a file that an earlier one left."""
+    place = tiny.home / "pressure" / "pressure"
+    place.mkdir(parents=True)
+    asked = {"num_sessions_requested": 50, "capacity_gb": 2.0, "slab_books_gb": None}
+    so_far = {**asked, "sessions_alive_max": 50, "outputs_equal": 29, "sessions_resumed": 30, "swap_events": None}
+
+    def cut(*given: object) -> None:
+        (place / pressure.FILE).write_text(json.dumps(so_far))
+
+    left: list[Any] = []
+    setting = replace(tiny, so_far=lambda figures, how_far: left.append(list(figures)))
+    monkeypatch.setattr(evaluation, "verdict", cut)
+    with pytest.raises(Unfinished, match="0 of 1 experiments; pressure was cut"):
+        pressure.run(setting)
+    alive, equal, counted, seen, *speeds = left[-1]
+    assert (alive.met, equal.met) == (True, False)
+    assert equal.name == "sessions: outputs equal to the session's alone, of 30 resumed"
+    assert [one.value for one in (counted, seen, *speeds)] == [None] * 4
+    assert seen.not_run == "the run did not come to its end"
+    monkeypatch.setattr(evaluation, "verdict", lambda *given: None)
+    os.utime(place / pressure.FILE, (0, 0))
+    with pytest.raises(Unfinished):
+        pressure.run(setting)
+    assert left[-1] == []
+    monkeypatch.setattr(evaluation, "verdict", lambda *given: "ERROR no card")
+    assert [figure.not_run for figure in pressure.run(tiny).figures] == ["ERROR no card"]
 
 
 def test_keys_for_tiny_weights_are_those_of_the_profiles_file(tiny: Setting) -> None:

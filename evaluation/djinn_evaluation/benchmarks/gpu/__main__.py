@@ -16,7 +16,7 @@ from time import monotonic
 
 from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.gpu import shapes
-from djinn_evaluation.benchmarks.gpu.course import Course, missing
+from djinn_evaluation.benchmarks.gpu.course import Course, alone, missing
 from djinn_evaluation.benchmarks.gpu.steps import QUARTER, QUARTER_MINUTES, STEPS, Step, planned, step_of
 from djinn_evaluation.devices import card_of, computed_on
 
@@ -35,10 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of = "" if size == 1 else f", {size:g} of the usual size"
     print(f"On {card_of(device)}{of}: results in {folder}", flush=True)
     minutes = options.minutes or (QUARTER_MINUTES if options.quarter else None)
-    course = Course(folder=folder, size=size, until=minutes and begun + 60 * minutes)
-    course.run(options.steps or missing(folder, course.turns, QUARTER if options.quarter else STEPS))
-    if minutes is None or not missing(folder, {}):
-        shapes.delete()  # else the next run needs the model again
+    try:
+        with alone(folder):
+            course = Course(folder=folder, size=size, until=minutes and begun + 60 * minutes)
+            course.run(options.steps or missing(folder, course.turns, QUARTER if options.quarter else STEPS))
+            if minutes is None or not missing(folder, {}):
+                shapes.delete()  # else the next run needs the model again
+    except BlockingIOError:
+        sys.exit(f"Another run writes to {folder}: wait for its end, or end it.")
     print((folder / "report.md").read_text())
     return 1 if course.reasons else 0
 

@@ -3,15 +3,23 @@ steps have had theirs, in a later run too."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Final
+
+import psutil
 
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks import results
@@ -86,15 +94,18 @@ class Course:
 
     def _keep(self) -> None:
         kept = {"reasons": self.reasons, "turns": self.turns}
-        (self.folder / KEPT).write_text(json.dumps(kept, indent=1) + "\n")
-        (self.folder / "report.md").write_text(report(self.folder, self.reasons))
+        results.put(self.folder / KEPT, json.dumps(kept, indent=1) + "\n")
+        results.put(self.folder / "report.md", report(self.folder, self.reasons))
 
     def _turn(self, step: Step) -> None:
         """Run one turn of a step. Raises Reason where it does not end with the step's whole result."""
         seconds = self._seconds(step)
         arguments = [step.name, str(self.folder), f"--size={self.size}", f"--seconds={seconds}"]
         command = [sys.executable, "-m", "djinn_evaluation.benchmarks.gpu.one", *arguments]
-        with subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as turn:
+        with (
+            _scratch(self.folder) as env,
+            subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True, env=env) as turn,
+        ):
             try:
                 _, errors = turn.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
@@ -122,6 +133,38 @@ class Course:
             why = f"it needs about {needed:.0f} s, and the run had {max(left, 0):.0f} left: run the same again"
             raise Reason(why, ran=False)
         return min(usual, left)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other runs from the results in the folder. Raises BlockingIOError while one is at work."""
+    with (folder / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the environment of a turn, with a temporary folder by which its processes are known. Those that a turn left
+    when it or its run was killed are ended before and after: an engine would keep the GPU's memory."""
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
+    scratch = Path(tempfile.gettempdir()) / f"djinn-gpu-{name}"
+    _clear(scratch)
+    scratch.mkdir()
+    try:
+        yield {**os.environ, "TMPDIR": str(scratch)}
+    finally:
+        _clear(scratch)
+
+
+def _clear(scratch: Path) -> None:
+    processes = psutil.process_iter(["environ"], ad_value={})
+    left = [one for one in processes if one.info["environ"].get("TMPDIR") == str(scratch)]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, GRACE_SECONDS)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _end(turn: subprocess.Popen[str]) -> None:

@@ -38,13 +38,15 @@ def results_of(
     setting: Setting,
     only: Collection[str] | None = None,
     *,
+    into: str | None = None,
     likely: float = LIKELY,
     tiny: Callable[[dict[str, Any]], Sequence[str]] | None = None,
 ) -> Result:
     """Run the experiments of the profile, or those `only`, which have no verdict yet; return the result of that name.
-    `tiny` returns the keys that make the profile gpu one for tiny weights, KEY=VALUE each, from the shape. Raises
-    Unfinished where fewer than `likely` seconds are left, or one is cut: it is run again in another turn."""
-    begun, folder = monotonic(), (setting.results or setting.home) / name
+    Their files are in the folder `into`, else in one of that name. `tiny` returns the keys that make the profile gpu
+    one for tiny weights, KEY=VALUE each, from the shape. Raises Unfinished where fewer than `likely` seconds are left,
+    or one is cut: it is run again in another turn."""
+    begun, folder = monotonic(), (setting.results or setting.home) / (into or name)
     folder.mkdir(parents=True, exist_ok=True)
     kept = Kept.of(name, setting)
     profile = "small" if setting.quick and tiny is None else "gpu"
@@ -64,13 +66,13 @@ def results_of(
     for one in runs:
         if one in kept.found:
             continue
+        setting.so_far(figures(), how_far())
         left = setting.seconds - RESERVE - (monotonic() - begun)
         if left < likely:
             raise Unfinished(how_far())
         if (told := verdict(one, arguments, folder, left)) is None:
             raise Unfinished(f"{how_far()}; {one} was cut after {left:.0f} s")
         kept.add(one, told)
-        setting.so_far(figures(), how_far())
     return Result(benchmark=name, settings={"verdicts": kept.found}, figures=tuple(figures()))
 
 

@@ -1,4 +1,4 @@
-"""The engine of a step's large model, and the memory that it may take."""
+"""The engine of a step's large model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import djinn_jupyter as dj
 from djinn_evaluation.benchmarks.gpu.shapes import Scale
 from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.devices import computed_on
-from djinn_evaluation.nvml import Unseen, card
 from djinn_jupyter.client.engine import RemoteEngine
 
 TINY_PAGE = 16  # positions; a small session would not fill a page of the usual size
@@ -29,12 +27,3 @@ def serving(folder: Path, setting: Setting, **options: Any) -> Iterator[RemoteEn
 
 def scale_of(setting: Setting) -> Scale:
     return Scale(factor=setting.factor)
-
-
-def memory_of_card() -> int | None:
-    """Return the bytes of the GPU that is computed on; None without one, or where NVML does not tell."""
-    try:
-        with card(computed_on()) as seen:
-            return seen.bytes_in_all()
-    except Unseen:
-        return None
