@@ -10,12 +10,15 @@ from typing import Any, Literal
 from djinn_evaluation import afar
 from djinn_evaluation.baselines.asking import baseline
 from djinn_evaluation.course import Course, Unmeasured
+from djinn_evaluation.intervals import Verdict
 from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.wire.nouns import LayerCopy, Transfer
 
 Way = Literal["in", "out"]
 WAYS: Mapping[Way, str] = {"in": "to the device", "out": "from it"}
 TOLERANCE = 1.05  # of the clocks; a copy that is left out is a hundred times faster
+FASTER = "Layers were copied faster than the fastest copy by hand: something was not copied."
+HAND_WAITED = "Layers were copied faster than the fastest copy by hand, which waited for a core: no copy can be judged."
 NONE = Unmeasured(reason="nothing was copied")
 
 
@@ -75,6 +78,16 @@ class Link:
             }
             for way in WAYS
         }
+
+
+def at_most_by_hand(rate: float, fastest: float, *, without_core: float | None) -> Verdict:
+    """Return whether copies were at most as fast as the fastest by hand, of the same bytes in turn with them;
+    `without_core` is the share of their time for which those by hand had no core: what that could have turned is
+    undecided."""
+    ran = 1 - min(1.0, without_core or 0.0)
+    if rate <= TOLERANCE * fastest:
+        return "holds"
+    return "refuted" if rate * ran > TOLERANCE * fastest else "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_evaluation.baselines.offload import HostCopier, Sample
+from djinn_evaluation.baselines.copies import HostCopier, Sample
 from djinn_evaluation.configuration.reading import read
 from djinn_evaluation.configuration.validation import PcieFlatline, ValidationFile
 from djinn_evaluation.course import Unmeasured
@@ -243,7 +243,7 @@ def _later(copy: LayerCopy, seconds: float) -> LayerCopy:
         ({"spans": (TimeSpan(begun=1e9, ended=1e9 + 0.9),)}, {}, "sampled for less"),
         ({"passes": PASSES + 1}, {}, "other bytes than those that stream"),
         ({"streamed": SIZE}, {}, "other bytes than those that stream"),
-        ({}, {"fastest": 0.9 * PLAIN}, "faster than the fastest by hand"),
+        ({}, {"fastest": 0.9 * PLAIN}, "faster than the fastest copy by hand"),
         ({"runs": ((1, 2), (1, 3))}, {}, "made different tokens"),
         ({}, {"limit_gb": 1 / 1024}, "more than its limit"),
     ],

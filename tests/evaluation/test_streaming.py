@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,19 +14,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import djinn_jupyter.cli.main as cli
 from djinn_evaluation import cores
+from djinn_evaluation.baselines import drawing
 from djinn_evaluation.baselines.by_hand import ByHand
+from djinn_evaluation.baselines.copies import ALIGNMENT, WAYS, Copying, copier_for
 from djinn_evaluation.claims.judgement import WAITED, read_interval
 from djinn_evaluation.configuration.reading import read
 from djinn_evaluation.configuration.streaming import Streaming
 from djinn_evaluation.course import Course, Unmeasured
+from djinn_evaluation.link import FASTER, HAND_WAITED
 from djinn_evaluation.streaming import ring, subjects
 from djinn_evaluation.streaming.judging import OPEN, Evidence, judged, left_open
 from djinn_evaluation.streaming.logits import Answer, compared
 from djinn_evaluation.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
 from djinn_evaluation.streaming.turns import Repetition, fit_together, readings, watched
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
 
 SMALL = "streaming_small.yaml"
@@ -104,6 +110,54 @@ def test_a_sound_run_has_no_failure_and_its_figures_are_medians() -> None:
 def test_each_fault_fails_the_run(changes: dict[str, Any], sentence: str) -> None:
     _, failures = verdict(**changes)
     assert any(sentence in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize(
+    ("rate", "waited", "verdict_then"),
+    [(1.04, 0.9, "holds"), (1.06, None, "refuted"), (3.0, 0.5, "refuted"), (1.06, 0.02, "undecided")],
+)
+def test_a_copy_by_hand_that_waited_for_a_core_judges_no_copy_that_it_could_have_reached(
+    rate: float, waited: float | None, verdict_then: str
+) -> None:
+    """A copy that is left out is a hundred times faster, and so is found on a loaded machine too."""
+    copying = [replace(one, without_core=waited) for one in evidence().readings["copying_alone"]]
+    fields, failures = verdict(rate=rate, readings={**evidence().readings, "copying_alone": copying})
+    assert fields["layer_copies"] == {"verdict": verdict_then, "by_hand_without_core": waited}
+    assert failures == ([FASTER] if verdict_then == "refuted" else [])
+    assert left_open(fields) == ([HAND_WAITED] if verdict_then == "undecided" else [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_by_hand_moves_every_byte_to_the_weights_own_places(way: Any, dtype: torch.dtype) -> None:
+    layers = [[torch.randint(-9, 9, (17, number + 2)).to(dtype), torch.tensor(3).to(dtype)] for number in range(3)]
+    copier = copier_for(torch.device("cpu"))
+    copier.ways = (way,)
+    slots = [[torch.zeros(4096, dtype=torch.uint8) for _ in range(2)] for _ in range(2)]
+    copying = Copying(copier, layers, slots)
+    for number in (0, 1, 2, 0):
+        found = copying.take(number)
+        assert all(torch.equal(one, other) for one, other in zip(found, layers[number], strict=True))
+        assert [one.data_ptr() % ALIGNMENT for one in found] == [one.data_ptr() % ALIGNMENT for one in layers[number]]
+
+
+def test_what_is_copied_by_hand_goes_by_the_way_that_was_quickest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: one of the ways is slow, whichever it is. Every way's copies count for the fastest."""
+    for slow, quick in (WAYS, WAYS[::-1]):
+
+        def late(source: Any, target: Any, slow: Any = slow) -> None:
+            time.sleep(0.05)
+            slow(source, target)
+
+        copier = copier_for(torch.device("cpu"))
+        copier.ways = (late, quick)
+        layers = [[torch.ones(64)], [torch.zeros(64)]]
+        copying = Copying(copier, layers, [[torch.zeros(4096, dtype=torch.uint8)] for _ in range(2)])
+        assert copier.way is quick
+        before = len(copier.samples)
+        assert copying.copy() < 0.1, "the quickest's seconds"
+        assert len(copier.samples) == before + 2 * 2
+        assert copier.way is quick
 
 
 @pytest.mark.parametrize("part", ["first", "token", "total", "alone"])
@@ -283,14 +337,35 @@ def test_a_shape_has_weights_in_a_folder_as_long_as_it_is_measured(tmp_path: Pat
         stored = sum(path.stat().st_size for path in Path(found.source).glob("*.safetensors"))
         assert (len(sizes["layer_bytes"]), sizes["weight_bytes"]) == (4, pytest.approx(stored, rel=0.05))
         by_hand = hand.by_hand
-        by_hand.load_streamed([1, 2], model=found.source, dtype="float32", threads=None)
+        by_hand.load(model=found.source, dtype="float32", threads=None)
+        by_hand.stream([1, 2])
         weight = by_hand.model.model.layers[0].mlp.up_proj.weight
         assert len(set(map(tuple, weight.tolist()))) == len(weight), "no two rows are the same"
         beside = hand.ask("generate_and_copy", tokens=[1, 2, 3], new=3, mode="resident")
         longer = hand.ask("generate", tokens=[1, 2, 3], new=4, mode="resident")["tokens"]
         assert [*beside["tokens"], beside["alone_token"]] == longer, "asked for by itself it is the next token"
         assert beside["alone"] > 0
+        ahead = hand.ask("generate", tokens=[1, 2, 3], new=4, mode="ahead")
+        assert ahead["tokens"] == longer, "a layer that had not come would be another model"
+        copied = hand.ask("copy")["copies"]
+        assert {nbytes for nbytes, *_ in (*copied, *ahead["copies"])} == {sizes["layer_bytes"][1]}
+        assert (len(copied), len(ahead["copies"])) == (2 * len(WAYS), 2 * 4 + 1), "of the next pass one is under way"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_shape_above_its_most_bytes_has_its_widths_divided_further() -> None:
+    def divided(most: float | None) -> tuple[int, int]:
+        shape = DrawnShape(architecture="Llama-2-70b-hf", divide_widths=5, layers=10, dtype="float32", weights_gb=most)
+        divisor, found = shape.divided(drawing.weight_bytes)
+        assert found["num_hidden_layers"] == 10
+        return divisor, drawing.weight_bytes(found)
+
+    assert divided(None)[0] == divided(2.0)[0] == 5
+    divisor, nbytes = divided(0.6)
+    assert divisor > 5
+    assert nbytes <= 0.6 * GIB < divided(None)[1]
+    with pytest.raises(UsageError, match="weights_gb"):
+        divided(1e-9)
 
 
 def test_as_many_layers_as_there_is_room_for() -> None:

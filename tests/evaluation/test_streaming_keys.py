@@ -161,6 +161,7 @@ CHANGES: dict[str, list[tuple[str, Seen]]] = {
     "shapes": [("[Llama-2-13b-hf]", models)],
     "divide_widths": [("20", models)],
     "layers": [("7", models)],
+    "weights_gb": [("0.5", models)],
     "dtype": [("bfloat16", models), ("bfloat16", model_asked), ("bfloat16", engine_asked)],
     "device_share": [("0.5", budget)],
     "prompt_tokens": [("5", samples)],

@@ -1,15 +1,12 @@
-"""A model streamed by hand on the device itself, a layer at a time: the reference for the logits of a model that does
-not fit there, and the times that a ring is held against: computing alone, copying alone, one after the other, both at
-once.
-
-On the CPU the slot keeps every weight's address modulo ALIGNMENT, for matrix products have other last bits at others.
+"""A model streamed by hand on the device itself: the reference for the logits of a model that does not fit there, and
+the times that a ring is held against: computing alone, copying alone, one after the other, both at once, and each layer
+copied while the one before it is computed, which is manual pinned offload.
 """
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,46 +16,16 @@ from transformers import DynamicCache
 
 from djinn_evaluation.baselines import drawing, weights
 from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.copies import ALIGNMENT, Copying, copier_for, views
 from djinn_evaluation.baselines.decoding import Timestamps, decoded
 from djinn_evaluation.baselines.eager import Eager
 from djinn_jupyter.machine import main_memory
 
-ALIGNMENT: Final = 512
 HOST_SHARE: Final = 9 / 10  # of the host's free memory, the most that is pinned
-Mode = Literal["resident", "by_layer", "computing"]
-"""The layers' weights while a pass runs: all on the device; each copied when its turn comes, and waited for; or the
-slot's, whatever it holds, which computes wrong numbers in the right time."""
-
-
-class Copying:
-    """A thread that copies all `layers` into two slots of raw memory, once for each pass that computes beside it. A
-    GPU copies on a stream of its own."""
-
-    def __init__(self, layers: list[list[Tensor]], slots: list[list[Tensor]]) -> None:
-        self._layers, self._slots, self._pool = layers, slots, ThreadPoolExecutor(1)
-        device = slots[0][0].device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._present: Future[list[float]] | None = None
-
-    def begin(self) -> None:
-        self._present = self._pool.submit(self.copy)
-
-    def wait(self) -> None:
-        assert self._present is not None
-        self._present.result()
-
-    def copy(self) -> list[float]:
-        """Copy every layer once; return the seconds of each."""
-        seconds = []
-        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            for number, layer in enumerate(self._layers):
-                begun = time.perf_counter()
-                for source, raw in zip(layer, self._slots[number % 2], strict=False):
-                    _view(raw, source).copy_(source, non_blocking=True)
-                if self._stream is not None:
-                    self._stream.synchronize()
-                seconds.append(time.perf_counter() - begun)
-        return seconds
+Mode = Literal["resident", "by_layer", "ahead", "computing"]
+"""The layers' weights while a pass runs: all on the device; each copied when its turn comes, and waited for; each
+copied while the layer before it is computed; or the slot's, whatever it holds, which computes wrong numbers in the
+right time."""
 
 
 class Beside(Timestamps):
@@ -79,8 +46,9 @@ class Beside(Timestamps):
 
 
 class ByHand(Eager):
-    """One model loaded by transformers, of which the layers `streaming` stay on the host. Their number is that of their
-    place in the model."""
+    """One model loaded by transformers, of which some layers stay on the host. Layers are counted among those."""
+
+    _beside: Copying | None = None
 
     def sizes(self, **asked: Any) -> dict[str, Any]:
         """Return the bytes of all weights and of each layer, the device, and the free memory of it and of the host;
@@ -105,22 +73,27 @@ class ByHand(Eager):
         drawing.save(config, Path(folder))
         return {}
 
-    def load_streamed(self, streaming: list[int], **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.ModelAsked name; return the bytes that stream in a pass, and
-        whether all of the model fits on the device besides."""
+    def load(self, **asked: Any) -> dict[str, Any]:
+        """Read the model that the fields of weights.ModelAsked name; return its device and the bytes of all weights."""
         self.device = weights.device_for(asked.get("device"))
         self.model = weights.ModelAsked(**asked).read()
         self.model.generation_config.eos_token_id = None
-        layers = [weights.layers_of(self.model)[number] for number in streaming]
-        self._parameters = [list(layer.parameters()) for layer in layers]
+        return {"device": str(self.device), "weight_bytes": weights.size_of(self.model)}
+
+    def stream(self, layers: list[int] | None) -> dict[str, Any]:
+        """Keep these layers on the host, all of them for None, and put the rest on the device; return the bytes that
+        stream in a pass, and whether all of the model fits on the device besides."""
+        every = list(weights.layers_of(self.model))
+        streamed = every if layers is None else [every[number] for number in layers]
+        self._parameters = [list(layer.parameters()) for layer in streamed]
         self._host = self._on_host()
         self._raw = self._slot()
         self._put([[torch.empty(0, dtype=t.dtype) for t in held] for held in self._host])
         self.model.to(self.device)
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(streamed):
             layer.register_forward_pre_hook(lambda module, inputs, number=number: self._take(number))
-        self._copying: Copying | None = None
-        return {"streamed_bytes": self._streamed(), "device": str(self.device), "fits": self._fits()}
+        self._copier, self._beside = copier_for(self.device), None
+        return {"streamed_bytes": self._streamed(), "fits": self._fits()}
 
     def _on_host(self) -> list[list[Tensor]]:
         """Return the weights that stream, pinned where a GPU reads them and the host has room."""
@@ -136,9 +109,10 @@ class ByHand(Eager):
         most = [max(layer[place].nbytes for layer in self._host if place < len(layer)) for place in range(count)]
         return [torch.empty(nbytes + 2 * ALIGNMENT, dtype=torch.uint8, device=self.device) for nbytes in most]
 
-    def _views(self, number: int) -> list[Tensor]:
-        """Return the slot's memory as the weights of a layer."""
-        return [_view(raw, tensor) for raw, tensor in zip(self._raw, self._host[number], strict=False)]
+    def _copying(self) -> Copying:
+        if self._beside is None:
+            self._beside = Copying(self._copier, self._host, [self._slot() for _ in range(2)])
+        return self._beside
 
     def _streamed(self) -> int:
         return sum(tensor.nbytes for layer in self._host for tensor in layer)
@@ -149,29 +123,33 @@ class ByHand(Eager):
         return self._streamed() < weights.HEADROOM * torch.cuda.mem_get_info(self.device)[0]
 
     def _put(self, tensors: list[list[Tensor]]) -> None:
-        for held, layer in zip(self._parameters, tensors, strict=True):
-            for parameter, tensor in zip(held, layer, strict=True):
-                parameter.data = tensor
+        for number, layer in enumerate(tensors):
+            self._point(number, layer)
+
+    def _point(self, number: int, tensors: list[Tensor]) -> None:
+        for parameter, tensor in zip(self._parameters[number], tensors, strict=True):
+            parameter.data = tensor
 
     def _take(self, number: int) -> None:
-        """Copy a layer's weights to the slot and wait for them, where they come layer by layer."""
-        if self._mode != "by_layer":
-            return
-        views = self._views(number)
-        for source, target in zip(self._host[number], views, strict=True):
-            target.copy_(source)
-        weights.settle(self.device)
-        for parameter, view in zip(self._parameters[number], views, strict=True):
-            parameter.data = view
+        """Put a layer's weights where it computes with them, where they are copied layer by layer."""
+        if self._mode == "by_layer":
+            there = views(self._raw, self._host[number])
+            self._copier.wait(self._copier.begin(self._host[number], there))
+            weights.settle(self.device)
+            self._point(number, there)
+        elif self._mode == "ahead":
+            self._point(number, self._copying().take(number))
 
     def _enter(self, mode: Mode) -> None:
         """Put the weights where they are in this mode. On a GPU all of them are copied there to be resident."""
         self._mode: Mode = mode
-        if mode == "resident":
+        if mode == "ahead":
+            self._copying()
+        elif mode == "resident":
             gpu = self.device.type != "cpu"
             self._put([[t.to(self.device) for t in layer] for layer in self._host] if gpu else self._host)
         else:
-            self._put([self._views(number) for number in range(len(self._host))])
+            self._put([views(self._raw, layer) for layer in self._host])
         weights.settle(self.device)
 
     def streamed_logits(self, tokens: list[int], new: int, mode: Mode) -> dict[str, Any]:
@@ -180,15 +158,25 @@ class ByHand(Eager):
         return self.logits(tokens, new) | {"device": str(self.device)}
 
     def generate(self, tokens: list[int], new: int, mode: Mode) -> dict[str, Any]:
+        """Generate greedily with a cache; return the result of `decoded`, beginning and end since the epoch, and a
+        sample of each copy of a layer."""
         self._enter(mode)
-        return decoded(self.model, tokens, new, self.device, Timestamps())
+        before, begun = len(self._copier.samples), time.time()
+        made = decoded(self.model, tokens, new, self.device, Timestamps())
+        ended = time.time()
+        self._copier.settle()
+        return made | {"begun": begun, "ended": ended, "copies": self._made(before)}
+
+    def _made(self, before: int) -> list[tuple[Any, ...]]:
+        """Return bytes, seconds, beginning and stall of each copy after the first `before`."""
+        return [astuple(sample) for sample in self._copier.samples[before:]]
 
     def generate_and_copy(self, tokens: list[int], new: int, mode: Mode) -> dict[str, Any]:
         """Generate with a pass of copying beside each pass, neither waiting for a layer of the other; then one token
         more by itself, `alone_token` in `alone` seconds."""
         self._enter(mode)
         cache = DynamicCache(config=self.model.config)
-        made = decoded(self.model, tokens, new, self.device, Beside(self._copier(), new), cache)
+        made = decoded(self.model, tokens, new, self.device, Beside(self._copying(), new), cache)
         token, seconds = self._one_more(made["tokens"][-1], cache)
         return made | {"alone_token": token, "alone": seconds}
 
@@ -197,24 +185,18 @@ class ByHand(Eager):
         """Run a pass over one token after those in the cache, with a pass of copying beside it; return the next token,
         and the seconds until both are over."""
         begun = time.perf_counter()
-        self._copier().begin()
+        self._copying().begin()
         row_11 = torch.tensor([[token]], device=self.device)
         found = int(self.model(row_11, past_key_values=cache, use_cache=True).logits[0, -1].argmax())
-        self._copier().wait()
+        self._copying().wait()
         return found, time.perf_counter() - begun
 
     def copy(self) -> dict[str, Any]:
-        """Copy all streamed layers while nothing is computed; return the seconds of all and the bytes a second of the
-        fastest."""
-        seconds = self._copier().copy()
-        sizes = [sum(tensor.nbytes for tensor in layer) for layer in self._host]
-        fastest = max(nbytes / each for nbytes, each in zip(sizes, seconds, strict=True))
-        return {"seconds": sum(seconds), "fastest": fastest}
-
-    def _copier(self) -> Copying:
-        if self._copying is None:
-            self._copying = Copying(self._host, [self._slot() for _ in range(2)])
-        return self._copying
+        """Copy all streamed layers while nothing is computed, once by each way there is; return the seconds of the
+        quickest, and a sample of each copy of a layer."""
+        copying, before = self._copying(), len(self._copier.samples)
+        seconds = copying.copy()
+        return {"seconds": seconds, "copies": self._made(before)}
 
 
 def _pinned(tensor: Tensor) -> Tensor:
@@ -227,14 +209,7 @@ def _pinned(tensor: Tensor) -> Tensor:
     return pinned
 
 
-def _view(raw: Tensor, like: Tensor) -> Tensor:
-    """Return the part of `raw` that is as a weight is, at the same address modulo ALIGNMENT on the CPU."""
-    phase = like.data_ptr() % ALIGNMENT if raw.device.type == "cpu" else 0
-    begin = (phase - raw.data_ptr()) % ALIGNMENT
-    return raw[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
-
-
 if __name__ == "__main__":
     by_hand = ByHand()
-    names = "sizes drawn_bytes draw load_streamed streamed_logits generate generate_and_copy copy"
+    names = "sizes drawn_bytes draw load stream streamed_logits generate generate_and_copy copy"
     serve({name: getattr(by_hand, name) for name in names.split()})

@@ -57,7 +57,7 @@ def moves(
 
 
 def _times(mover: _Mover, tiers: Sequence[Tier], setting: Setting, rounds: int) -> dict[str, list[float]]:
-    with worker("copying") as copying:
+    with worker("link") as copying:
         mover.out("host")
         mover.back("host")
         folder = str(setting.home) if "disk" in tiers else None
@@ -116,8 +116,10 @@ def _sides(mover: _Mover, copying: Worker, tiers: Sequence[Tier]) -> dict[str, C
     for tier in tiers:
         sides[f"out to the {tier}"] = partial(mover.out, tier)
         sides[f"in from the {tier}"] = partial(mover.back, tier)
-    plain = ["copy", "copy back", "copy to new memory", *(["read", "write"] if "disk" in tiers else [])]
-    return sides | {name: partial(copying.seconds, name.replace(" ", "_")) for name in plain}
+    for name, direction in {"copy": "out", "copy back": "in"}.items():
+        sides[name] = partial(copying.seconds, "copy", directions=[direction], streams=1, pinned=True)
+    sides["copy to new memory"] = partial(copying.seconds, "copy_to_new_memory")
+    return sides | {name: partial(copying.seconds, name) for name in (("read", "write") if "disk" in tiers else ())}
 
 
 class _Against(NamedTuple):

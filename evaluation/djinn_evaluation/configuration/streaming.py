@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from djinn_evaluation.configuration.section import Name, OwnDtype, Positive, Section
+from djinn_evaluation.configuration.section import Gigabytes, Name, OwnDtype, Positive, Section
 from djinn_jupyter.errors import UsageError
 
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -22,9 +22,15 @@ class Streaming(Section, frozen=True, kw_only=True):
     shapes: Annotated[
         tuple[Name, ...], Meta(description="Architectures that get random weights, one after the other.")
     ] = ()
-    divide_widths: Annotated[Positive, Meta(description="Divides the widths and the vocabulary of the shapes.")] = 1
+    divide_widths: Annotated[
+        Positive,
+        Meta(description="Divides the widths and the vocabulary of the shapes, those above weights_gb by more."),
+    ] = 1
     layers: Annotated[
         Positive | None, Meta(description="Layers of each shape; else its own, or as many as the host has room for.")
+    ] = None
+    weights_gb: Annotated[
+        Gigabytes | None, Meta(description="Most that the weights of a shape may take; else what they take.")
     ] = None
     dtype: OwnDtype = None
     device_share: Annotated[Share, Meta(description="Part of the weights' bytes that the device may hold, with pages.")]

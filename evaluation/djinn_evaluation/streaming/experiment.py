@@ -59,7 +59,13 @@ def _subjects(course: Course, file: Streaming, hand: Baseline) -> Iterator[Any]:
         yield nullcontext(Subject(name=course.setup.named(file.model), source=file.model))
         return
     for shape in file.shapes:
-        drawn = DrawnShape(architecture=shape, divide_widths=file.divide_widths, layers=file.layers, dtype=file.dtype)
+        drawn = DrawnShape(
+            architecture=shape,
+            divide_widths=file.divide_widths,
+            layers=file.layers,
+            dtype=file.dtype,
+            weights_gb=file.weights_gb,
+        )
         yield subject(course, drawn, hand)
 
 
@@ -73,7 +79,8 @@ def _one(course: Course, file: Streaming, chosen: Subject, hand: Baseline) -> tu
     offloads = [OffloadSide(course=course, subject=chosen, file=file, ring=ring, name=name) for name in names]
     together = fit_together(weights, 2 + len(names), min(sizes["host_free"], sizes["device_free"]))
     by_hand = HandSide(course=course, subject=chosen, file=file, ring=ring, running=hand if together else None)
-    tools: list[Tool] = [ring.opened, by_hand.opened, *(offload.opened for offload in offloads)]
+    early = [offload.started for offload in offloads] if together else []
+    tools: list[Tool] = [*early, ring.opened, by_hand.opened, *(offload.opened for offload in offloads)]
     measured = readings(tools, file.repeat, together=together, check=course.check_time)
     reasons = {offload.name: offload.reason for offload in offloads if offload.reason is not None}
     if not by_hand.fits:

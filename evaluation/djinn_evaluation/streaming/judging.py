@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.intervals import MedianInterval, ratios
+from djinn_evaluation.link import FASTER, HAND_WAITED, at_most_by_hand
 from djinn_evaluation.streaming import others
 from djinn_evaluation.streaming.logits import Answer, compared, equal
 from djinn_evaluation.streaming.ring import NAME
 from djinn_evaluation.streaming.turns import Repetition
 
-FASTER: Final = 1.05  # than the fastest copy by hand: the tolerance for clocks
 OPEN: Final = "The interval has the bar inside or is of too few repetitions, or waiting for a core could have turned it"
 FIGURES: Final = {"first_token_ms": "first", "token_ms": "token", "end_to_end_ms": "total"}
 PARTS: Final = {  # of a streamed run, and the reading of it that is held against the same of both at once
@@ -50,6 +50,8 @@ def judged(seen: Evidence, *, bar: float) -> tuple[dict[str, Any], list[str]]:
     """Return the fields, and a sentence for each failure."""
     logits = compared(seen.ours, seen.reference, same_device=seen.same_device)
     of_both = {part: _of_both(seen, which, bar=bar) for part, which in PARTS.items()}
+    waited = _without_core(seen.readings[others.COPYING])
+    copies = at_most_by_hand(seen.rate, seen.fastest, without_core=waited)
     slow = [part for part, found in of_both.items() if found["verdict"] == "refuted"]
     checks = {
         "A pass moved other bytes than those that stream.": all(nbytes == seen.streamed for nbytes in seen.moved),
@@ -60,8 +62,7 @@ def judged(seen: Evidence, *, bar: float) -> tuple[dict[str, Any], list[str]]:
         "Repetitions of one prompt gave other logits.": all(equal(one, seen.ours[0]) for one in seen.repeated),
         "Sides that compute the same model on one device made different tokens.": not seen.same_device
         or len(set().union(*seen.tokens.values())) == 1,
-        "Layers were copied faster than the fastest copy by hand: something was not copied.": seen.rate
-        <= FASTER * seen.fastest,
+        FASTER: copies != "refuted",
         f"Below {bar:g} of what both at once attain, the whole interval: {', '.join(slow)}.": not slow,
     }
     fields = {
@@ -79,14 +80,16 @@ def judged(seen: Evidence, *, bar: float) -> tuple[dict[str, Any], list[str]]:
         },
         "layer_copies_gb_per_s": seen.rate / 1e9,
         "fastest_by_hand_gb_per_s": seen.fastest / 1e9,
+        "layer_copies": {"verdict": copies, "by_hand_without_core": waited},
     }
     return fields, [sentence for sentence, held in checks.items() if not held]
 
 
 def left_open(fields: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for all parts whose verdict these fields leave open, if any."""
+    """Return a sentence for all parts whose verdict these fields leave open, and one for the copies, if any."""
     parts = [part for part, found in fields["of_both_at_once"].items() if found["verdict"] == "undecided"]
-    return [f"{OPEN}: {', '.join(parts)}."] if parts else []
+    copies = [HAND_WAITED] if fields["layer_copies"]["verdict"] == "undecided" else []
+    return [*([f"{OPEN}: {', '.join(parts)}."] if parts else []), *copies]
 
 
 def _side(found: Sequence[Repetition]) -> dict[str, Any]:

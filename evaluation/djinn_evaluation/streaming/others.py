@@ -48,9 +48,9 @@ class HandSide:
     def opened(self) -> Iterator[Mapping[str, Measure]]:
         with baseline("by_hand") if self.running is None else nullcontext(self.running) as hand:
             model = asked(self.course, self.subject, self.file)
-            loaded = hand.ask("load_streamed", streaming=list(self.ring.layers), **model)
-            self.device, self.fits = loaded["device"], loaded["fits"]
-            self.streamed_bytes = loaded["streamed_bytes"]
+            self.device = hand.ask("load", **model)["device"]
+            streamed = hand.ask("stream", layers=list(self.ring.layers))
+            self.fits, self.streamed_bytes = streamed["fits"], streamed["streamed_bytes"]
             self._answer(hand)
             with cores_first([hand.process.pid], asked=self.file.cores_first):
                 yield self._sides(hand)
@@ -71,7 +71,7 @@ class HandSide:
         computing = {RESIDENT if self.fits else COMPUTING: self._generating(hand, "generate", mode)}
         return {
             **computing,
-            COPYING: lambda: self._copied(hand),
+            COPYING: watched([hand.process.pid], lambda: self._copied(hand)),
             BOTH: self._generating(hand, "generate_and_copy", mode),
             BY_LAYER: self._generating(hand, "generate", "by_layer"),
         }
@@ -88,7 +88,7 @@ class HandSide:
     def _copied(self, hand: Baseline) -> Repetition:
         """Return the milliseconds of copying what the ring streams in a pass, as those of each token."""
         made = hand.ask("copy")
-        self.fastest = max(self.fastest, made["fastest"])
+        self.fastest = max(self.fastest, *(nbytes / seconds for nbytes, seconds, *_ in made["copies"]))
         assert self.ring.weights is not None
         share = self.ring.weights.bytes_streamed_per_pass / self.streamed_bytes
         each = 1000 * made["seconds"] * share
@@ -104,14 +104,22 @@ class OffloadSide:
     file: Streaming
     ring: RingSide
     name: str
+    running: Baseline | None = None
     reason: str | None = None
     tokens: set[tuple[int, ...]] = field(default_factory=set)
+
+    @contextmanager
+    def started(self) -> Iterator[Mapping[str, Measure]]:
+        """Start the process, which has no sides yet, so that it imports while the sides before it load."""
+        with baseline(OFFLOADS[self.name][0]) as self.running:
+            yield {}
+        self.running = None
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Measure]]:
         module, to = OFFLOADS[self.name]
         assert self.ring.weights is not None
-        with baseline(module) as tool:
+        with baseline(module) if self.running is None else nullcontext(self.running) as tool:
             model = asked(self.course, self.subject, self.file)
             budget = self.ring.weights.bytes_on_device
             loaded = self._tried(lambda: tool.ask("load", budget=budget, to=to, **model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final
 from djinn_evaluation.baselines.asking import Baseline
 from djinn_evaluation.configuration.architecture import architecture
 from djinn_evaluation.course import Course
-from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.machine import main_memory
 
@@ -24,17 +25,34 @@ EVEN: Final = 8  # a head's width is a multiple of this
 LEAST_LAYERS: Final = 4  # of fewer no two slots and a layer that waits
 SPARE: Final = 9 / 10  # of the disk and of main memory
 OWN_DTYPE: Final = "float16"  # of a shape whose configuration has none
+WeightBytes = Callable[[dict[str, Any]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnShape:
     """An architecture whose weights are drawn: `layers` None for its own or as many as there is room for, `dtype` None
-    for its own."""
+    for its own. Widths are divided by more than `divide_widths` where the weights would take more than `weights_gb`."""
 
     architecture: str
     divide_widths: int
     layers: int | None
     dtype: str | None
+    weights_gb: float | None = None
+
+    def divided(self, weight_bytes: WeightBytes) -> tuple[int, dict[str, Any]]:
+        """Return the divisor of its widths, and its configuration with them. UsageError where none is small enough."""
+        own = configuration_of(self.architecture)
+        depth = {} if self.layers is None else {"num_hidden_layers": self.layers}
+        kind = {"dtype": self.dtype or own.get("dtype") or OWN_DTYPE}
+
+        def fits(divisor: int) -> bool:
+            return self.weights_gb is None or weight_bytes(shrunk(own, divisor) | depth | kind) <= self.weights_gb * GIB
+
+        divisors = range(self.divide_widths, max(self.divide_widths, own["hidden_size"]) + 1)
+        place = bisect_left(divisors, True, key=fits)
+        if place == len(divisors):
+            raise UsageError(f"No width of {self.architecture} is small enough for weights_gb; give more.")
+        return divisors[place], shrunk(own, divisors[place]) | depth | kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +69,17 @@ class Subject:
 def subject(course: Course, shape: DrawnShape, hand: Baseline) -> Iterator[Subject]:
     """Yield a shape with random weights, drawn by `hand` into a folder that is deleted after the block. UsageError for
     an architecture that is unknown, cannot be divided, or does not fit."""
-    named, divisor = shape.architecture, shape.divide_widths
+    named = shape.architecture
+
+    def weight_bytes(config: dict[str, Any]) -> int:
+        return int(hand.ask("drawn_bytes", config=config)["weight_bytes"])
+
     with tempfile.TemporaryDirectory(prefix=".weights-", dir=course.folder) as place:
         folder = Path(place) / named.rpartition("/")[2]
         folder.mkdir()
-        whole = shrunk(configuration_of(named), divisor)
-        whole["dtype"] = shape.dtype or whole.get("dtype") or OWN_DTYPE
-        asked = whole | ({} if shape.layers is None else {"num_hidden_layers": shape.layers})
+        divisor, asked = shape.divided(weight_bytes)
         room = int(SPARE * min(shutil.disk_usage(folder).free, main_memory().available))
-        config = that_fits(named, asked, room, lambda config: hand.ask("drawn_bytes", config=config)["weight_bytes"])
+        config = that_fits(named, asked, room, weight_bytes)
         course.tell(f"Writing {config['num_hidden_layers']} layers of {named} with random weights")
         hand.ask("draw", config=config, folder=str(folder))
         share = config["num_hidden_layers"] / asked["num_hidden_layers"]
@@ -99,16 +119,14 @@ def shrunk(config: dict[str, Any], divisor: int) -> dict[str, Any]:
     }
 
 
-def that_fits(
-    shape: str, config: dict[str, Any], room: int, weight_bytes: Callable[[dict[str, Any]], int]
-) -> dict[str, Any]:
+def that_fits(shape: str, config: dict[str, Any], room: int, weight_bytes: WeightBytes) -> dict[str, Any]:
     """Return the configuration with as many of its layers as there is room for. UsageError where those are too few."""
-    count: int = config["num_hidden_layers"]
-    most, fewer = weight_bytes(config), weight_bytes(config | {"num_hidden_layers": count - 1})
+    layers: int = config["num_hidden_layers"]
+    most, fewer = weight_bytes(config), weight_bytes(config | {"num_hidden_layers": layers - 1})
     over = max(0, -(-(most - room) // max(1, most - fewer)))
-    if count - over < LEAST_LAYERS:
+    if layers - over < LEAST_LAYERS:
         raise UsageError(
-            f"{LEAST_LAYERS} layers of {shape} do not fit: all {count} take {spell_bytes(most)}, and disk and main "
+            f"{LEAST_LAYERS} layers of {shape} do not fit: all {layers} take {spell_bytes(most)}, and disk and main "
             f"memory have room for {spell_bytes(room)}; divide its widths, or leave it out of shapes."
         )
-    return config | {"num_hidden_layers": count - over}
+    return config | {"num_hidden_layers": layers - over}

@@ -39,12 +39,12 @@ class HandStreamed:
     def stream(self, layers: Sequence[int] | None) -> None:
         """Stream these layers from now on, all of them for None."""
         self._ask("stream", layers=layers if layers is None else list(layers))
-        self._ask("generate", tokens=list(range(1, PROMPT + 1)), new=2)  # the first is slow
+        self._generate(2)  # the first is slow
 
     def round(self) -> None:
         """Generate, then copy the layers once while nothing is computed."""
         before = self._waited()
-        made = self._ask("generate", tokens=list(range(1, PROMPT + 1)), new=NEW)
+        made = self._generate(NEW)
         self.without_core = added(self.without_core, before, self._waited())
         self.copies += _moved(made)
         self.stalled += sum(stalled for *_, stalled in made["copies"])
@@ -74,6 +74,9 @@ class HandStreamed:
         assert self.offload is not None
         return self.offload.process.pid
 
+    def _generate(self, new: int) -> dict[str, Any]:
+        return self._ask("generate", tokens=list(range(1, PROMPT + 1)), new=new, mode="ahead")
+
     def _waited(self) -> float | None:
         return seconds_without_core([self.pid])
 
@@ -86,7 +89,7 @@ class HandStreamed:
 def by_hand(course: Course, wanted: PcieFlatline) -> Iterator[HandStreamed]:
     """Yield the model, read and not yet streamed, in a process that ends with the block."""
     course.tell("Manual pinned offload, beside which ours is held")
-    with baseline("offload") as offload:
+    with baseline("by_hand") as offload:
         asked = {"model": wanted.model_id, "dtype": wanted.dtype, "threads": 1, **course.setup.words()}
         loaded = offload.ask("load", **asked)
         yield HandStreamed(weights=loaded["weight_bytes"], device=loaded["device"], offload=offload)

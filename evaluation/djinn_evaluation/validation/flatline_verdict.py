@@ -10,6 +10,7 @@ from typing import Any
 from djinn_evaluation.configuration.validation import PcieFlatline
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.intervals import CONFIDENCE, MedianInterval, ratios
+from djinn_evaluation.link import FASTER, HAND_WAITED, at_most_by_hand
 from djinn_evaluation.memory import Curve
 from djinn_evaluation.validation import windows
 from djinn_evaluation.validation.beside import HandStreamed
@@ -19,7 +20,6 @@ from djinn_jupyter.wire.nouns import LayerCopy
 
 OF_BOTH = 0.9  # of what plain PyTorch attains with both at once, as in `streaming`: least_of_both
 HALF = 0.5  # between turns, in which nothing overlaps, and manual offload, which overlaps as the machine lets it
-FASTER = 1.05  # than the fastest manual copy: the tolerance for clocks; one left out is a hundred times faster
 CARRIED = (0.5, 1.5)  # of the counted bytes, by the driver's counter, which samples; a copy made twice is 2
 TURNS = "Copying and computing took turns: the next layer did not come while one was computed."
 TOO_FEW = "Too few windows of wall time reached the required bandwidth."
@@ -125,6 +125,7 @@ def judge(
     mean = flow.moved / copying / MIB if copying else 0.0
     over = None if carried is None or not flow.moved else carried / flow.moved
     together = flow.together(waits=bar.measured_here)
+    made = at_most_by_hand(mean, bar.fastest, without_core=bar.without_core)
     windows_of = _beside_plain(wanted, bar, flow) if bar.measured_here else _by_share(wanted, above)
     failures = {
         "No layer was copied: nothing streams.": bool(flow.copies),
@@ -134,10 +135,11 @@ def judge(
         "The passes moved other bytes than those that stream.": flow.moved == flow.passes * flow.streamed,
         "The link carried other bytes than the engine counted.": over is None or CARRIED[0] <= over <= CARRIED[1],
         "Runs of one prompt made different tokens: a layer was not copied.": len(set(flow.runs)) == 1,
-        "Copies were faster than the fastest by hand: something was not copied.": mean <= FASTER * bar.fastest,
+        FASTER: made != "refuted",
         "The device held more than its limit.": peak is None or limit_gb is None or peak <= limit_gb,
     }
     undecided = [windows_of["reason"]] if windows_of["verdict"] == "undecided" else []
+    undecided += [HAND_WAITED] if made == "undecided" else []
     said = [sentence for sentence, held in failures.items() if not held]
     return {
         "passed": Unmeasured(reason=undecided[0]) if undecided and not said else not said,

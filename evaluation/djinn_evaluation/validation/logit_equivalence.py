@@ -71,7 +71,7 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
                 course.tell_more(f"sample {len(rings)}: {sum(rings[-1].moved)} bytes in {NEW} passes")
             device = engine.description.device
         layers = sorted({copy.layer for ring in rings for copy in ring.copies})
-        plain = hand.ask("load_streamed", streaming=layers, **model)
+        plain = hand.ask("load", **model) | hand.ask("stream", layers=layers)
         mode = "resident" if plain["fits"] else "by_layer"
         plains = [_theirs(hand, prompt, mode) for prompt in prompts]
     same_device = not course.afar and device.partition(":")[0] == plain["device"].partition(":")[0]

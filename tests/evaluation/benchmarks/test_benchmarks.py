@@ -20,14 +20,14 @@ from djinn_evaluation.benchmarks import batches, breakpoints, generation
 from djinn_evaluation.benchmarks.environments import NotRun
 from djinn_evaluation.benchmarks.results import Disagreement, Figure
 from djinn_evaluation.benchmarks.setting import Setting, Shape
-from djinn_evaluation.benchmarks.workers import batched, copying, features, plain
+from djinn_evaluation.benchmarks.workers import batched, features, link, plain
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from
 from tests.faults.inside import moved
 from tests.threads import one_thread
 
 TINIEST = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1056)
-WORKERS = {"plain": plain.Plain, "features": features.Features, "batched": batched.Batched, "copying": copying.Copying}
+WORKERS = {"plain": plain.Plain, "features": features.Features, "batched": batched.Batched, "link": link.Link}
 NAMES = (
     "attribution", "batches", "breakpoints", "collection", "features", "fork", "generation", "patching", "prefetch",
     "resume", "rules", "stop", "swap", "sweep",

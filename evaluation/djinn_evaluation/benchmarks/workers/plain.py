@@ -6,7 +6,6 @@ Shapes: h_1TD hidden states of T positions. Each verb reads its own clock around
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel
 
 from djinn_evaluation.baselines.answering import serve
-from djinn_evaluation.baselines.by_hand import Beside, Copying
+from djinn_evaluation.baselines.by_hand import Beside
+from djinn_evaluation.baselines.copies import ALIGNMENT, Copying, copier_for
 from djinn_evaluation.baselines.decoding import Timestamps, decoded
 from djinn_evaluation.baselines.weights import digest, leaving_after, settle
 from djinn_evaluation.benchmarks.workers import gpt2
@@ -23,31 +23,13 @@ from djinn_evaluation.benchmarks.workers import gpt2
 SHOWN = 8  # logits of a row in a reply, to be compared with those of tools that compute other bits
 
 
-class Source(Copying):
-    """Bytes on the host and two slots on the device. All are timed as one copy, not piece by piece."""
-
-    def __init__(self, device: torch.device, nbytes: int, slot: int) -> None:
-        self.nbytes, self._bytes = nbytes, torch.ones(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        slots = [[torch.zeros(slot, dtype=torch.uint8, device=device)] for _ in range(2)]
-        super().__init__([[piece] for piece in self._bytes.split(slot)], slots)
-
-    def copy(self) -> list[float]:
-        """Copy all bytes into the slots in turn; return when they are there."""
-        begun = perf_counter()
-        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            for number, (piece,) in enumerate(self._layers):
-                self._slots[number % 2][0][: piece.numel()].copy_(piece, non_blocking=True)
-        if self._stream is not None:
-            self._stream.synchronize()
-        return [perf_counter() - begun]
-
-
 class Plain:
     model: GPT2LMHeadModel
     _tokens_1T: Tensor
     _hidden: list[Tensor]
     _filled: DynamicCache
-    _source: Source | None = None
+    _copying: Copying | None = None
+    _copied = 0  # bytes that it copies
 
     @property
     def _blocks(self) -> Any:
@@ -173,17 +155,20 @@ class Plain:
     def copy(self, nbytes: int, slot: int) -> dict[str, Any]:
         """Copy `nbytes` from the host, `slot` at a time into two slots of the device in turn: streaming them cannot be
         faster."""
-        if self._source is None or self._source.nbytes != nbytes:
-            self._source = Source(self.model.device, nbytes, slot)
-        return {"seconds": self._source.copy()[0]}
+        if self._copying is None or self._copied != nbytes:
+            device, self._copied = self.model.device, nbytes
+            pieces = torch.ones(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda").split(slot)
+            raw = [[torch.zeros(slot + 2 * ALIGNMENT, dtype=torch.uint8, device=device)] for _ in range(2)]
+            self._copying = Copying(copier_for(device), [[piece] for piece in pieces], raw)
+        return {"seconds": self._copying.copy()}
 
     @torch.inference_mode()
     def generate_and_copy(self, tokens: list[int], new: int, nbytes: int, slot: int) -> dict[str, Any]:
         """Run a pass of copying beside each pass of `generate`, neither waiting for a layer of the other: the speed
         that two cores on one memory bus attain. `decoding` as of `generate`."""
         self.copy(nbytes, slot)
-        assert self._source is not None
-        return decoded(self.model, tokens, new, self.model.device, Beside(self._source, new))
+        assert self._copying is not None
+        return decoded(self.model, tokens, new, self.model.device, Beside(self._copying, new))
 
     @torch.inference_mode()
     def forward(self) -> dict[str, Any]:

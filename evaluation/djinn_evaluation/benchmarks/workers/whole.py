@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.copies import seconds_of
 from djinn_evaluation.baselines.decoding import Decoding
 from djinn_evaluation.baselines.weights import ModelAsked, device_for, settle
 
@@ -26,14 +26,8 @@ class Whole(Decoding):
     def copy(self, nbytes: int) -> dict[str, Any]:
         """Return the bytes a second that a copy on the device reads and writes, the best of some."""
         source, target = (torch.ones(nbytes, dtype=torch.uint8, device=self.device) for _ in range(2))
-        seconds = []
-        for _ in range(TIMES):
-            settle(self.device)
-            begun = perf_counter()
-            target.copy_(source)
-            settle(self.device)
-            seconds.append(perf_counter() - begun)
-        return {"rate": 2 * nbytes / min(seconds)}
+        settle(self.device)
+        return {"rate": 2 * nbytes / min(seconds_of(source, target) for _ in range(TIMES))}
 
 
 if __name__ == "__main__":
