@@ -32,6 +32,7 @@ from djinn_evaluation.benchmarks.gpu import (
     start_up,
 )
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
+from djinn_evaluation.benchmarks.gpu.kept import Kept
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
 from djinn_evaluation.benchmarks.results import Result
 from djinn_evaluation.benchmarks.setting import Setting
@@ -104,7 +105,11 @@ def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(
         assert all(figure.value is not None for figure in by_graphs)
     else:
         assert [(figure.value, figure.not_run) for figure in by_graphs] == [(None, graphs.NO_GPU)] * 2
-    monkeypatch.setattr(graphs, "_rates", lambda *given: pytest.fail("measured already"))
+    kept = Kept.of("graphs", tiny)
+    whole = kept.found[graphs.THIRTEEN]
+    kept.add(graphs.THIRTEEN, {**whole, "done": ["_plain", "_without"]})  # as a kill in the midst of a shape leaves it
+    monkeypatch.setattr(graphs, "worker", lambda *given: pytest.fail("measured already"))
+    monkeypatch.setattr(graphs, "_decoded", lambda *given: pytest.fail("measured already"))
     assert graphs.run(tiny).checks == found.checks, "what an earlier turn compared counts too"
 
 

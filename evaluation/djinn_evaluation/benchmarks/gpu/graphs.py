@@ -7,8 +7,8 @@ The sides are on the card one after the other: it has no room for all of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -43,6 +43,7 @@ WITH, WITHOUT, ARMED_WITH = "by graphs", "without graphs", "by graphs, a breakpo
 VLLM: Final = "vLLM"
 PLAIN, SPEED = "plain generate", "the weights at the speed of a copy"
 NO_GPU: Final = "CUDA graphs need a GPU"
+NOT_YET: Final = "the step did not come to it"
 
 Rates = Mapping[str, list[float]]
 """Tokens a second of each side, one a round."""
@@ -56,8 +57,12 @@ class Prompted:
     tokens: list[int]
 
     @classmethod
-    def to(cls, positions: int, vocabulary: int) -> Prompted:
-        return cls(positions=positions, tokens=random_tokens(positions - NEW, vocabulary))
+    def of(cls, vocabulary: int) -> list[Prompted]:
+        return [cls(positions=number, tokens=random_tokens(number - NEW, vocabulary)) for number in PLACES]
+
+    @property
+    def at(self) -> str:
+        return str(self.positions)
 
 
 def run(setting: Setting) -> Result:
@@ -66,58 +71,82 @@ def run(setting: Setting) -> Result:
     shapes = {name: shape(name, scale_of(setting)) for name in names}
     kept = Kept.of("graphs", setting)
     for done, (name, config) in enumerate(shapes.items()):
-        if name not in kept.found:
-            if done and monotonic() - begun > setting.seconds - LIKELY:
-                raise Unfinished(f"{done} of {len(names)} shapes")
-            kept.add(name, _measured(saved(config), config["vocab_size"], setting))
-        measured = kept.found[name]
-        checks.add(measured["checks"])
-        for positions, rates in measured["rates"].items():
-            figures += _figures(f"{name} at {positions} positions", rates, measured["absent"])
-        setting.so_far(figures, f"{done + 1} of {len(names)} shapes")
+        if done and name not in kept.found and monotonic() - begun > setting.seconds - LIKELY:
+            raise Unfinished(f"{done} of {len(names)} shapes")
+        measured = _Sides(**kept.found.get(name, {}))
+        for side in measured.missing():
+            side(measured, saved(config), Prompted.of(config["vocab_size"]), setting)
+            measured.done.append(side.__name__)
+            kept.add(name, asdict(measured))
+            setting.so_far([*figures, *measured.figures(name)], f"{len(measured.done)} of 4 sides of {name}")
+        checks.add(measured.checks)
+        figures += measured.figures(name)
     settings = {"shapes": shapes, "new_tokens": NEW, "rounds": setting.rounds(ROUNDS)}
     return Result(benchmark="graphs", settings=settings, figures=tuple(figures), checks=checks.counts)
 
 
-def _measured(folder: Path, vocabulary: int, setting: Setting) -> dict[str, Any]:
-    """Return the rates of each side, by positions, why vLLM has none, and the counts of the checks."""
-    prompts, checks = [Prompted.to(positions, vocabulary) for positions in PLACES], Checks()
-    found, absent = _rates(folder, prompts, setting, checks)
-    rates = {str(positions): of_sides for positions, of_sides in found.items()}
-    return {"rates": rates, "absent": absent, "checks": checks.counts}
+@dataclass(slots=True)
+class _Sides:
+    """What the sides of a shape have shown so far: readings by positions and side, and the tokens and the last logits'
+    bits that all sides but vLLM must have. `done` names the sides that have ended, `absent` says why vLLM has none."""
+
+    done: list[str] = field(default_factory=list)
+    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    expected: dict[str, list[int]] = field(default_factory=dict)
+    bits: dict[str, str] = field(default_factory=dict)
+    checks: dict[str, int] = field(default_factory=dict)
+    absent: str | None = None
+
+    def missing(self) -> list[Callable[[_Sides, Path, list[Prompted], Setting], None]]:
+        return [side for side in (_plain, _without, _with, _vllm) if side.__name__ not in self.done]
+
+    def figures(self, name: str) -> list[Figure]:
+        return [
+            one for at, rates in self.rates.items() for one in _figures(f"{name} at {at} positions", rates, self.absent)
+        ]
+
+    def count(self, checks: Checks) -> None:
+        checks.add(self.checks)
+        self.checks = checks.counts
 
 
-def _rates(
-    folder: Path, prompts: list[Prompted], setting: Setting, checks: Checks
-) -> tuple[dict[int, dict[str, list[float]]], str | None]:
-    """Return the readings by positions and side, and why vLLM has none. All other sides must draw the same tokens."""
-    found: dict[int, dict[str, list[float]]] = {prompt.positions: {} for prompt in prompts}
-    expected: dict[int, list[int]] = {}
-    bits: dict[int, str] = {}  # of the last logits, by positions
+def _plain(found: _Sides, folder: Path, prompts: list[Prompted], setting: Setting) -> None:
     with worker("whole") as plain:
         read = plain.ask("load", model=str(folder), threads=setting.threads)["read"]
         speed = plain.ask("copy", nbytes=COPIED_IF_QUICK if setting.quick else COPIED)["rate"] / read
         for prompt in prompts:
             plain.ask("generate", tokens=prompt.tokens, new=NEW)
             done = [plain.ask("generate", tokens=prompt.tokens, new=NEW) for _ in range(setting.rounds(ROUNDS))]
-            found[prompt.positions] |= {PLAIN: [(NEW - 1) / one["decoding"] for one in done], SPEED: [speed]}
-            expected[prompt.positions] = done[-1]["tokens"]
+            found.rates[prompt.at] = {PLAIN: [(NEW - 1) / one["decoding"] for one in done], SPEED: [speed]}
+            found.expected[prompt.at] = done[-1]["tokens"]
+
+
+def _without(found: _Sides, folder: Path, prompts: list[Prompted], setting: Setting) -> None:
+    checks = Checks()
     with serving(folder, setting) as engine:
         for prompt in prompts:
-            found[prompt.positions][WITHOUT] = _decoded(engine, prompt, setting, checks, expected, bits)
-    if computed_on().startswith("cuda"):
-        with serving(folder, setting, cuda_graphs=True) as engine:
-            for prompt in prompts:
-                decoded = partial(_decoded, engine, prompt, setting, checks, expected, bits)
-                found[prompt.positions] |= {WITH: decoded(), ARMED_WITH: decoded(armed=True)}
-            checks.same("layers that were replayed", engine.statistics().layers_replayed > 0, True)
-    absent = None
+            found.rates[prompt.at][WITHOUT] = _decoded(engine, prompt, setting, checks, found)
+    found.count(checks)
+
+
+def _with(found: _Sides, folder: Path, prompts: list[Prompted], setting: Setting) -> None:
+    if not computed_on().startswith("cuda"):
+        return
+    checks = Checks()
+    with serving(folder, setting, cuda_graphs=True) as engine:
+        for prompt in prompts:
+            decoded = partial(_decoded, engine, prompt, setting, checks, found)
+            found.rates[prompt.at] |= {WITH: decoded(), ARMED_WITH: decoded(armed=True)}
+        checks.same("layers that were replayed", engine.statistics().layers_replayed > 0, True)
+    found.count(checks)
+
+
+def _vllm(found: _Sides, folder: Path, prompts: list[Prompted], setting: Setting) -> None:
     try:
         for prompt, rates in zip(prompts, _of_vllm(folder, prompts, setting), strict=True):
-            found[prompt.positions][VLLM] = rates
+            found.rates[prompt.at][VLLM] = rates
     except NotRun as why:
-        absent = str(why)
-    return found, absent
+        found.absent = str(why)
 
 
 def _of_vllm(folder: Path, prompts: list[Prompted], setting: Setting) -> list[list[float]]:
@@ -145,8 +174,7 @@ def _decoded(
     prompt: Prompted,
     setting: Setting,
     checks: Checks,
-    expected: Mapping[int, list[int]],
-    bits: dict[int, str],
+    found: _Sides,
     *,
     armed: bool = False,
 ) -> list[float]:
@@ -157,16 +185,16 @@ def _decoded(
     for _ in range(1 + setting.rounds(ROUNDS)):
         watch = Stopwatch()
         done = finished(session.run(prompt.tokens, max_new_tokens=NEW, ignore_eos=True, on_token=watch))
-        checks.same("new tokens of the engine and of plain generate", list(done.tokens), expected[prompt.positions])
+        checks.same("new tokens of the engine and of plain generate", list(done.tokens), found.expected[prompt.at])
         here = digest_of(done)
-        checks.same("last logits, with and without graphs", here, bits.setdefault(prompt.positions, here))
+        checks.same("last logits, with and without graphs", here, found.bits.setdefault(prompt.at, here))
         rates.append((NEW - 1) / watch.decoding)
     return rates[1:]
 
 
 def _figures(what: str, rates: Rates, absent: str | None) -> list[Figure]:
     sides: dict[str, Spread | None] = {name: Spread.of(values) for name, values in rates.items()}
-    reason = None if WITH in rates else NO_GPU
+    reason = None if WITH in rates else NOT_YET if computed_on().startswith("cuda") else NO_GPU
     ours, armed = rates.get(WITH, []), rates.get(ARMED_WITH, [])
     bar = min(TIMES_GENERATE * statistics.median(rates[PLAIN]), OF_THE_SPEED * statistics.median(rates[SPEED]))
     shown: dict[str, Any] = {"sides": sides, "sides_unit": "tokens/s", "not_run": reason}
@@ -195,6 +223,6 @@ def _figures(what: str, rates: Rates, absent: str | None) -> list[Figure]:
             name=f"{what}: tokens/s by graphs, of vLLM's",
             unit="x",
             value=Spread.of(ratios(ours, rates[VLLM]) if ours and VLLM in rates else ()),
-            **{**shown, "not_run": reason or absent},
+            **{**shown, "not_run": reason or absent or (None if VLLM in rates else NOT_YET)},
         ),
     ]
