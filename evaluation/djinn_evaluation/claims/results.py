@@ -67,7 +67,7 @@ class Results:
         code. `refused`: a run that was refused is what is looked for. NotMeasured for a file that is not there."""
         for run, file in _places(reads):
             fields = self._fields(run, file)
-            why = _missed(fields, REFUSED) if refused else _missed(fields, ENDED) or self._ended_badly(run)
+            why = _missed(fields, REFUSED if refused else ENDED) or self._ended_badly(run)
             if why:
                 return f"{run} {why}"
             if not same(fields.get("code"), self.code):

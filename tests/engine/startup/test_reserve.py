@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_evaluation.claims.verdicts import PLATEAU
+from djinn_evaluation.claims.verdicts import NEAR, PLATEAU, fit_on_the_card
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.discovery.recording import spread_tokens
 from djinn_jupyter.engine.startup import reserve, weight_plan
@@ -17,7 +17,7 @@ from tests.families import build
 
 CUDA = torch.device("cuda", 0)
 GIB, MIB = 1 << 30, 1 << 20
-WEIGHTS_13B, SESSION_13B = int(24.24 * GIB), int(1.5625 * GIB)
+WEIGHTS_13B, SESSION_13B = 26_031_728_640, 129 * 16 * 2 * 40 * 5120 * 2  # whole pages of 2,048 and 16 positions
 Patch = pytest.MonkeyPatch
 
 
@@ -72,6 +72,9 @@ def test_thirteen_billion_parameters_plateau_where_the_paper_says(monkeypatch: P
     monkeypatch.setattr(reserve, "bytes_of_a_pass", lambda model, device: int(1.2 * GIB))
     pages, kept = reserve.pages_beside_a_pass(None, CUDA, imposed * GIB)
     assert kept == int(1.2 * GIB)
+    run = {"capacity": imposed * GIB, "demand": WEIGHTS_13B + 50 * SESSION_13B, "asked": 50, "session": SESSION_13B}
+    first = 1 + (pages - SESSION_13B) // SESSION_13B  # to leave: the one that runs has a working copy besides
+    assert (1 - NEAR) * (fit_on_the_card(run) + 1) <= first
     card.hold(pages // SESSION_13B * SESSION_13B)
     assert card.in_use + kept <= imposed * GIB
     card.hold(pages % SESSION_13B + kept)
