@@ -1,6 +1,6 @@
 """Serve the adapter on a pair of pipes, or on a loopback port with one adapter per client. Reads and writes bytes; a
 client that does not read delays only itself. A connection to the port ends at its first bytes that are no message, and
-after OPENING_SECONDS without the token."""
+after OPENING_SECONDS without the token, or where newer ones need its place."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Read = Callable[[], bytes]
 Write = Callable[[bytes], object]
 Receive = Callable[[dict[str, Any]], None]
 READ_BYTES = 65536
+END_SECONDS: Final = 5.0  # for what is still to be written
 OPENING_SECONDS: Final = 60.0  # within which a client on a port shows the token
-MOST_OPENING: Final = 16  # connections without it; more are closed
+MOST_OPENING: Final = 16  # connections without it; the oldest makes room for the next
 
 
 def serve_client(read: Read, write: Write, access: PortAccess | None = None) -> None:
@@ -40,7 +41,7 @@ def serve_client(read: Read, write: Write, access: PortAccess | None = None) -> 
     reader.start()
     adapter.run()
     outgoing.put(None)
-    writer.join(5.0)
+    writer.join(END_SECONDS)
 
 
 def _read_all(
@@ -105,20 +106,21 @@ def serve_port(port: int, told: Callable[[int, str], None], opening_seconds: flo
     """Serve on a loopback port; every connection is a separate client. `told` is called with the port, which the system
     chooses when `port` is 0, and with the token that clients have to show. Ends by KeyboardInterrupt."""
     token = secrets.token_urlsafe()
-    served: list[tuple[threading.Thread, PortAccess]] = []
+    served: list[tuple[threading.Thread, PortAccess, socket.socket]] = []
     with socket.create_server(("127.0.0.1", port)) as listening:
         told(listening.getsockname()[1], token)
         while True:
             connection, _ = listening.accept()
             served = [one for one in served if one[0].is_alive()]
-            if sum(not access.admitted for _, access in served) >= MOST_OPENING:
-                connection.close()
-                continue
+            opening = [one for one in served if not one[1].admitted]
+            for ending, _, oldest in opening[: 1 - MOST_OPENING]:
+                _end(oldest)
+                ending.join(END_SECONDS)
             access = PortAccess(token)
             given = (connection, access, opening_seconds)
             thread = threading.Thread(target=_serve_connection, args=given, name="djinn-dap", daemon=True)
             thread.start()
-            served.append((thread, access))
+            served.append((thread, access, connection))
 
 
 def _serve_connection(connection: socket.socket, access: PortAccess, opening_seconds: float) -> None:

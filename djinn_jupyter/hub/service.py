@@ -7,10 +7,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
@@ -23,6 +24,7 @@ from djinn_jupyter.wire.registry import Entry
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS: Final = 30.0  # that a header, a body and the next request may take
+MOST_VISITORS: Final = 256  # at once; the oldest makes room for the next
 
 _STATUSES: Final[dict[type[DjinnError], int]] = {KeyRefused: 403, EngineUnavailable: 503}
 
@@ -75,9 +77,28 @@ class TokenExchange:
         self.loans.take_back(token)
 
 
+class BoundedServer(HTTPServer):
+    """Has at most MOST_VISITORS connections, so that silent ones do not take all descriptors."""
+
+    def initialize(self, *given: Any, **named: Any) -> None:
+        super().initialize(*given, **named)
+        self._visitors: dict[IOStream, None] = {}  # the oldest first
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        for oldest in list(self._visitors)[: 1 - MOST_VISITORS]:
+            del self._visitors[oldest]
+            oldest.close()
+        self._visitors[stream] = None
+        super().handle_stream(stream, address)
+
+    def on_close(self, server_conn: Any) -> None:
+        super().on_close(server_conn)
+        self._visitors.pop(server_conn.stream, None)
+
+
 def listen(application: Application, host: str, port: int) -> HTTPServer:
     """Serve at an address of this machine."""
-    server = HTTPServer(
+    server = BoundedServer(
         application,
         max_body_size=MOST_BYTES,
         max_buffer_size=2 * MOST_BYTES,

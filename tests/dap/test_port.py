@@ -121,10 +121,10 @@ def test_a_connection_without_the_token_ends_and_takes_no_place() -> None:
         one.close()
 
 
-def test_more_connections_without_the_token_than_places_are_closed() -> None:
+def test_the_oldest_connection_without_the_token_makes_room_for_the_next() -> None:
     port, _ = served()
-    idle = [connect(port) for _ in range(MOST_OPENING)]
-    with connect(port) as late:
-        assert rest(late) == []
+    idle = [connect(port) for _ in range(2 * MOST_OPENING)]
+    assert [rest(one) for one in idle[:MOST_OPENING]] == [[]] * MOST_OPENING
+    assert [one["command"] for one in answers(port, request("initialize"))] == ["initialize", "disconnect"]
     for one in idle:
         one.close()

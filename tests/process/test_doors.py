@@ -5,11 +5,12 @@ its own client afterwards. The doors are real ones in this process; the adapter'
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -31,8 +32,10 @@ from tests.dap.conftest import served as adapters
 from tests.process.admitted import admitted, opened
 from tests.process.served import served
 from tests.process.test_hub import port_of
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
+CROWD = 400
+MOST_AT_ONE_DOOR = 270  # of the door's side, with its own client
 LAUNCH = encode({"seq": 1, "type": "request", "command": "launch", "arguments": {"model": "demo", "prompt": "x"}})
 BODY = LAUNCH.partition(b"\r\n\r\n")[2]
 
@@ -182,6 +185,28 @@ def test_no_door_lets_in_what_is_another_doors(door: str) -> None:
             assert b'"success": true' not in came, name
             assert b" 200 " not in came.partition(b"\r\n")[0], name
         own()
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_crowd_of_silent_strangers_keeps_no_one_out_and_few_descriptors(door: str) -> None:
+    """They say nothing, or half a message; the descriptors are those of both sides."""
+    halves = (b"", STRANGERS["half a header"], LAUNCH[:-9], STRANGERS["a greeting of ZMQ"][:30])
+    with DOORS[door]() as (port, own):
+        own()
+        before = descriptors()
+        with ExitStack() as crowd:
+            for number in range(CROWD):
+                stranger = crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=SECONDS))
+                with suppress(OSError):  # the door has closed it
+                    stranger.sendall(halves[number % len(halves)])
+            own()
+            until(lambda: descriptors() <= before + CROWD + MOST_AT_ONE_DOOR, "the oldest are closed")
+        until(lambda: descriptors() <= before, "their descriptors are free")
+        own()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
 
 
 def visit(port: int, headers: dict[str, str]) -> int:

@@ -1,12 +1,13 @@
 """The server of the page of metrics: HTTP for Prometheus alone. Answers no page of another origin and no strange name
-for this machine, which a page could have made its own (DNS rebinding); gives a silent visitor little time and no more
-than a few places. Knows no metrics."""
+for this machine, which a page could have made its own (DNS rebinding). Has few visitors at once: the oldest makes room
+for the next. Knows no metrics."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -14,7 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-VISITORS: Final = 16  # at once; more are closed
+VISITORS: Final = 16  # at once
 VISIT_SECONDS: Final = 10.0  # for which a visitor may be silent
 
 Environment = dict[str, Any]
@@ -22,26 +23,37 @@ Application = Callable[[Environment, Callable[..., object]], Iterable[bytes]]
 
 
 class PageServer(ThreadingWSGIServer):
-    """A thread for each visitor, and at most VISITORS of them."""
+    """A thread for each visitor, and at most VISITORS of them: the oldest makes room for the next."""
 
     request_queue_size = 4 * VISITORS
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         self._places = threading.BoundedSemaphore(VISITORS)
+        self._visits: dict[socket.socket, None] = {}  # the oldest first
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        for oldest in list(self._visits)[: 1 - VISITORS]:
+            with suppress(OSError):  # it has gone
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._places.acquire()
+        self._visits[request] = None
+        try:
             super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        except RuntimeError:  # no thread can be started
+            self._leave(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._leave(request)
+
+    def _leave(self, visit: socket.socket) -> None:
+        del self._visits[visit]
+        self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log nothing: a visitor that goes, is silent or speaks no HTTP is no error of the engine."""
