@@ -21,13 +21,14 @@ from djinn_jupyter.errors import EngineError
 from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from tests.waiting import until
 
+ADA = b"ada's key"
 QUIET_MILLISECONDS = 50  # in which zmq would have accepted more, if it did
 
 
 @pytest.fixture
 def connections() -> Iterator[Connections]:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        connections = Connections(router, lambda peer: True)
+        connections = Connections(router, lambda peer: True, lambda peer: ADA)
         yield connections
         connections.close()
         router.close(linger=0)
@@ -151,6 +152,33 @@ def test_who_sends_a_message_without_an_end_loses_the_connection_and_zmq_drops_i
         assert not connections._router.poll(QUIET_MILLISECONDS)
         other.sendall(b"\0\x01z")
         assert connections._router.poll(10_000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells what a connection has sent")
+@pytest.mark.parametrize("known", [True, False])
+def test_whose_connections_send_halves_of_messages_loses_the_largest(
+    connections: Connections, door: Door, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    monkeypatch.setattr(its_module, "PERSON_UNFINISHED_BYTES", 8 * WHOLE_BYTES)
+    monkeypatch.setattr(connections, "_knows", lambda peer: known)
+    with ExitStack() as stack:
+        halves = [stack.enter_context(_stranger(door)) for _ in range(3)]
+        until(lambda: connections.read_events() or len(connections._at_door) == 3, "all are let in")
+        for one in halves:
+            one.sendall(b"\0\x01y")
+            assert connections._router.poll(10_000)
+            connections.note(connections._router.recv(copy=False))
+            connections._router.recv()
+        until(lambda: connections.look() or not connections._spoke, "what they said is noted")
+        for one, count in zip(halves, (3, 4, 2), strict=True):
+            one.sendall(b"\x02" + (8 * WHOLE_BYTES).to_bytes(8, "big") + bytes(count * WHOLE_BYTES))
+        until(lambda: connections.look() or len(connections._at_door) == 2, "one is closed")
+        assert halves[1].recv(65536)[:1] == GREETING[:1]
+        until(lambda: halves[1].recv(65536) == b"", "it is the largest")
+        looked = connections._looked
+        until(lambda: connections.look() or connections._looked > looked, "the others fit")
+        assert len(connections._at_door) == 2
+        assert connections.unfinished
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells what a connection has sent")

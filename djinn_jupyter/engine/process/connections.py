@@ -27,6 +27,7 @@ import zmq
 from djinn_jupyter.engine.process.accept_gate import AcceptGate
 from djinn_jupyter.engine.system.descriptors import limit_now
 from djinn_jupyter.errors import EngineError
+from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ MOST_STRANGERS: Final = 256
 MOST_FREE: Final = 64  # descriptors that new clients leave to files and threads
 LEAST: Final = 4
 UNFINISHED_BYTES: Final = 8 * MOST_BYTES  # of a message over the door: our clients send no larger pieces than one
+PERSON_UNFINISHED_BYTES: Final = 8 * UNFINISHED_BYTES  # likewise, of all connections of a person, or of all strangers
 LOOK_SECONDS: Final = 0.01  # at least between two looks: each asks the system once a connection
 CUT_SECONDS: Final = 60.0  # for which messages of a connection that was closed are dropped; zmq may still have some
 NO_DESCRIPTORS: Final = (
@@ -49,10 +51,12 @@ _OPEN: Final = Path("/dev/fd")
 
 class Connections:
     """`monitor` is readable where zmq tells something. A connection is of a known client once `note` has said by which
-    routing id it speaks and `knows` says yes to that."""
+    routing id it speaks and `knows` says yes to that; `key_of` says whose it is."""
 
-    def __init__(self, router: zmq.Socket[bytes], knows: Callable[[bytes], bool]) -> None:
-        self._router, self._knows = router, knows
+    def __init__(
+        self, router: zmq.Socket[bytes], knows: Callable[[bytes], bool], key_of: Callable[[bytes], PublicKey]
+    ) -> None:
+        self._router, self._knows, self._key_of = router, knows, key_of
         self.monitor = _watched(router)
         self._peers: dict[int, bytes | None] = {}  # by descriptor, the oldest first
         self._descriptors: dict[bytes, int] = {}
@@ -108,13 +112,13 @@ class Connections:
     def note(self, sender: zmq.Frame) -> None:
         """Note by which routing id a connection speaks, from the first frame of a message that came on it."""
         peer = sender.bytes
-        self._spoke.add(self._descriptors.get(peer))
         if peer not in self._descriptors:
             descriptor = int(sender.get(zmq.SRCFD))
             if descriptor in self._peers:
                 before, self._peers[descriptor], self._descriptors[peer] = self._peers[descriptor], peer, descriptor
                 if before is not None:  # one that had this descriptor earlier, whose last message was read late
                     self._descriptors.pop(before, None)
+        self._spoke.add(self._descriptors.get(peer))
 
     def require_room(self) -> None:
         """Raise EngineError where the descriptors do not suffice for another client."""
@@ -136,24 +140,37 @@ class Connections:
         self._cut = {peer: at for peer, at in self._cut.items() if time.monotonic() - at < CUT_SECONDS}
 
     def look(self) -> None:
-        """Close the connections at the door that send more than UNFINISHED_BYTES of one message. `unfinished` is True
-        afterwards where some is coming. To be called where all that zmq has is read."""
+        """Close the connections at the door that send more than UNFINISHED_BYTES of one message, and the largest of a
+        person whose messages are more than PERSON_UNFINISHED_BYTES. `unfinished` is True afterwards where some is
+        coming. To be called where all that zmq has is read."""
         now = time.monotonic()
         early = now - self._looked < LOOK_SECONDS
         if not self._at_door or early or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return
-        self.unfinished, self._looked = False, now
-        for descriptor in tuple(self._at_door):
-            received = _bytes_received(descriptor)
-            coming = received - self._received.setdefault(descriptor, received)
-            if descriptor in self._spoke:
-                self._received[descriptor] = received
-            elif coming > UNFINISHED_BYTES:
-                log.warning("A connection is closed: it sends a message that does not end")
-                self._shut(descriptor)
-            else:
-                self.unfinished |= coming > WHOLE_BYTES
+        self._looked = now
+        coming = {one: self._coming(one) for one in self._at_door}
         self._spoke.clear()
+        self.unfinished = max(coming.values()) > WHOLE_BYTES
+        persons: dict[PublicKey | None, dict[int, int]] = {}
+        for one, count in coming.items() if self.unfinished else ():
+            persons.setdefault(self._person(one), {})[one] = count
+        for theirs in persons.values():
+            largest = max(theirs, key=theirs.__getitem__)
+            if theirs[largest] > UNFINISHED_BYTES or sum(theirs.values()) > PERSON_UNFINISHED_BYTES:
+                log.warning("A connection is closed: it sends a message that does not end")
+                self._shut(largest)
+
+    def _coming(self, descriptor: int) -> int:
+        """Return the bytes that came on a connection since its last message."""
+        received = _bytes_received(descriptor)
+        if descriptor in self._spoke:
+            self._received[descriptor] = received
+        return received - self._received.get(descriptor, 0)
+
+    def _person(self, descriptor: int) -> PublicKey | None:
+        """Return the key of a connection's person, None for a stranger."""
+        peer = self._peers[descriptor]
+        return self._key_of(peer) if peer is not None and self._knows(peer) else None
 
     def close(self) -> None:
         """Read no more; called before the router is closed, which would wait for the monitor."""
@@ -162,8 +179,7 @@ class Connections:
         self.monitor.close(linger=0)
 
     def _close_strangers(self) -> None:
-        theirs = [(one, self._peers[one]) for one in self._peers if one in self._at_door]
-        strangers = [one for one, peer in theirs if peer is None or not self._knows(peer)]
+        strangers = [one for one in self._peers if one in self._at_door and self._person(one) is None]
         for descriptor in strangers[: -self._most_strangers]:
             self._shut(descriptor)
 

@@ -99,7 +99,7 @@ class Service:
         self._admission = Admission(door.admitted if door else None)
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
-        self._connections = Connections(self._router, self._knows)
+        self._connections = Connections(self._router, self._knows, self._admission.key)
         self._reader = MessageReader(self._router, self._connections.note)
         self._inbox, self._lines = Inbox(), Lines()
         self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
