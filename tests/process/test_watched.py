@@ -93,6 +93,16 @@ def test_what_belongs_to_the_kernel_alone_stays_there(monkeypatch: pytest.Monkey
     assert interpreter.environment()["CONDA_PREFIX"] == "/opt/conda"
 
 
+def test_a_folder_is_the_same_from_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "HF_HOME", "HF_HUB_CACHE", "XDG_DATA_HOME", "TMPDIR"):
+        monkeypatch.setenv(name, "here")
+        assert interpreter.environment()[name] == str(tmp_path / "here")
+    for name, value in (("JUPYTER_DATA_DIR", ""), ("HF_HOME", "~/.cache"), ("HF_TOKEN", "here")):
+        monkeypatch.setenv(name, value)
+        assert interpreter.environment()[name] == value
+
+
 def test_without_a_python_to_name_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(dj.DjinnError, match=r"sys.executable is empty.*djinn start MODEL"):

@@ -24,6 +24,7 @@ _FIND_PACKAGE: Final = "import sys; root = sys.argv.pop(1); root in sys.path or 
 
 _WATCHERS: Final = re.compile(r"COVERAGE_|COV_CORE_|PYDEVD|DEBUGPY_|VIZTRACER|SCALENE|MEMRAY")
 _THIS_KERNEL: Final = re.compile(r"JPY_|MPLBACKEND$|__PYVENV_LAUNCHER__$")
+_FOLDER: Final = re.compile(r"(JUPYTER_\w+_DIR|HF_\w*(HOME|CACHE)|XDG_\w+_(HOME|DIR)|TMPDIR)$")
 _INTERPRETER: Final = re.compile(r"PYTHON[A-Z]")
 _KEPT: Final = frozenset(
     {
@@ -61,8 +62,13 @@ def package_root() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment without the variables of debuggers and profilers and of this kernel."""
-    return {name: value for name, value in os.environ.items() if _goes_along(name, value)}
+    """Return this process's environment without the variables of debuggers and profilers and of this kernel. Folders
+    are absolute, as the new process has another working directory."""
+    return {name: _meant(name, value) for name, value in os.environ.items() if _goes_along(name, value)}
+
+
+def _meant(name: str, value: str) -> str:
+    return os.path.abspath(value) if _FOLDER.match(name) and value and not value.startswith("~") else value
 
 
 def _goes_along(name: str, value: str) -> bool:
