@@ -67,7 +67,7 @@ class Sender:
 def test_a_message_read_late_leaves_the_next_connections_descriptor_to_that_one(connections: Connections) -> None:
     connections._peers[20] = None
     for peer in (b"gone", b"here"):
-        connections.note(Sender(peer, 20))  # type: ignore[arg-type]
+        connections.note(Sender(peer, 20), 0)  # type: ignore[arg-type]
     assert (connections._peers, connections._descriptors) == ({20: b"here"}, {b"here": 20})
 
 
@@ -144,7 +144,7 @@ def test_who_sends_a_message_without_an_end_loses_the_connection_and_zmq_drops_i
         assert connections._router.poll(10_000)
         connections.look()  # not all that zmq has is read
         peer = connections._router.recv(copy=False)
-        connections.note(peer)
+        connections.note(peer, 1)
         assert connections._router.recv() == b"y"
         endless.sendall(2 * frames)
         until(lambda: connections.look() or len(connections._at_door) == 1, "it is closed")
@@ -164,14 +164,12 @@ def test_whose_connections_send_halves_of_messages_loses_the_largest(
     with ExitStack() as stack:
         halves = [stack.enter_context(_stranger(door)) for _ in range(3)]
         until(lambda: connections.read_events() or len(connections._at_door) == 3, "all are let in")
-        for one in halves:
-            one.sendall(b"\0\x01y")
-            assert connections._router.poll(10_000)
-            connections.note(connections._router.recv(copy=False))
-            connections._router.recv()
-        until(lambda: connections.look() or not connections._spoke, "what they said is noted")
         for one, count in zip(halves, (3, 4, 2), strict=True):
-            one.sendall(b"\x02" + (8 * WHOLE_BYTES).to_bytes(8, "big") + bytes(count * WHOLE_BYTES))
+            half = b"\x02" + (8 * WHOLE_BYTES).to_bytes(8, "big") + bytes(count * WHOLE_BYTES)
+            one.sendall(b"\0\x01y" + half)
+            assert connections._router.poll(10_000)
+            connections.note(connections._router.recv(copy=False), 1)
+            connections._router.recv()
         until(lambda: connections.look() or len(connections._at_door) == 2, "one is closed")
         assert halves[1].recv(65536)[:1] == GREETING[:1]
         until(lambda: halves[1].recv(65536) == b"", "it is the largest")
@@ -191,7 +189,7 @@ def test_who_sends_many_messages_that_end_keeps_the_connection(
         for _ in range(8):
             client.sendall(b"\x02" + WHOLE_BYTES.to_bytes(8, "big") + b"x" * WHOLE_BYTES)
             assert connections._router.poll(10_000)
-            connections.note(connections._router.recv(copy=False))
+            connections.note(connections._router.recv(copy=False), WHOLE_BYTES)
             assert len(connections._router.recv()) == WHOLE_BYTES
             connections.look()
         assert connections._at_door

@@ -13,7 +13,7 @@ from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.engine.process import inbox as inbox_module
 from djinn_jupyter.engine.process import pending
 from djinn_jupyter.engine.process.admission import LOCAL
-from djinn_jupyter.engine.process.inbox import FRAMES_AT_ONCE, Inbox, Message, MessageReader
+from djinn_jupyter.engine.process.inbox import FRAME_BYTES, FRAMES_AT_ONCE, Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.refusals import MANY
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
@@ -66,13 +66,14 @@ def test_a_message_of_very_many_frames_is_read_in_turns_and_is_known_by_its_conn
         dealer.send_multipart([b""] * (3 * FRAMES_AT_ONCE) + [b"last"])
         dealer.send_multipart([b"next"])
         noted: list[Any] = []
-        reader = MessageReader(router, noted.append)
+        reader = MessageReader(router, lambda *one: noted.append(one))
         assert [reader.read() for _ in range(3)] == [b"many"] * 3
         first, second = reader.read(), reader.read()
         assert isinstance(first, Message)
         assert (first.peer, len(first.frames)) == (b"many", codec.MAX_FRAMES + 1)
         assert second == Message(b"many", LOCAL, [b"next"])
-        assert len(noted) == 2
+        assert [one.bytes for one, _ in noted] == [b"many"] * 5
+        assert sum(size for _, size in noted) == (3 * FRAMES_AT_ONCE + 2) * FRAME_BYTES + len(b"lastnext")
         with pytest.raises(zmq.Again):
             reader.read()
 

@@ -4,8 +4,8 @@ are few, and some descriptors stay free: without one libzmq ends the process at 
 
 zmq tells of its connections by a monitor and has no call to close one; its descriptor is shut down in its place, and
 zmq closes it then. Nor has it a bound of a message's frames: it keeps them until the last one is there, and tells of
-none before. So the system is asked how much came since a connection's last message (Linux alone tells), and zmq drops
-the frames of one that is closed. Called from the thread of the service.
+none before. So the system is asked how much came that is in no message (Linux alone tells), and zmq drops the frames
+of one that is closed. Called from the thread of the service.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import secrets
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -64,8 +65,8 @@ class Connections:
         self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
         self._listening: set[str | int] = set()
         self._cut: dict[bytes, float] = {}
-        self._received: dict[int, int] = {}  # bytes, by descriptor, when it last spoke
-        self._spoke: set[int | None] = set()
+        self._finished: dict[int, int] = {}  # bytes of all messages so far, by descriptor
+        self._read: Counter[int] = Counter()  # bytes of the messages since the last look
         self.unfinished, self._looked = False, 0.0
         self._limit = limit_now()
         part = _free(self._limit) // 4
@@ -109,8 +110,9 @@ class Connections:
             else:
                 gate.close()
 
-    def note(self, sender: zmq.Frame) -> None:
-        """Note by which routing id a connection speaks, from the first frame of a message that came on it."""
+    def note(self, sender: zmq.Frame, size: int) -> None:
+        """Note by which routing id a connection speaks, from the first frame of a message that came on it, of which so
+        many bytes were read."""
         peer = sender.bytes
         if peer not in self._descriptors:
             descriptor = int(sender.get(zmq.SRCFD))
@@ -118,7 +120,8 @@ class Connections:
                 before, self._peers[descriptor], self._descriptors[peer] = self._peers[descriptor], peer, descriptor
                 if before is not None:  # one that had this descriptor earlier, whose last message was read late
                     self._descriptors.pop(before, None)
-        self._spoke.add(self._descriptors.get(peer))
+        if peer in self._descriptors:
+            self._read[self._descriptors[peer]] += size
 
     def require_room(self) -> None:
         """Raise EngineError where the descriptors do not suffice for another client."""
@@ -149,7 +152,7 @@ class Connections:
             return
         self._looked = now
         coming = {one: self._coming(one) for one in self._at_door}
-        self._spoke.clear()
+        self._read.clear()
         self.unfinished = max(coming.values()) > WHOLE_BYTES
         persons: dict[PublicKey | None, dict[int, int]] = {}
         for one, count in coming.items() if self.unfinished else ():
@@ -161,11 +164,13 @@ class Connections:
                 self._shut(largest)
 
     def _coming(self, descriptor: int) -> int:
-        """Return the bytes that came on a connection since its last message."""
-        received = _bytes_received(descriptor)
-        if descriptor in self._spoke:
-            self._received[descriptor] = received
-        return received - self._received.get(descriptor, 0)
+        """Return the bytes that came on a connection and are in none of its messages, but for a few, which are zmq's
+        own."""
+        received, finished = _bytes_received(descriptor), self._finished.get(descriptor, 0)
+        if descriptor in self._read:
+            finished = min(received, finished + self._read[descriptor])
+            self._finished[descriptor] = finished = received if received - finished <= WHOLE_BYTES else finished
+        return received - finished
 
     def _person(self, descriptor: int) -> PublicKey | None:
         """Return the key of a connection's person, None for a stranger."""
@@ -185,7 +190,8 @@ class Connections:
 
     def _forget(self, descriptor: int) -> None:
         self._at_door.discard(descriptor)
-        self._received.pop(descriptor, None)
+        self._finished.pop(descriptor, None)
+        self._read.pop(descriptor, None)
         peer = self._peers.pop(descriptor, None)
         if peer is not None:
             self._descriptors.pop(peer, None)

@@ -21,6 +21,7 @@ from djinn_jupyter.wire.keys import PublicKey
 
 MOST_MESSAGES: Final = 10_000  # of one person
 FRAMES_AT_ONCE: Final = 4 * codec.MAX_FRAMES  # 10 ms
+FRAME_BYTES: Final = 64  # at most, of a frame on its line besides its own
 MOST_BYTES: Final = 256 * 2**20  # of one person, who loses the connection beyond it
 
 
@@ -87,9 +88,9 @@ def _most_of(messages: Iterable[Message]) -> bytes:
 
 class MessageReader:
     """Reads a router's messages. One with very many frames is read some thousand at a time: zmq gives no other message
-    before its end. The first frame of each is handed to `note`."""
+    before its end. The first frame of each is handed to `note`, with the bytes that were read of it."""
 
-    def __init__(self, router: zmq.Socket[bytes], note: Callable[[zmq.Frame], None]) -> None:
+    def __init__(self, router: zmq.Socket[bytes], note: Callable[[zmq.Frame, int], None]) -> None:
         self._router, self._note = router, note
         self._sender: zmq.Frame | None = None  # of the message that is being read
         self._frames: list[codec.WireFrame] = []
@@ -99,14 +100,15 @@ class MessageReader:
         so many are kept that it is refused. Raises zmq.Again."""
         if self._sender is None:
             self._sender, self._frames = self._router.recv(zmq.NOBLOCK, copy=False), []
-            self._note(self._sender)
-        frame, frames = self._sender, self._frames
+        frame, frames, size = self._sender, self._frames, 0
         for _ in range(FRAMES_AT_ONCE):
             if not frame.more:
                 break
             frame = self._router.recv(copy=False)
+            size += len(frame) + FRAME_BYTES
             if len(frames) <= codec.MAX_FRAMES:
                 frames.append(frame.buffer)
+        self._note(self._sender, size)
         if frame.more:
             return self._sender.bytes
         sender, self._sender = self._sender, None
