@@ -1,10 +1,12 @@
-"""The behaviours that today's tests prove, one claim a line, and what has become of each in a later tree.
+"""The behaviours that today's tests prove and the names that a user has, one claim a line, and what has become of each
+in a later tree.
 
     python -m tests.census.behaviours           what has become of each claim: kept, moved, accounted for or lost
     python -m tests.census.behaviours --write   write behaviours.txt anew, from the tests of this tree
 
 A claim is a test's name, read: `test_a_page_is_freed` is "a page is freed", below the test's file. A test of another
-file that has the same name proves it as well. For any other, `accounted.txt` has a line with one of
+file that has the same name proves it as well. Names of magics, options, verbs and messages are those of the reference
+pages, which the code writes; those of errors are classes. For any other, `accounted.txt` has a line with one of
 
     tests/file.py: the claim -> dropped: the reason
     tests/file.py: the claim -> now proven by: tests/file.py::test_name
@@ -33,7 +35,14 @@ BY_WORDS: Final = {
     "Error sentences and refusals": r"refus|cannot|in a sentence|one sentence|error|wrong|unknown|a typo|says why",
     "Bits": r"\bbits?\b|bitwise|bit for bit|\bexact\b|exactly|the same values|the same tokens|the same numbers",
 }
+NAMES: Final = (
+    "docs/reference/magics.md",
+    "docs/reference/python.md",
+    "docs/reference/dap.md",
+    "djinn_jupyter/errors.py",
+)
 BY_FILE: Final = {
+    "Names: magics, options, verbs, commands, errors": "docs djinn_jupyter",
     "Magics and their options": "tests/magics tests/kernel",
     "Results: kept, made again, tables": "tests/client/test_re tests/client/test_kee tests/client/test_kep "
     "tests/client/test_tab tests/client/test_written tests/client/test_every",
@@ -53,6 +62,10 @@ BY_FILE: Final = {
     "Evaluation": "tests/evaluation tests/faults",
     "House, demo, notebooks": "tests notebooks",
 }
+_NAMED: Final = re.compile(
+    r"^(?P<level>#{2,4}) (?P<of>.+)$|^\| `(?P<row>[^`]+)` \||^    (?P<given>\w+)(?::|=|,$)|^(?P<listed>`\w+`,.*)$",
+    re.MULTILINE,
+)
 _JEST: Final = re.compile(r"^\s*(?:test|it)(?:\.each\(.*?\))?\(\s*(['\"`])(?P<name>.+?)\1,", re.MULTILINE | re.DOTALL)
 
 
@@ -71,13 +84,17 @@ class Claim:
     @property
     def subject(self) -> str:
         for subject, pattern in BY_WORDS.items():
-            if re.search(pattern, self.words):
+            if self.file not in NAMES and re.search(pattern, self.words):
                 return subject
         return next(subject for subject, starts in BY_FILE.items() if self.file.startswith(tuple(starts.split())))
 
 
 def claims(root: Path = ROOT) -> Iterator[Claim]:
-    """Yield what each test of the tree claims, the cases of one test together: Python's, the sidebar's, notebooks."""
+    """Yield the names that a user has, and what each test of the tree claims, the cases of one test together: Python's,
+    the sidebar's, notebooks."""
+    for name in NAMES:
+        text = (root / name).read_text()
+        yield from _errors(name, text) if name.endswith(".py") else _named(name, text)
     for path in sorted((root / "tests").rglob("test_*.py")):
         yield from _claims_of(path.relative_to(root).as_posix(), ast.parse(path.read_text()).body)
     for path in sorted((root / "labextension" / "test").rglob("*.test.ts*")):
@@ -85,6 +102,23 @@ def claims(root: Path = ROOT) -> Iterator[Claim]:
         yield from (Claim(path.relative_to(root).as_posix(), " ".join(name.split())) for name in names)
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         yield Claim(path.relative_to(root).as_posix(), "every cell has the output that is saved")
+
+
+def _named(page: str, text: str) -> Iterator[Claim]:
+    """Yield the headings of a page, each behind those that it is below, then its rows, lists and parameters."""
+    names: dict[str, None] = {}
+    of: list[str] = []
+    for found in _NAMED.finditer(text):
+        if found["of"]:
+            of[len(found["level"]) - 2 :] = [found["of"]]
+        listed = re.findall(r"\w+", found["listed"] or "") or [found["row"] or found["given"] or ""]
+        names |= {" ".join(filter(None, (*of, name))).replace("|", "/"): None for name in listed}
+    yield from (Claim(page, name) for name in names)
+
+
+def _errors(file: str, text: str) -> Iterator[Claim]:
+    kinds = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    yield from (Claim(file, f"{node.name} is a {', '.join(map(ast.unparse, node.bases))}") for node in kinds)
 
 
 def _claims_of(file: str, body: Iterable[ast.stmt], owner: str = "") -> Iterator[Claim]:

@@ -44,6 +44,29 @@ def test_a_test_is_read_as_a_claim() -> None:
     ]
 
 
+PAGE = """# Magics
+## %djinn_run
+| argument | |
+| `--seed N` | of sampling |
+## dj.Grid
+### along
+```python
+along(
+    axis: str,
+) -> Grid
+```
+## Requests
+`attach`, `evaluate`
+"""
+
+
+def test_the_names_of_a_page_are_its_headings_rows_lists_and_parameters() -> None:
+    assert [one.words for one in behaviours._named("f", PAGE)] == [
+        *("%djinn_run", "%djinn_run --seed N", "dj.Grid", "dj.Grid along", "dj.Grid along axis"),
+        *("Requests", "Requests attach", "Requests evaluate"),
+    ]
+
+
 def test_a_claim_without_its_test_is_lost() -> None:
     assert behaviours.compare([KEPT, GONE], [KEPT], {}).lost == [GONE.key]
 
