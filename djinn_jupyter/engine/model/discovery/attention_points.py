@@ -36,6 +36,8 @@ from djinn_jupyter.wire.sites import ATTENTION_POINTS
 UNCOMPARED = "no single call compares queries with keys"
 COMPRESSED = "the cache keeps a compressed form, from which keys and values are made anew at every pass"
 
+NO_OUTPUT_MAP = "the attention module does not end in a linear map"
+
 
 def attention_places(record: LayerRecord, blocks: Blocks) -> FoundPoints:
     call = attention_call(record)
@@ -177,7 +179,7 @@ class _Attention:
         after = max((f.at for f in self.functions), default=self.call.entered)
         last = next((call for call in reversed(self.linears) if call.left > after), None)
         if last is None or last.first_output is None or self.call.first_output is None:
-            return "the attention module does not end in a linear map"
+            return NO_OUTPUT_MAP
         made, whole = kept(last.first_output), kept(self.call.first_output)
         if same(made, whole) or (made.shape == self.record.before.shape and adds(made, self.record.before, whole)):
             return last

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from torch import nn
 
-from djinn_jupyter.engine.model.discovery.attention_points import COMPRESSED
+from djinn_jupyter.engine.model.discovery.attention_points import COMPRESSED, NO_OUTPUT_MAP
 from djinn_jupyter.engine.model.discovery.matrices import Matrix
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.discovery.point import added_as_it_is
@@ -77,6 +77,9 @@ def _why_not(anatomy: Anatomy, hook: str, tap: Tap) -> str | None:
         return f"is before a norm of this model, and {site} is behind it: write {site} for that"
     if point in ("attn_scores", "pattern") and tap.axes != "T H K":
         return f"has a column for each position, and {site} also that of a sink: write {site} for all of them"
+    added = anatomy.taps.get((f"{point}_post", site.layer)) == added_as_it_is(point)
+    if point == "attn_out" and anatomy.taps["z", site.layer] == NO_OUTPUT_MAP and not added:
+        return f"is behind the map of the heads, and {site} is before it: write {site} for the heads side by side"
     return _summed(anatomy, tap) if point in GIVEN else None
 
 
