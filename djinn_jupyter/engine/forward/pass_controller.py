@@ -106,7 +106,8 @@ class PassController:
         self._kwargs: dict[str, Any] = {}
         self._attended: tuple[int, Attended] | None = None
         self._handed = {given: frame.shared[given] for _, given in anatomy.handed if given in frame.shared}
-        self._replaying = frame.inside
+        self._stopped_at = frame.tap if frame.inside else plan.after
+        self._replaying = frame.inside or self._stage < plan.reach or (self._stage == plan.reach and not self._between)
         self._tells_layers = pass_log.tells_layers()
 
     @property
@@ -125,8 +126,8 @@ class PassController:
         projection) their order must be the same at every entry of a pass, whatever was armed since."""
         taps = {place.tap.site: place.tap for place in self.plan.inside}
         taps.update({site: override.tap for site, override in self._overrides.items() if override.tap.boundary is None})
-        if self.frame.inside and self.frame.tap is not None:
-            taps[self.frame.tap.site] = self.frame.tap
+        if self._stopped_at is not None and not self._between:
+            taps[self._stopped_at.site] = self._stopped_at
         later = [one for tap in taps.values() for one in tap.later]
         met = [*sorted(taps.values(), key=_spelled), *sorted(later, key=_spelled)]
         return [tap for tap in met if not 0 <= tap.stage < self.boundary]
@@ -137,9 +138,11 @@ class PassController:
         self._kwargs = kwargs
         places = self.plan.boundaries.get(boundary, ())
         override = self._boundary_overrides.get(boundary)
+        if self._between and boundary == self.plan.reach:
+            self._replaying = False
         if override is not None:
             hidden = override.clone()
-        else:
+        elif boundary > self.plan.reach:
             for place in places:
                 hidden = self._ruled(place, hidden)
         hits = [hit for place in places for hit in self._look(place, hidden)]
@@ -212,13 +215,17 @@ class PassController:
         return override.tap.layout.handed(override.raw, number, raw)
 
     def _replay(self, tap: Tap, raw: Tensor, override: Override | None) -> Tensor | None:
-        """Replay up to the stop inside this layer: the same values as the first time, no rules, no halts."""
-        if self.frame.tap is not None and tap.site == self.frame.tap.site:
+        """Replay up to the stop of this pass: the same values as the first time, no rules, no halts."""
+        if self._stopped_at is not None and tap.site == self._stopped_at.site:
             self._replaying = False
-            if self.frame.raw is None or not tap.editable:
-                return None
-            return laid_as(self.frame.raw, raw) if override is None else self.frame.raw.clone()
+            if self.frame.raw is not None and tap.editable:
+                return laid_as(self.frame.raw, raw) if override is None else self.frame.raw.clone()
         return None if override is None else override.raw.clone()
+
+    @property
+    def _between(self) -> bool:
+        """True where the pass stopped between two layers."""
+        return self._stopped_at is not None and self._stopped_at.boundary is not None
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -281,6 +288,9 @@ class PassController:
         return {index: state for index, state in self.saved_states.items() if index in touched}
 
     def _leave(self, boundary: int, hidden: Tensor | None, tap: Tap, raw: Tensor, hits: list[Hit]) -> None:
+        if self.plan.bare:
+            self.left = Halted(frame=self.frame, hits=tuple(hits), layers_run=self.layers_run)
+            raise Leave
         attended = sum(tensor.nbytes for tensor in tensors_within(self._attended_at(tap)))
         self._admit(self._kept_bytes(hidden, None if raw is hidden else raw) + attended + self.cache.recurrent_bytes)
         live = self.cache.capture_all()

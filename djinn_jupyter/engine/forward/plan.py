@@ -79,6 +79,8 @@ class Plan:
     yields: Callable[[], bool] | None = None
     all_logits: bool = False  # of all positions of the pass, in place of the last one's
     logits_of: tuple[int, ...] | None = None  # tokens: other logits are not wanted, and are NaN where that is less work
+    after: Tap | None = None  # rules apply behind it alone: what they did before it is in the frame's overrides
+    bare: bool = False  # a halt leaves the frame that was entered, and keeps no value
 
     def stages(self) -> frozenset[int]:
         """Return the stages that have a place inside them."""
@@ -93,6 +95,13 @@ class Plan:
     def halts(self) -> bool:
         """True where the plan may stop a pass."""
         return any(place.halts for places in (*self.boundaries.values(), self.inside) for place in places)
+
+    @property
+    def reach(self) -> int:
+        """The last boundary at which no rule applies, because the pass stopped behind it; -2 where there is none."""
+        if self.after is None:
+            return -2
+        return self.after.stage if self.after.boundary is None else self.after.boundary
 
     def undo(self) -> Callable[[], None]:
         """Return a callable that restores the present counts of rules and records of watches, for a pass that is
@@ -118,6 +127,8 @@ def make_plan(
     yields: Callable[[], bool] | None = None,
     all_logits: bool = False,
     logits_of: tuple[int, ...] | None = None,
+    after: Tap | None = None,
+    bare: bool = False,
 ) -> Plan:
     """Return a plan with one place per tap."""
     rules, observed, halting = tuple(rules), _by_site(observers), _by_site(halts)
@@ -148,6 +159,8 @@ def make_plan(
         yields=yields,
         all_logits=all_logits,
         logits_of=logits_of,
+        after=after,
+        bare=bare,
     )
 
 

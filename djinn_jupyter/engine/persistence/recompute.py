@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from typing import Any
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import (
@@ -17,7 +18,6 @@ from djinn_jupyter.engine.forward.pass_controller import (
     Yielded,
 )
 from djinn_jupyter.engine.forward.plan import Plan, Target, make_plan
-from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.session.cached_edits import put_back
 from djinn_jupyter.engine.session.entering import entered
@@ -31,15 +31,16 @@ from djinn_jupyter.errors import StorageFailed
 
 
 def recompute(runtime: Runtime, session: Session) -> Pieces:
-    """Run the passes again, in steps that give way as a prefill does. An error leaves the session lost, as it was."""
+    """Run the passes again, in steps that give way as a prefill does. The session has what is there meanwhile, so that
+    it leaves the device with it where the work waits for room. An error leaves the session lost, as it was."""
     cache = runtime.space.new_cache()
+    session.take_cache(cache)  # the former is empty, or of other work that recomputes it, which goes on by itself
     try:
         yield from _Recomputing(runtime, session, cache).run()
-        if session.needs_recompute:
-            session.cache.free()
-            cache = session.take_rows(cache)
+        session.count_rows(cache)
     finally:
-        cache.free()
+        if session.needs_recompute or session.cache is not cache:
+            cache.free()
 
 
 class _Recomputing:
@@ -75,28 +76,28 @@ class _Recomputing:
             yield Frame(tokens=tuple(tokens), committed=start, step=step)
 
     def _pass(self, frame: Frame, passes: Passes) -> Pieces:
+        """Run a pass; one that stopped on its way in one go, for its stop has no room of its own beside the present."""
+        after = None
         if passes.entry is not None:
-            entry = passes.entry
-            tap = entry.tap or boundary_tap(self.runtime, entry.boundary)
-            target = Target(tap=tap, step=frame.step)
+            after = passes.entry.tap or boundary_tap(self.runtime, passes.entry.boundary)
             homes = self.runtime.forward.home_of
-            overrides = tuple(replace(i, raw=to_home(i.raw, homes(i.tap))) for i in entry.overrides)
-            reached = yield from self._enter(replace(frame, overrides=overrides), self._plan(halts=(target,)))
-            frame = _halted(reached).frame
-        yield from self._enter(frame, self._plan(rules=passes.rules))
+            overrides = tuple(replace(i, raw=to_home(i.raw, homes(i.tap))) for i in passes.entry.overrides)
+            frame = replace(frame, overrides=overrides)
+        yield from self._enter(frame, self._plan(rules=passes.rules, after=after))
 
     def _to_the_stop(self, stopped: Frame) -> Pieces:
         """Recompute the in-flight rows below the present stop; the stop itself is as it was stored."""
         assert stopped.tap is not None
         target = Target(tap=stopped.tap, step=stopped.step)
-        reached = yield from self._enter(stopped.at_start(), self._plan(halts=(target,)))
-        _halted(reached)
+        reached = yield from self._enter(stopped.at_start(), self._plan(halts=(target,), bare=True))
+        if isinstance(reached, Completed):
+            raise StorageFailed("A stop of this session was not met again when its tokens were run once more.")
         if stopped.states is not None:
             self.cache.restore_all(stopped.states)
         self.cache.flush()
 
-    def _plan(self, rules: tuple[Rule, ...] = (), halts: tuple[Target, ...] = ()) -> Plan:
-        return make_plan(rules=rules, halts=halts, counted=False, yields=self.runtime.giving_way.asked)
+    def _plan(self, **told: Any) -> Plan:
+        return make_plan(**told, counted=False, yields=self.runtime.giving_way.asked)
 
     def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
         while True:
@@ -113,9 +114,3 @@ class _Recomputing:
         for generation in self.session.generations:
             if length in generation.states and not generation.states[length]:
                 generation.states[length] = self.cache.capture_all()
-
-
-def _halted(outcome: Halted | Completed) -> Halted:
-    if isinstance(outcome, Completed):
-        raise StorageFailed("A stop of this session was not met again when its tokens were run once more.")
-    return outcome

@@ -42,7 +42,7 @@ def entered(
             enter,
             always=_left_by_every_pass(runtime, cache, logits)
             + sum(rule.copies_to_come for rule in session.rules.values()),
-            expected=len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0,
+            expected=len(frame.tokens) * _row_bytes(runtime) if plan.halts and not plan.bare else 0,
         )
     )
 

@@ -173,8 +173,10 @@ class Residence:
         self.work_begun = math.inf
 
     def park(self) -> bool:
-        """Note that its work waits for room: it may leave meanwhile. Return True where it did not wait before."""
+        """Note that its work waits for room: it may leave meanwhile, in a version of its own. Return True where it did
+        not wait before."""
         begun, self.parked = not self.parked, True
+        self.version += begun
         return begun
 
     def unpark(self) -> bool:

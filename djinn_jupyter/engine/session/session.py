@@ -323,7 +323,7 @@ class Session(Computing):
         self.change_value(frame)
 
     def take_cache(self, cache: PagedCache) -> None:
-        """Take an empty cache for another prompt; the former one is free."""
+        """Take an empty cache for another prompt, or to recompute the line; the former one is free."""
         self.cache = cache
 
     def leave_frame(self) -> None:
@@ -333,15 +333,13 @@ class Session(Computing):
         """Say from now on how its rows came to be."""
         self.exactness = exactness
 
-    def take_rows(self, cache: PagedCache) -> PagedCache:
-        """Take the recomputed rows and states in place of the lost ones. Return the former cache."""
-        cache, self.cache, self.needs_recompute = self.cache, cache, False
-        return cache
+    def count_rows(self, cache: PagedCache) -> None:
+        """Note that a cache has the rows and states that were lost, where it is the session's."""
+        self.needs_recompute = self.needs_recompute and self.cache is not cache
 
     def inherit_rows(self, cache: PagedCache, exactness: Exactness) -> None:
         """Take the rows and states that an earlier process left on disk in place of the lost ones."""
-        self.take_rows(cache)
-        self.exactness = exactness
+        self.cache, self.needs_recompute, self.exactness = cache, False, exactness
         self.residence.inherit()
 
     def next_number(self) -> int:

@@ -3,6 +3,7 @@ its engine died, its checkpoint is restored or it lay on the disk, and its bits 
 
 from __future__ import annotations
 
+import bisect
 import functools
 import tempfile
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, tokens
@@ -25,10 +27,12 @@ from tests.engine.residency.test_pressure import PAGE, small, until
 NEW = 6
 EDITED = ("resid_post.2", "mlp_pre.3")
 SITES = (None, "resid_post.2", "mlp_pre.3", "pattern.5", "logits")
+Drawn = tuple[int, str | None, str]  # the tokens of a prompt, where it stops, and what is done there
+DONE = ("looked at", "edited later", "edited", "edited, gone on and run on")
 DRAWN = st.lists(
-    st.tuples(st.sampled_from([3, 30, 70, 100]), st.sampled_from(SITES), st.booleans()), min_size=2, max_size=6
+    st.tuples(st.sampled_from([3, 30, 70, 100]), st.sampled_from(SITES), st.sampled_from(DONE)), min_size=1, max_size=6
 )
-FEWEST = 32  # pages, in which each of them fits alone, made again beside the values that its journal kept
+STEP = 8 << 10  # bytes, to which the lowest limit is found
 
 
 @functools.lru_cache(maxsize=1)
@@ -39,18 +43,55 @@ def engines() -> tuple[Desk, Desk, Desk]:
     return few, next_one, roomy
 
 
-def prepared(desk: Desk, drawn: list[tuple[int, str | None, bool]]) -> list[str]:
-    """Run sessions to their stops, of which some are edited there, or to their ends. Return their names."""
-    for number, (length, site, edited) in enumerate(drawn):
-        name = f"s{number}"
-        desk.open(name)
+def work(desk: Desk, name: str, drawn: Drawn) -> None:
+    """Run a session to its stop, which may be edited, or to its end."""
+    length, site, done = drawn
+    desk.open(name)
+    if site is not None:
+        desk.stop_at(site, "step == 1" if done == "edited later" else "step == 0", name)
+    desk.run(tokens(length, seed=length), NEW, name)
+    if done.startswith("edited") and site in EDITED:
+        desk.edit(Scale(factor=0.5), name)
+    if done.endswith("run on"):
         if site is not None:
-            desk.stop_at(site, "step == 1" if edited else None, name)
-        reply = desk.run(tokens(length, seed=number), NEW, name)
-        assert not failed([reply]), reply
-        if edited and site in EDITED:
-            desk.edit(Scale(factor=0.5), name)
+            desk.steer("resid_post.6", name=name)
+            desk.resume(name)
+        desk.run(tokens(9, seed=length), NEW, name, extend=True)
+
+
+def prepared(desk: Desk, drawn: list[Drawn]) -> list[str]:
+    for number, one in enumerate(drawn):
+        work(desk, f"s{number}", one)
     return [f"s{number}" for number in range(len(drawn))]
+
+
+def goes_on(desk: Desk, name: str) -> list[Any]:
+    """Look at a stop and go on from it to the end."""
+    return [desk.ask(ask.Inspect(session=name)), desk.resume(name, free=True)]
+
+
+def limit(desk: Desk, size: int) -> None:
+    desk.engine.budget.limit = size
+    for slab in desk.engine.slabs:
+        slab.shrink()
+
+
+@functools.cache
+def lowest(drawn: Drawn) -> int:
+    """Return the lowest limit, to a STEP, at which a session alone has all this room."""
+    desk = engines()[0]
+
+    def fits(steps: int) -> bool:
+        limit(desk, steps * STEP)
+        try:
+            work(desk, "alone", drawn)
+            return desk.session("alone").state != "paused" or not failed(goes_on(desk, "alone"))
+        except SlabFull:
+            return False
+        finally:
+            desk.close_all()
+
+    return STEP * bisect.bisect_left(range(ROOMY * PAGE // STEP), True, key=fits)
 
 
 def all_at_once(desk: Desk, requests: list[ask.Request]) -> list[Any]:
@@ -89,16 +130,20 @@ WAYS: dict[str, Callable[[Desk, Desk, list[str]], Desk]] = {"died": died, "resto
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(drawn=DRAWN, pages=st.integers(FEWEST, FEWEST + 4))
-@example(drawn=[(100, "pattern.5", True), (100, "mlp_pre.3", True)] * 2, pages=FEWEST)
-def test_what_fits_alone_comes_back_beside_others(way: str, drawn: list[Any], pages: int) -> None:
+@settings(
+    max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow]
+)
+@given(drawn=DRAWN, more=st.integers(0, 4))
+@example(drawn=[(100, "pattern.5", "looked at")], more=0)
+@example(drawn=[(100, "mlp_pre.3", "edited, gone on and run on")], more=0)
+@example(drawn=[(100, "pattern.5", "looked at"), (100, "mlp_pre.3", "edited")] * 2, more=0)
+def test_what_fits_alone_comes_back_beside_others(way: str, drawn: list[Drawn], more: int) -> None:
+    """From the lowest limit on at which each of them fits."""
     few, after, roomy = engines()
+    size = max(map(lowest, drawn)) + more * STEP
     journal(few, Path(tempfile.mkdtemp()))
     for desk in (few, after):
-        desk.engine.budget.limit = pages * PAGE
-        for slab in desk.engine.slabs:
-            slab.shrink()
+        limit(desk, size)
     try:
         come_back(WAYS[way], drawn, few, after, roomy)
     finally:
@@ -111,7 +156,7 @@ def test_what_fits_alone_comes_back_beside_others(way: str, drawn: list[Any], pa
 
 
 def come_back(
-    way: Callable[[Desk, Desk, list[str]], Desk], drawn: list[Any], few: Desk, after: Desk, roomy: Desk
+    way: Callable[[Desk, Desk, list[str]], Desk], drawn: list[Drawn], few: Desk, after: Desk, roomy: Desk
 ) -> None:
     names = prepared(few, drawn)
     prepared(roomy, drawn)
