@@ -172,18 +172,29 @@ class Segments:
     def free(self) -> int:
         return len(self._free)
 
-    @property
-    def lowest_free(self) -> int | None:
-        return self._free[0] if self._free else None
+    def ample(self) -> set[int]:
+        """Return the numbers of segments that could have all taken slots: the largest, the fullest of these first, and
+        then the smallest that has the rest."""
+        used = Counter(slot // self.segment_slots for slot in self._taken)
+        sizes = {number: (segment.slots, used[number]) for number, segment in self._segments.items()}
+        left, found = len(self._taken), set[int]()
+        for number in sorted(sizes, key=lambda one: sizes[one], reverse=True):
+            if left <= sizes[number][0]:
+                enough = [one for one in sizes.keys() - found if sizes[one][0] >= left]
+                return {*found, min(enough, key=lambda one: (sizes[one][0], -used[one]))} if left else found
+            found.add(number)
+            left -= sizes[number][0]
+        return found
 
-    @property
-    def count(self) -> int:
-        return len(self._segments)
+    def lies_in(self, slot: int, numbers: Collection[int]) -> bool:
+        return slot // self.segment_slots in numbers
 
-    @property
-    def least(self) -> int:
-        """The least number of segments that the taken slots need."""
-        return -(-len(self._taken) // self.segment_slots)
+    def take_in(self, numbers: Collection[int], most: int) -> list[int]:
+        """Take up to `most` slots that are free in these segments."""
+        taken = heapq.nsmallest(most, (slot for slot in self._free if self.lies_in(slot, numbers)))
+        self._taken.update(taken)
+        self._free = sorted(set(self._free).difference(taken))
+        return taken
 
     @property
     def bytes_allocated(self) -> int:

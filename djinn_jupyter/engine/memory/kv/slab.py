@@ -62,11 +62,10 @@ class Page(Item):
         self._slots.give_back([self.place])
         self.slot, self.arriving = None, False
 
-    def move_down(self) -> None:
-        """Move the page to the lowest free slot, on the device's current stream."""
-        before = self.place
-        (self.slot,) = self._slots.take(1)
-        self._slots.bytes_of(self.slot).copy_(self._slots.bytes_of(before))
+    def move_to(self, slot: int) -> None:
+        """Move the page to a slot that was taken for it, on the device's current stream."""
+        before, self.slot = self.place, slot
+        self._slots.bytes_of(slot).copy_(self._slots.bytes_of(before))
         self._slots.give_back([before])
 
 
@@ -187,17 +186,15 @@ class Slab:
         return self.segments.shrink()
 
     def compact(self) -> int:
-        """Move pages from the last slots into lower free ones if that can empty a segment. Return the pages moved."""
-        if self.segments.least >= self.segments.count:
-            return 0
-        moved = 0
+        """Move pages into as little memory as holds them all, so that other segments are empty. Return the pages
+        moved."""
+        ample = self.segments.ample()
         here = [page for page in self._pages.values() if page.resident and not page.moving]
-        for page in sorted(here, key=lambda page: page.place, reverse=True):
-            if (free := self.segments.lowest_free) is None or free > page.place:
-                break
-            page.move_down()
-            moved += 1
-        return moved
+        strewn = [page for page in here if not self.segments.lies_in(page.place, ample)]
+        slots = self.segments.take_in(ample, len(strewn)) if strewn else ()
+        for page, slot in zip(strewn, slots, strict=False):
+            page.move_to(slot)
+        return len(slots)
 
     # --------------------------------------------------------------------------------------- accounting
 

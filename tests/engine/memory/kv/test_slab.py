@@ -49,6 +49,22 @@ def test_segments_grow_on_demand_up_to_the_limit_and_no_further():
     assert len(set(held)) == 10
 
 
+def test_pages_are_moved_into_as_little_memory_as_has_them_whatever_the_sizes_of_segments():
+    one = slab(pages=2, segment_pages=4)
+    held = one.allocate(2)  # a segment of two slots, for which the budget sufficed
+    one.budget.limit = 10 * GEOMETRY.page_bytes
+    held += one.allocate(8)
+    for number, page in enumerate(held):
+        one.bytes_of(page).fill_(number)
+    kept = {page: number for number, page in enumerate(held) if number not in (6, 7, 8)}
+    one.free(page for page in held if page not in kept)
+    assert one.compact() == 2
+    one.shrink()
+    assert one.statistics().bytes_allocated == one.budget.taken == 8 * GEOMETRY.page_bytes
+    assert all((one.bytes_of(page) == number).all() for page, number in kept.items())
+    one.check()
+
+
 def test_a_full_slab_says_the_numbers_and_changes_nothing():
     one = slab(pages=10, segment_pages=4)
     one.allocate(7)
