@@ -17,11 +17,12 @@ from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session.given_arrays import arrays_within
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.errors import OverQuota
+from djinn_jupyter.errors import OverQuota, UsageError
 from djinn_jupyter.moments import spell_duration
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.naming import person_of
 
+MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memory, and 4 KiB of disk in a journal
 LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
 
 
@@ -41,14 +42,16 @@ class RequestQuotas:
 
     def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
         """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
-        The engine's own user may always, but for arrays beyond those that all sessions may have."""
+        The engine's own user may always, but for more than MOST_SESSIONS (UsageError, for others too) and arrays beyond
+        those that all sessions may have."""
         if session is not None and isinstance(request, ask.Steer | ask.ApplyEdit):
             self._require_given(session, sum(array.nbytes for array in arrays_within(request.edit)))
+        if holder.person is not None:
+            self._memory.require_reader(holder.person)
+        if self._makes_one(request):
+            self._require_a_session(holder.person)
         if holder.person is None:
             return
-        self._memory.require_reader(holder.person)
-        if _made_by(request) not in (None, *self._sessions):
-            self._require_a_session(holder.person)
         if self._needs.of(request).wakes_weights:
             self._require_time(holder.person)
         match request:
@@ -99,21 +102,25 @@ class RequestQuotas:
                 raise
             self._memory.require_less(person, but=but)
 
-    def _require_a_session(self, person: str) -> None:
+    def _require_a_session(self, person: str | None) -> None:
         most = self._memory.of(person).sessions
-        if most is None:
-            return
-        coming = sum(self._makes_one(job) and job.asker == person for job in self._scheduler.jobs)
-        there = sum(person_of(name) == person for name in self._sessions) + coming
-        if there >= most:
+        asked = (job.for_request.request for job in self._scheduler.jobs if job.for_request and job.asker == person)
+        there = sum(person_of(name) == person for name in self._sessions) + sum(map(self._makes_one, asked))
+        if person is not None and most is not None and there >= most:
             raise OverQuota(
                 f"{person}'s quota of sessions is {most}, and there are {there}: close one (%djinn_close), or "
                 f"{ask_for_more(person)}."
             )
+        if there >= MOST_SESSIONS:
+            raise UsageError(
+                f"There are {there:,} sessions, the most that one person may have in an engine: close some "
+                "(%djinn_close)."
+            )
 
-    def _makes_one(self, job: Job) -> bool:
-        """True where a session of a new name joins the others when the job ends."""
-        return job.for_request is not None and _made_by(job.for_request.request) not in (None, *self._sessions)
+    def _makes_one(self, request: ask.Request) -> bool:
+        """True where a session of a new name joins the others when the request is done."""
+        made = _made_by(request)
+        return made is not None and made not in self._sessions
 
     def _require_time(self, person: str) -> None:
         if self._left(person) <= 0:

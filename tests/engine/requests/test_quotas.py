@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import torch
 
+from djinn_jupyter.engine.requests import quotas
 from djinn_jupyter.engine.session.holdings import by_person
 from djinn_jupyter.errors import EngineError
 from djinn_jupyter.wire import protocol
@@ -107,6 +108,31 @@ def test_one_session_more_than_the_quota_is_refused_by_every_way(quoted: Quoted)
         assert isinstance(quoted.ask("bert", ask.Open(session=f"s{number}")), Opened)
     quoted.ask("anna", ask.Close(session="b"))
     assert isinstance(quoted.ask("anna", ask.RestoreCheckpoint(session="c", name="kept")), Opened)
+
+
+@pytest.mark.parametrize("person", [None, "anna"])
+def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
+    quoted: Quoted, person: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quoted.ask("bert", ask.Open(session="his"))
+    quoted.ask(person, ask.Open(session="a"))
+    quoted.ask(person, ask.SaveCheckpoint(session="a", name="of many", replace=True))
+    quoted.ask(person, ask.Open(session="b"))
+    monkeypatch.setattr(quotas, "MOST_SESSIONS", 2)
+    for request in (
+        ask.Open(session="c"),
+        ask.Fork(session="a", name="c"),
+        ask.RestoreCheckpoint(session="c", name="of many"),
+    ):
+        told = quoted.ask(person, request)
+        assert isinstance(told, Failed)
+        assert told.message == (
+            "There are 2 sessions, the most that one person may have in an engine: close some (%djinn_close)."
+        )
+    assert isinstance(quoted.ask(person, ask.Open(session="a", fresh=True)), Opened)  # it is there
+    assert isinstance(quoted.ask("bert", ask.Open(session="hers")), Opened)
+    quoted.ask(person, ask.Close(session="b"))
+    assert isinstance(quoted.ask(person, ask.RestoreCheckpoint(session="c", name="of many")), Opened)
 
 
 def test_over_the_quota_of_the_device_ones_own_session_leaves_and_no_others(quoted: Quoted) -> None:
