@@ -138,8 +138,10 @@ class RemoteEngine:
         return MemoryTrace(self.channel, hertz=hertz, seconds=seconds, heard=heard)
 
     def checkpoints(self) -> Listing[CheckpointDescription]:
-        """Return the checkpoint files of this model, including those of earlier engines."""
-        return Listing(ask_for(self.channel, ask.ListCheckpoints(), replies.Checkpoints).checkpoints)
+        """Return the checkpoint files of this model, those of earlier engines too: of very many the last ones, and
+        `left_out` says how many older ones there are."""
+        told = ask_for(self.channel, ask.ListCheckpoints(), replies.Checkpoints)
+        return Listing(told.checkpoints, left_out=told.left_out)
 
     def restore(
         self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False

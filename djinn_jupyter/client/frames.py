@@ -60,13 +60,17 @@ class Tabular(Displayed):
 
 
 class Listing(Tabular, tuple[Described, ...]):
-    """Descriptions of one kind, one a row: a tuple of them, and a table. Printed it has the `shown` fields alone."""
+    """Descriptions of one kind, one a row: a tuple of them, and a table. Printed it has the `shown` fields alone.
+    `left_out` is the number of those that it does not have."""
 
     _shown: tuple[str, ...]
+    left_out: int
 
-    def __new__(cls, found: Iterable[Described] = (), shown: tuple[str, ...] = ()) -> Listing[Described]:
+    def __new__(
+        cls, found: Iterable[Described] = (), shown: tuple[str, ...] = (), *, left_out: int = 0
+    ) -> Listing[Described]:
         made = super().__new__(cls, found)
-        made._shown = shown
+        made._shown, made.left_out = shown, left_out
         return made
 
     def told(self) -> dict[str, list[str]]:

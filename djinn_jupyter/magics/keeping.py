@@ -79,7 +79,7 @@ class KeepingMagics(Group):
             refuse_others(args, "the list of checkpoints", "keep")
             kept = self.state.engine.checkpoints()
             self.state.keep(args.keep, kept)
-            self.state.screen.show(views.checkpoints_view(kept))
+            self.state.screen.show(views.checkpoints_view(kept, kept.left_out))
         elif args.drop:
             refuse_others(args, "--drop", "name")
             self.state.engine.drop_checkpoint(args.name)

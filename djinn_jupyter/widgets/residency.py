@@ -94,7 +94,7 @@ def saved_line(saved: CheckpointSaved) -> str:
     return f"checkpoint {kept.name} saved: {_moment(kept)}, {amount(kept.bytes_stored)}"
 
 
-def checkpoints_view(kept: Sequence[CheckpointDescription]) -> View:
+def checkpoints_view(kept: Sequence[CheckpointDescription], left_out: int = 0) -> View:
     """List the checkpoint files, the newest first."""
     if not kept:
         return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
@@ -102,7 +102,11 @@ def checkpoints_view(kept: Sequence[CheckpointDescription]) -> View:
     rows = [[c.name, label(c.session), _moment(c), c.dtype, amount(c.bytes_stored), _when(c)] for c in newest]
     head = ["checkpoint", "of session", "stands at", "dtype", "size", "saved"]
     made = [[mono(name), *rest] for name, *rest in rows]
-    return View(plain=columns(rows, head), html=card(part(table(head, made, numeric=(4,))), title="Checkpoints"))
+    more = f"and {left_out:,} older ones, which can be restored by their names" if left_out else ""
+    return View(
+        plain=columns(rows, head) + (more and f"\n{more}"),
+        html=card(part(table(head, made, numeric=(4,))), title="Checkpoints", beside=more),
+    )
 
 
 def _moment(kept: CheckpointDescription) -> str:

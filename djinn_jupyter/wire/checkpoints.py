@@ -38,4 +38,7 @@ class CheckpointSaved(ReplyBase, frozen=True, tag="CheckpointSaved"):
 
 
 class Checkpoints(ReplyBase, frozen=True, tag="Checkpoints"):
+    """The checkpoints that the asker may see, newest first. `left_out`: so many older ones can be restored by name."""
+
     checkpoints: tuple[CheckpointDescription, ...]
+    left_out: int = 0

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
@@ -40,14 +41,18 @@ from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.fsync import force, force_names, make_folder
 from djinn_jupyter.plain_files import open_plain
+from djinn_jupyter.wire.checkpoints import Checkpoints
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.keys import settled_stamp
 from djinn_jupyter.wire.naming import known_to_the_same, person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription
-from djinn_jupyter.wire.texts import in_quotes, sendable, shown
+from djinn_jupyter.wire.texts import few_of, in_quotes, sendable, shown
 from djinn_jupyter.written_aside import PART, Abandoned, written_aside
 
 SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100
+HEAD_BYTES: Final = 1 << 16  # more than the description of any checkpoint
+MOST_LISTED: Final = 1000  # files of which a list reads the beginning
 ABANDONED_SECONDS: Final = 24 * 3600.0  # a file that is being written changes all the time
 CRAFTED: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """Errors caused by files with sound checksums whose content no session can have."""
@@ -92,7 +97,7 @@ class KeptCheckpoints(Protocol):
     def save(
         self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
     ) -> tuple[CheckpointDescription, str]: ...
-    def list(self) -> tuple[CheckpointDescription, ...]: ...
+    def list(self, person: str | None = None) -> Checkpoints: ...
     def drop(self, name: str) -> None: ...
 
 
@@ -101,6 +106,8 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self.folder, self.identity, self.device = folder, identity, device
+        self._sizes: dict[str | None, int] = {}
+        self._stamp: int | None = None  # of the folder when they were counted
 
     def count(self) -> None:
         """Do nothing: the sizes of files are read when they are asked for."""
@@ -123,12 +130,14 @@ class CheckpointFolder:
         if "/" in name:
             return _file_at(name)
         wanted = name.removesuffix(SUFFIX)
+        with suppress(UsageError):  # the name of a file from elsewhere may be one that none is saved under
+            if (path := self.file_of(wanted)).is_file():
+                return path
         files = {_shown(path): path for path in self._files()}
         if wanted in files:
             return files[wanted]
-        if not self.file_of(wanted).is_file():
-            raise unknown(name, files)
-        return self.file_of(wanted)
+        self.file_of(wanted)
+        raise unknown(name, files)
 
     def found(self, name: str) -> FoundCheckpoint:
         """Return what `find` finds."""
@@ -147,12 +156,15 @@ class CheckpointFolder:
 
     def bytes_by_person(self) -> dict[str | None, int]:
         """Return the bytes of the files of each person, None being the engine's own user."""
-        found: dict[str | None, int] = {}
-        for path in self._files():
-            with suppress(FileNotFoundError):  # deleted just now
-                person = person_of(path.name)
-                found[person] = found.get(person, 0) + path.stat().st_size
-        return found
+        stamp = settled_stamp(self.folder)
+        if stamp is None or stamp != self._stamp:
+            found: dict[str | None, int] = {}
+            for path in self._files():
+                with suppress(FileNotFoundError):  # deleted just now
+                    person = person_of(path.name)
+                    found[person] = found.get(person, 0) + path.stat().st_size
+            self._sizes, self._stamp = found, stamp
+        return self._sizes
 
     def _files(self) -> Iterable[Path]:
         return self.folder.glob(f"*{SUFFIX}")
@@ -224,11 +236,12 @@ class CheckpointFolder:
             image = decode(reader.body(record), SessionImage, Arrays(reader, found, self.device))
         return Kept(label=label, image=image)
 
-    def list(self) -> tuple[CheckpointDescription, ...]:
-        """Return the folder's checkpoints, newest first; leaves out other files and those damaged at their
-        beginning."""
-        found = [entry for path in self._files() if (entry := told(path)) is not None]
-        return tuple(sorted(found, key=lambda entry: -entry.saved))
+    def list(self, person: str | None = None) -> Checkpoints:
+        """Return a person's checkpoints, all where None asks, newest first; leaves out other files and those damaged at
+        their beginning. Of many files, the MOST_LISTED written last are read."""
+        files = [path for path in self._files() if person is None or person_of(path.name) == person]
+        last = files if len(files) <= MOST_LISTED else nlargest(MOST_LISTED, files, key=_written)
+        return listed(map(told, last), len(files) - len(last))
 
     def drop(self, name: str) -> None:
         path = self.find(name)
@@ -238,6 +251,17 @@ class CheckpointFolder:
             path.unlink()
 
 
+def listed(found: Iterable[CheckpointDescription | None], left_out: int) -> Checkpoints:
+    """Return what was read of each, the newest first."""
+    return Checkpoints(checkpoints=tuple(sorted(filter(None, found), key=lambda one: -one.saved)), left_out=left_out)
+
+
+def _written(path: Path) -> float:
+    with suppress(FileNotFoundError):  # deleted just now
+        return path.stat().st_mtime
+    return 0.0
+
+
 def name_taken(name: str) -> UsageError:
     return UsageError(
         f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
@@ -245,7 +269,7 @@ def name_taken(name: str) -> UsageError:
 
 
 def unknown(name: str, known: Iterable[str]) -> UnknownCheckpoint:
-    names = ", ".join(sorted(known_to_the_same(name, known))) or "none"
+    names = few_of(known_to_the_same(name, known), name)
     return UnknownCheckpoint(f"There is no checkpoint {in_quotes(name)}; there are: {names}.")
 
 
@@ -273,7 +297,7 @@ def _site_of(image: SessionImage, tap: TapImage) -> str:
 
 
 def _label(reader: RecordReader) -> Label:
-    found = _required(reader.next())
+    found = _required(reader.next(HEAD_BYTES))
     if found.kind != LABEL:
         raise Damaged
     return decode(reader.body(found), Label, {})

@@ -12,6 +12,7 @@ from typing import Final
 from djinn_jupyter.engine.persistence.journal_file import Disk, Medium
 from djinn_jupyter.fsync import force_names, make_folder
 from djinn_jupyter.plain_files import is_plain
+from djinn_jupyter.wire.texts import sendable
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class JournalFolder(ABC):
     def put_aside(self, path: Path, why: Exception, session: str | None = None) -> None:
         """Set a file aside, of this `session` where one is known, and log it; one that cannot be moved stays there."""
         if session is not None:
-            self.left_out[session] = str(why)
+            self.left_out[session] = sendable(str(why))
         try:
             log.warning("A session of the journal is set aside as %s: %s", self.set_aside(path), why)
         except OSError as error:

@@ -143,8 +143,9 @@ class RecordReader:
             raise OtherFormat(self.format)
         self.good = _PREFIX.size
 
-    def next(self) -> FoundRecord | None:
-        """Return the next record; None at the end of the file. Raises Torn and Damaged."""
+    def next(self, most: int | None = None) -> FoundRecord | None:
+        """Return the next record; None at the end of the file. Raises Torn and Damaged, unread where it is longer than
+        `most` bytes."""
         self._file.seek(self.good)
         head = self._file.read(_RECORD.size)
         if not head:
@@ -155,6 +156,8 @@ class RecordReader:
         start = self.good + _RECORD.size
         if length + _DIGEST_BYTES > self._size - start:
             raise Torn
+        if most is not None and length > most:
+            raise Damaged
         array, lead = self._array(length) if kind == ARRAY else (None, b"")
         self._check(head, lead, length)
         self.good = start + length + _DIGEST_BYTES

@@ -173,7 +173,8 @@ class Person:
             case Tree(branches=branches):
                 reply = Tree(branches=tuple(self._branch(one) for one in branches if self.may_hear(one.session)))
             case Checkpoints(checkpoints=checkpoints):
-                reply = Checkpoints(checkpoints=tuple(one for one in checkpoints if self.owns(one.name)))
+                own = tuple(one for one in checkpoints if self.owns(one.name))
+                reply = msgspec.structs.replace(reply, checkpoints=own)
             case Statistics(statistics=statistics):
                 reply = Statistics(statistics=_without_texts(statistics))
             case People(people=people):

@@ -101,12 +101,13 @@ class CheckpointRequests:
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
         """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._check_place(request)
-        found = self._persistence.checkpoints.found(request.name)
         empty = self._images.empty(request.session, holder)
-        return Underway(session=empty, steps=self._restore(request, holder, found, empty))
+        return Underway(session=empty, steps=self._restore(request, holder, empty))
 
-    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, found: FoundCheckpoint, waits: Session) -> Steps:
-        kept = yield from self._until_done(self._persistence.file_worker.start(found.read))
+    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps:
+        folder, worker = self._persistence.checkpoints, self._persistence.file_worker
+        found: FoundCheckpoint = yield from self._until_done(worker.start(lambda: folder.found(request.name)))
+        kept = yield from self._until_done(worker.start(found.read))
         session = yield from self._images.placed(kept.image, found.where, request.session, holder, waits)
         try:
             self._owners.require_own(request, holder)  # again: another may have opened it while the file was read

@@ -40,7 +40,7 @@ class Intake:
         try:
             require_extents(request, self._positions)
             if isinstance(request, STATELESS):
-                self._stateless.answer_elsewhere(request, reply)
+                self._stateless.answer_elsewhere(request, holder.person, reply)
                 return
             tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None
         except Exception as error:  # noqa: BLE001  the request's edge

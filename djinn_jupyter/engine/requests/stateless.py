@@ -20,7 +20,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Checkpoints, Cleared, Modules, Reply, Tokenized
+from djinn_jupyter.wire.replies import Cleared, Modules, Reply, Tokenized
 
 StatelessRequest = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
 STATELESS: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheckpoints, ask.DropCheckpoint)
@@ -34,8 +34,8 @@ class StatelessRequests:
         self._modules = runtime.forward.anatomy.modules
         self._tokenizing, self._checkpoints, self._faults = tokenizing, checkpoints, faults
 
-    def answer_elsewhere(self, request: StatelessRequest, reply: Callable[[Reply], None]) -> None:
-        """Have a worker make the reply and pass it to `reply`. Raises errors that are known at once."""
+    def answer_elsewhere(self, request: StatelessRequest, person: str | None, reply: Callable[[Reply], None]) -> None:
+        """Have a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""
         context = self._description.context_length
         size, chat = 0, False
         match request:
@@ -50,7 +50,7 @@ class StatelessRequests:
                         f"{size:,} tokens are more than the {limit(context):,} positions of the model; ask for their "
                         "text in parts."
                     )
-        self._tokenizing.submit(lambda: reply(self._outcome(request)), size, chat=chat)
+        self._tokenizing.submit(lambda: reply(self._outcome(request, person)), size, chat=chat)
 
     def begin_tokens(self, request: ask.Run, then: Callable[[], None]) -> PendingTokens | None:
         """Begin to tokenize a long prompt; None for a short one. Raises the error for which its text is refused."""
@@ -72,13 +72,13 @@ class StatelessRequests:
             tokens = self._tokenizing.encode(text, request.chat, self._description.context_length)
         return msgspec.structs.replace(request, text=None, tokens=tuple(tokens))
 
-    def _outcome(self, request: StatelessRequest) -> Reply:
+    def _outcome(self, request: StatelessRequest, person: str | None) -> Reply:
         try:
-            return self._answer(request)
+            return self._answer(request, person)
         except Exception as error:  # noqa: BLE001  the request's edge
             return self._faults.reply_to(error)
 
-    def _answer(self, request: StatelessRequest) -> Reply:
+    def _answer(self, request: StatelessRequest, person: str | None) -> Reply:
         match request:
             case ask.ListModules():
                 return Modules(modules=self._modules)
@@ -88,7 +88,7 @@ class StatelessRequests:
                 _require_known(tokens, self._description.vocab_size)
                 return self._tokenized(list(tokens))
             case ask.ListCheckpoints():
-                return Checkpoints(checkpoints=self._checkpoints.list())
+                return self._checkpoints.list(person)
             case ask.DropCheckpoint(name=name):
                 self._checkpoints.drop(name)
                 return Cleared(count=1)

@@ -9,6 +9,7 @@ from types import TracebackType
 from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.texts import sendable
 
 log = logging.getLogger(__name__)
 
@@ -86,5 +87,6 @@ def lost(error: Exception) -> EngineBroken:
 
 
 def in_short(error: Exception) -> str:
-    """Return the first line of an error, with its type."""
-    return (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0].removesuffix(": ")
+    """Return the first line of an error, with its type, as it can be sent."""
+    lines = f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__]
+    return sendable(lines[0].removesuffix(": "))

@@ -60,7 +60,7 @@ def test_a_session_goes_on_bit_for_bit_from_a_store_in_another_engine(pair: tupl
     saved = one.ask(ask.SaveCheckpoint(session="a", name="noon"))
     assert saved.path == "s3://lab/djinn/noon.djinn"
     assert files.sizes(["lab/djinn/noon.djinn"]) == [saved.checkpoint.bytes_stored]
-    (listed,) = other.engine.persistence.checkpoints.list()
+    (listed,) = other.engine.persistence.checkpoints.list().checkpoints
     assert listed == saved.checkpoint
     assert other.engine.persistence.checkpoints.bytes_by_person() == {None: saved.checkpoint.bytes_stored}
     other.ask(ask.RestoreCheckpoint(session="a", name="noon"))
@@ -106,7 +106,7 @@ def test_what_is_not_there_is_told_with_what_is_and_what_is_dropped_is_gone(pair
         with pytest.raises(UnknownCheckpoint, match="There is no checkpoint 'night'; there are: noon"):
             refused()
     drop(other, "noon")
-    assert other.engine.persistence.checkpoints.list() == ()
+    assert other.engine.persistence.checkpoints.list().checkpoints == ()
     with pytest.raises(UnknownCheckpoint, match="there are: none"):
         one.ask(ask.RestoreCheckpoint(session="b", name="noon"))
     with pytest.raises(UsageError, match="is an address: an engine that is started with --checkpoints s3://lab/other"):

@@ -113,7 +113,7 @@ def test_its_journal_is_taken_over_and_goes_on(old: Old) -> None:
 
 def test_its_checkpoints_are_restored_bit_for_bit_and_go_on(old: Old) -> None:
     desk = old.desk
-    assert {one.name for one in desk.engine.persistence.checkpoints.list()} == set(old.works.checkpoints)
+    assert {one.name for one in desk.engine.persistence.checkpoints.list().checkpoints} == set(old.works.checkpoints)
     for name in old.works.checkpoints:
         restored = f"restored {name}"
         told = desk.ask(ask.RestoreCheckpoint(session=restored, name=name)).session

@@ -17,10 +17,13 @@ import torch
 
 from djinn_jupyter.engine.persistence.checkpoint_files import (
     ABANDONED_SECONDS,
+    HEAD_BYTES,
+    MOST_LISTED,
     SUFFIX,
     CheckpointFolder,
     FoundCheckpoint,
     Kept,
+    listed,
     name_taken,
     told,
     unknown,
@@ -28,12 +31,12 @@ from djinn_jupyter.engine.persistence.checkpoint_files import (
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.store.objects import SCHEME, Objects
-from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.errors import StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.fsync import make_folder
+from djinn_jupyter.wire.checkpoints import Checkpoints
 from djinn_jupyter.wire.naming import person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription
 
-HEAD_BYTES: Final = 1 << 16  # more than the description of any checkpoint
 _PREFIX: Final = ".checkpoint-"
 
 
@@ -97,27 +100,33 @@ class CheckpointStore:
         self._sizes = {**self._sizes, Path(path).name: saved.bytes_stored}
         return saved, self._where(Path(path).name)
 
-    def list(self) -> tuple[CheckpointDescription, ...]:
-        """Return the store's checkpoints, newest first; leaves out other objects and those damaged at their
-        beginning."""
+    def list(self, person: str | None = None) -> Checkpoints:
+        """Return a person's checkpoints, all where None asks, newest first; leaves out other objects and those damaged
+        at their beginning. Of many objects, the first MOST_LISTED by name are read."""
         self.count()
+        named = sorted(name for name in self._sizes if person is None or person_of(name) == person)
         with self._on_the_way() as folder:
-            found = [self._described(folder.folder / name, size) for name, size in self._sizes.items()]
-        return tuple(sorted(filter(None, found), key=lambda entry: -entry.saved))
+            read = named[:MOST_LISTED]
+            found = [self._described(folder.folder / name, self._sizes[name]) for name in read]
+        return listed(found, len(named) - len(read))
 
     def drop(self, name: str) -> None:
         file = self.file_of(name.removesuffix(SUFFIX)).name
         if file not in self._objects.sizes():
-            raise unknown(name, (one.name for one in self.list()))
+            raise self._unknown(name)
         self._objects.delete(file)
         self._sizes = {one: size for one, size in self._sizes.items() if one != file}
+
+    def _unknown(self, name: str) -> UnknownCheckpoint:
+        self.count()
+        return unknown(name, (file.removesuffix(SUFFIX) for file in self._sizes))
 
     def _read(self, name: str, file: str) -> Kept:
         with self._on_the_way() as folder:
             try:
                 self._objects.get(file, folder.folder / file)
             except FileNotFoundError:
-                raise unknown(name, (one.name for one in self.list())) from None
+                raise self._unknown(name) from None
             return folder.read(folder.folder / file, self._where(file))
 
     def _described(self, path: Path, size: int) -> CheckpointDescription | None:
