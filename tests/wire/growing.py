@@ -1,13 +1,15 @@
-"""What makes each list of a reply grow. A list that is not here has no bound yet: give it one, then its place."""
+"""What makes each list and each text of a reply grow. One that is not here has no bound yet: give it one, then its
+place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from msgspec import inspect
 
 from djinn_jupyter.wire.replies import Reply
+from djinn_jupyter.wire.reply_base import ReplyBase
 
 BY: Final[dict[str, str]] = {
     "model": """
@@ -56,33 +58,92 @@ BY: Final[dict[str, str]] = {
     "MOST_STOPS": "History.stops",
     "STOPS_TOLD": "Branch.stops",
     "a page": "Sessions.sessions",
-    "sessions": """
+    "MOST_SESSIONS": """
         Welcome.attached AdapterDescription.sessions ShuttingDown.sessions_lost ShuttingDown.sessions_kept
         Tree.branches""",
     "persons": "People.people EngineStatistics.people",
     "MOST modules of a person": "AddedModules.modules Adapters.adapters",
     "KEPT copies": "Copies.copies",
-    "files of a folder": "Checkpoints.checkpoints ProvenanceRead.stores",
+    "MOST_LISTED": "Checkpoints.checkpoints",
+    "options": "ProvenanceRead.stores",
+}
+
+
+# What makes the longest text of a field; those whose type says how long they are need no place.
+TEXTS: Final[dict[str, str]] = {
+    "words of ours": """
+        Failed.code Welcome.version Welcome.engine Welcome.anew PointDescription.shape PointDescription.absent
+        CacheGroup.kind CheckResult.name CheckResult.detail ModelDescription.notes ModelDescription.attention
+        ModelDescription.dtype ModelDescription.device AddedModuleDescription.writes AddedModuleDescription.activation
+        AddedModuleDescription.why_not_edited AddedModuleDescription.missing AddedModuleDescription.note
+        AdapterDescription.missing AdapterDescription.note EngineStatistics.log_trouble Holding.kind
+        BreakpointDescription.note RuleDescription.note SessionDescription.attention Paused.axes Paused.dtype
+        Finished.detail Finished.ignored_defaults Finished.note Effect.unmade Snapshot.axes Snapshot.dtype
+        Inspected.unmade Pooled.axes Pooled.dtype FiguresRead.axes FiguresRead.dtype Compared.dtypes LensRead.notes
+        LensRead.unmade Contribution.point Attributed.notes Attributed.unmade Swept.notes EdgesAttributed.notes
+        GraphMade.notes CircuitsRun.notes Collected.notes Checked.alike Scored.notes WatchRead.axes WatchRead.unmade
+        PointDescription.point ReplyBase.not_kept EngineStatistics.journal_trouble""",
+    "model": """
+        ModelDescription.name ModelDescription.revision ModelDescription.architecture PointDescription.module
+        ModelDescription.generation_defaults ModuleDescription.path ModuleDescription.kind AdapterDescription.targets
+        WeightRead.name Paused.site Paused.also Finished.texts Paused.texts EdgesAttributed.writers
+        EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers GraphMade.outputs GraphMade.sites
+        GraphMade.texts HeadsRead.texts Swept.texts Tokenized.texts TopToken.text TokenShift.text LensRow.text
+        Finished.prompt_texts""",
+    "line": """
+        Tokenized.text Paused.prompt_text Paused.new_text Finished.text Finished.prompt_text Branch.text""",
+    "request": """
+        AddedModuleDescription.name AddedModuleDescription.site AddedModuleDescription.at AddedModuleDescription.folder
+        AddedModuleDescription.digest AdapterDescription.name AdapterDescription.folder AdapterDescription.digest
+        AdapterDescription.sessions SessionDescription.owner SessionDescription.stopped_at SessionDescription.adapter
+        BreakpointDescription.site BreakpointDescription.when RuleDescription.site RuleDescription.what
+        RuleDescription.when RuleDescription.trouble WatchDescription.site WatchDescription.direction SharedWith.person
+        PersonMemory.person ProvenanceRead.person ShuttingDown.sessions_lost ShuttingDown.sessions_kept Paused.edits
+        RuleAtStop.site RuleAtStop.what RuleAtStop.trouble Override.site Change.what EarlierPasses.changes
+        EditAtStop.site EditAtStop.what Influences.adapter Edited.site Edited.edit Effect.site Effect.edits
+        LookRecipe.site Snapshot.site Pooled.site FiguresRead.site Compared.site PassRead.sites LensRead.site Swept.site
+        Swept.places Swept.edit Swept.receivers Swept.recipe Measured.metric EdgesAttributed.metric CircuitsRun.metric
+        GraphRecipe.modules Collected.path Evaluated.value Evaluated.site StopDescription.site CheckpointSaved.path""",
+    "LONGEST_MESSAGE": """
+        Failed.message EngineStatistics.last_fault Opened.note""",
+    "HEAD_BYTES": """
+        CheckpointDescription.model CheckpointDescription.dtype CheckpointDescription.stopped_at
+        CheckpointDescription.version""",
+    "options": "ProvenanceRead.stores",
 }
 
 
 def lists() -> tuple[str, ...]:
     """Return the lists, maps and arrays of all replies, as `Struct.field`."""
-    return tuple(dict.fromkeys(_of(inspect.type_info(Reply), set())))
+    return tuple(dict.fromkeys(_of(inspect.type_info(Reply), set(), _grows)))
 
 
-def what_bounds() -> dict[str, str]:
-    return {name: by for by, names in BY.items() for name in names.split()}
+def texts() -> tuple[str, ...]:
+    """Return the texts and bytes of all replies whose type does not say how long they may be, as `Struct.field`."""
+    return tuple(dict.fromkeys(_of(inspect.type_info(Reply), set(), _is_text)))
 
 
-def _of(shape: Any, seen: set[type]) -> Iterator[str]:
+def what_bounds(table: dict[str, str] = BY) -> dict[str, str]:
+    return {name: by for by, names in table.items() for name in names.split()}
+
+
+def _of(shape: Any, seen: set[type], grows: Callable[[Any], bool]) -> Iterator[str]:
     for part in _within(shape):
         if isinstance(part, inspect.StructType) and part.cls not in seen:
             seen.add(part.cls)
             for field in part.fields:
-                if any(map(_grows, _within(field.type))):
-                    yield f"{part.cls.__name__}.{field.name}"
-                yield from _of(field.type, seen)
+                if any(map(grows, _within(field.type))):
+                    yield f"{_owner(part.cls, field.name).__name__}.{field.name}"
+                yield from _of(field.type, seen, grows)
+
+
+def _owner(cls: type, field: str) -> type:
+    """Return the class that declares a field, where all replies have it."""
+    return ReplyBase if field in ReplyBase.__struct_fields__ else cls
+
+
+def _is_text(shape: Any) -> bool:
+    return isinstance(shape, inspect.StrType | inspect.BytesType) and shape.max_length is None
 
 
 def _grows(shape: Any) -> bool:

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.residency import older_stops
 from djinn_jupyter.engine.session import feeding, influences
 from djinn_jupyter.engine.session import history as stops
 from djinn_jupyter.engine.state_publisher import EngineReading
+from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
@@ -26,6 +27,7 @@ from djinn_jupyter.wire.edits import Add, Scale
 from djinn_jupyter.wire.encoding_in_parts import RUN, entries_of
 from djinn_jupyter.wire.listing import TRIES, Sessions
 from djinn_jupyter.wire.nouns import LensRow, SessionDescription, TopToken
+from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.wire import growing
 
@@ -46,6 +48,15 @@ def test_each_list_of_a_reply_has_its_bound() -> None:
     known = growing.what_bounds()
     found = {name if name in known else f"{name.partition('.')[0]}.*" for name in growing.lists()}
     assert found == set(known)
+
+
+def test_each_text_of_a_reply_has_its_bound() -> None:
+    """Texts without a bound were: the last fault, why a session was set aside, and what a crafted checkpoint says."""
+    known = growing.what_bounds(growing.TEXTS)
+    assert set(growing.texts()) == set(known)
+    long = "x" * 10**6
+    assert len(in_short(ValueError(long))) == LONGEST_MESSAGE
+    assert len(codec.decode_reply(codec.encode_reply(1, told.Failed(code="a", message=long))).body.message) < 10**4
 
 
 SET: dict[str, Any] = {
