@@ -43,8 +43,10 @@ export interface CheckpointSaved {
   readonly not_kept: string | null;
 }
 
+/** The checkpoints that the asker may see, newest first. `left_out`: so many older ones can be restored by name. */
 export interface Checkpoints {
   readonly reply: 'Checkpoints';
   readonly checkpoints: readonly CheckpointDescription[];
+  readonly left_out: number;
   readonly not_kept: string | null;
 }
