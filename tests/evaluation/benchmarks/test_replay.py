@@ -77,6 +77,14 @@ def test_a_prefetch_on_focus_saves_the_wait() -> None:
     assert (late.prefetches.hits, late.prefetches.late) == (0, 1)
 
 
+def test_who_was_fetched_for_its_focus_is_not_the_first_to_leave_again() -> None:
+    later = [("focused", "a", 60.0), ("run", "e", 70.0), ("stop", "e", 71.0), ("run", "a", 80.0), ("stop", "a", 81.0)]
+    events = [Event(time=time, session=name, kind=kind, bytes=100) for kind, name, time in later]
+    score = played([*turns(*"abcd"), *events], Djinn(), prefetch=True)
+    assert score.stalls == []
+    assert (score.prefetches.begun, score.prefetches.hits) == (1, 1)
+
+
 def test_a_prefetch_that_nobody_uses_is_wasted() -> None:
     events = [*turns(*"abcd"), Event(time=35.0, session="a", kind="focused"), *turns(*"d", apart=1.0)]
     trace = [e for e in events if e.session != "d" or e.time >= 30.0] + [
