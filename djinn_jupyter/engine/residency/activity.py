@@ -186,7 +186,10 @@ class SessionActivity:
             self.swapping.swap_in(session, "prefetch")
 
     def _may_come(self, session: Session, due_in: float) -> bool:
-        """True where there is room for the session, which returns in so many seconds, or others may leave for it."""
+        """True where no request waits for room, and there is some for the session, which returns in so many seconds,
+        or others may leave for it."""
+        if self.swapping.is_behind(session):
+            return False
         missing = self._way_back(session)[0] - free_bytes(self._slabs, self._budget)
         return missing <= 0 or may_leave_for(due_in, self._in_order(self.swapping.candidates(session)), missing)
 

@@ -108,7 +108,7 @@ class Swapping:
         if cause == "needed":
             here.ask()
         if here.state not in ("host", "disk"):
-            if here.state == "storing" and not self._is_behind(session):
+            if here.state == "storing" and not self.is_behind(session):
                 self._call_back(session)
             elif here.waits_for_room:
                 self.advance(session)
@@ -309,7 +309,7 @@ class Swapping:
             session.residence.note_quota(within)
             if not within and self.changes != before:
                 continue
-            if not within or (items and self._is_behind(session)):
+            if not within or (items and self.is_behind(session)):
                 moving.note_room(False)
                 return
             try:
@@ -322,7 +322,7 @@ class Swapping:
                     moving.note_room(False)
                     return
 
-    def _is_behind(self, session: Session) -> bool:
+    def is_behind(self, session: Session) -> bool:
         """True where another session waits for room that asked for it earlier: it would be overtaken for ever."""
         since = session.residence.asked_since
         return any(one.residence.is_short and one.residence.asked_since < since for one in self._sessions.values())

@@ -158,6 +158,20 @@ def test_who_comes_back_sooner_does_not_leave_for_one_that_comes_back(
     assert desk.engine.residency.statistics().begun == back
 
 
+def test_while_a_request_waits_for_room_none_is_brought_back_ahead(desk: Desk, clock: Clock) -> None:
+    fill(desk, "a", "b")
+    rest(desk, "a", 100.0)
+    settle(desk)
+    desk.session("b").residence.want_room()
+    clock.now += 99.95
+    settle(desk)
+    assert away(desk) == {"a"}
+    desk.session("b").residence.note_room()
+    clock.now += AGAIN_SECONDS
+    settle(desk)
+    assert away(desk) == set()
+
+
 def test_no_session_in_use_leaves_for_one_that_comes_back_and_it_is_tried_again(desk: Desk, clock: Clock) -> None:
     fill(desk, "a")
     rest(desk, "a", 100.0)
