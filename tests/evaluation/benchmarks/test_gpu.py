@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import pytest
 from djinn_evaluation import machine
 from djinn_evaluation.benchmarks import results
 from djinn_evaluation.benchmarks.gpu import __main__ as command
-from djinn_evaluation.benchmarks.gpu import course, exactness, kept, link
+from djinn_evaluation.benchmarks.gpu import course, evaluation, exactness, kept, link, mended
 from djinn_evaluation.benchmarks.gpu.report import report
 from djinn_evaluation.benchmarks.gpu.steps import (
     GRACE_SECONDS,
@@ -37,6 +37,7 @@ from djinn_evaluation.benchmarks.gpu.steps import (
 )
 from djinn_evaluation.benchmarks.results import Figure, Result
 from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.commands.every import steps_of
 from djinn_evaluation.nvml import Card
 from tests.waiting import until
 
@@ -56,7 +57,7 @@ def test_the_exactness_step_decides_each_case_once(small: Setting, monkeypatch: 
     decided = exactness.decide
     monkeypatch.setattr(exactness, "decide", lambda case: pytest.fail("decided already"))
     assert exactness.run(small).figures == found.figures
-    monkeypatch.setattr(kept, "depends_on", lambda: "an engine that was mended")
+    monkeypatch.setattr(kept, "depends_on", lambda sources: "an engine that was mended")
     again: list[exactness.Case] = []
     monkeypatch.setattr(exactness, "decide", lambda case: again.append(case) or decided(case))
     exactness.run(small)
@@ -231,6 +232,34 @@ def test_findings_at_another_size_are_no_findings(small: Setting) -> None:
     kept.Kept.of("graphs", small).add("7B", 1.0)
     assert kept.Kept.of("graphs", small).found == {"7B": 1.0}
     assert kept.Kept.of("graphs", replace(small, factor=0.5)).found == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [(evaluation, "evaluation/djinn_evaluation/a.py"), (evaluation, "djinn_jupyter/a.py"), (mended, "tests/a.py")],
+    ids=["an experiment's own", "the client's", "a test's"],
+)
+def test_what_other_code_decided_is_decided_again(
+    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, source: str
+) -> None:
+    """Else a verdict would be of the code before a fix, between two runs of a quarter."""
+    monkeypatch.setattr(kept, "CHECKOUT", tmp_path)
+    decided: list[str] = []
+
+    def ran(chosen: list[str], known: dict[str, str], seconds: float, told: Callable[[str, str], None]) -> int:
+        if "test_it" not in known:
+            decided.append("test_it")
+            told("test_it", "PASSED")
+        return 0
+
+    monkeypatch.setattr(mended, "_ran", ran)
+    monkeypatch.setattr(evaluation, "verdict", lambda name, *_: decided.append(name) or "PASS")
+    monkeypatch.setattr(evaluation, "steps_of", lambda offers: steps_of(offers)[:1])
+    (tmp_path / source).parent.mkdir(parents=True)
+    for text, count in (("1", 1), ("1", 1), ("2", 2)):
+        (tmp_path / source).write_text(text)
+        module.run(small)
+        assert len(decided) == count
 
 
 def test_a_finding_that_a_kill_tore_is_found_again_and_the_others_stay(small: Setting) -> None:

@@ -10,7 +10,7 @@ import pytest
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.gpu import mended
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU
-from djinn_evaluation.benchmarks.gpu.kept import Kept
+from djinn_evaluation.benchmarks.gpu.kept import TESTS, Kept
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
 from djinn_evaluation.benchmarks.setting import Setting
 
@@ -71,7 +71,7 @@ def test_mended_tests_that_were_cut_go_on_where_they_were(failing: Setting, monk
         patch.setattr(mended, "START", 1e9)
         with pytest.raises(Unfinished, match="0 tests"):
             mended.run(failing)
-    kept = Kept.of("mended", failing)
+    kept = Kept.of("mended", failing, TESTS)
     for name in ("test_passes[a]", "test_passes[b c]", "test_fails"):
         kept.add(f"test_it.py::{name}", "PASSED")
     assert mended.run(failing).settings["outcomes"] == {"PASSED": 4, "ERROR": 1}

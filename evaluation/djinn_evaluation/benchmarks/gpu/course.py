@@ -150,7 +150,7 @@ def _scratch(folder: Path) -> Iterator[dict[str, str]]:
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
     scratch = Path(tempfile.gettempdir()) / f"djinn-gpu-{name}"
     _clear(scratch)
-    scratch.mkdir()
+    scratch.mkdir(exist_ok=True)
     try:
         yield {**os.environ, "TMPDIR": str(scratch)}
     finally:

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from djinn_evaluation import CHECKOUT
-from djinn_evaluation.benchmarks.gpu.kept import Kept
+from djinn_evaluation.benchmarks.gpu.kept import EXPERIMENTS, Kept
 from djinn_evaluation.benchmarks.gpu.serving import scale_of
 from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, saved, shape
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
@@ -48,7 +48,7 @@ def results_of(
     or one is cut: it is run again in another turn."""
     begun, folder = monotonic(), (setting.results or setting.home) / (into or name)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = Kept.of(name, setting)
+    kept = Kept.of(name, setting, EXPERIMENTS)
     profile = "small" if setting.quick and tiny is None else "gpu"
     runs = [one.name for one in steps_of(OFFERS) if profile in one.profiles and (only is None or one.name in only)]
     arguments = ["--profile", profile]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
@@ -15,19 +15,23 @@ from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.gpu.steps import findings_of
 from djinn_evaluation.benchmarks.setting import Setting
 
+ENGINE: Final = ("djinn_jupyter/engine",)
+EXPERIMENTS: Final = ("djinn_jupyter", "evaluation/djinn_evaluation")
+TESTS: Final = ("djinn_jupyter", "tests")
+
 
 class Kept:
     """Findings by their names. Lines that depend on other sources, versions or sizes than those of now do not count."""
 
-    def __init__(self, path: Path, size: float) -> None:
-        self._path, self._under = path, f"{depends_on()} {size:g}"
+    def __init__(self, path: Path, size: float, sources: tuple[str, ...] = ENGINE) -> None:
+        self._path, self._under = path, f"{depends_on(sources)} {size:g}"
         entries = _whole(path.read_bytes()) if path.exists() else []
         self.found: dict[str, Any] = {one["name"]: one["value"] for one in entries if one["under"] == self._under}
 
     @classmethod
-    def of(cls, step: str, setting: Setting) -> Kept:
-        """Return the findings of a step, beside its result."""
-        return cls(findings_of(step, setting.results or setting.home), setting.factor)
+    def of(cls, step: str, setting: Setting, sources: tuple[str, ...] = ENGINE) -> Kept:
+        """Return the findings of a step, beside its result. `sources` are the folders that they depend on."""
+        return cls(findings_of(step, setting.results or setting.home), setting.factor, sources)
 
     def add(self, name: str, value: Any) -> None:
         self.found[name] = value
@@ -44,9 +48,9 @@ def _whole(lines: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def depends_on() -> str:
-    """Return a digest of the engine's sources and of the libraries' versions: after a fix, all is decided again."""
+def depends_on(sources: tuple[str, ...]) -> str:
+    """Return a digest of these sources and of the libraries' versions: after a fix, all is decided again."""
     found = hashlib.sha256(f"{torch.__version__} {transformers.__version__}".encode())
-    for path in sorted((CHECKOUT / "djinn_jupyter").glob("engine/**/*.py")):
+    for path in sorted(path for folder in sources for path in (CHECKOUT / folder).rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]

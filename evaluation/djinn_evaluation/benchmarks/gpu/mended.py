@@ -19,7 +19,7 @@ from typing import Final
 
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.gpu import undecided
-from djinn_evaluation.benchmarks.gpu.kept import Kept
+from djinn_evaluation.benchmarks.gpu.kept import TESTS, Kept
 from djinn_evaluation.benchmarks.gpu.steps import Unfinished
 from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Figure, Result, at_least
@@ -45,7 +45,7 @@ NOTHING_LEFT: Final = 5  # pytest's status where it ran no test
 
 
 def run(setting: Setting) -> Result:
-    begun, kept, chosen = monotonic(), Kept.of("mended", setting), selected(LIST.read_text())
+    begun, kept, chosen = monotonic(), Kept.of("mended", setting, TESTS), selected(LIST.read_text())
     if setting.quick:
         chosen = chosen[:OF_A_QUICK_RUN]
 
