@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from djinn_jupyter._version import __version__
 
-WRITTEN: Final = "written"  # the entry of the note; shards of versions before it have none
+WRITTEN: Final = "written"  # the entry of the note
 NOTE: Final = "note"
 _BYTES: Final = 16
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from djinn_jupyter import shard_digests
-from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter import former_files, shard_digests
+from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.plain_files import open_plain
 from djinn_jupyter.wire.circumstances import Circumstances
 
@@ -43,9 +43,9 @@ class _Computed(msgspec.Struct):
 
 
 class _Written(msgspec.Struct):
-    """The digests; shards of earlier versions have none."""
+    """The digests; without those of the `tensors` these are not compared."""
 
-    tensors: dict[str, str]
+    tensors: dict[str, str] | None
     note: str
 
 
@@ -63,7 +63,7 @@ class _Note(msgspec.Struct):
     seed: Count
     model: _Model
     computed: _Computed
-    written: _Written | None = None
+    written: _Written
 
 
 class _Entry(msgspec.Struct):
@@ -75,12 +75,13 @@ class _Entry(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class ShardFile:
     """A file in the safetensors format: its tensors are mapped when they are asked for. `checked` are the names of
-    those whose bytes were compared with their digests."""
+    those whose bytes were compared with their `digests`, which files may lack."""
 
     path: Path
     note: dict[str, Any]
     entries: dict[str, Any]
     begin: int
+    digests: dict[str, str] | None
     checked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
@@ -90,25 +91,23 @@ class ShardFile:
             with open_plain(path) as file:
                 entries, note = _head(file)
                 begin, size = file.tell(), os.fstat(file.fileno()).st_size
-            wanted = begin + _checked_end(note, entries)
+            written = former_files.digests_in(note)
+            wanted = begin + _checked_end({**note, shard_digests.WRITTEN: written}, entries)
         except OSError as error:
             raise StorageFailed(f"{path} could not be read: {error.strerror or error}.") from None
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, MemoryError, RecursionError):
             raise StorageFailed(f"{path} is no shard of a collection.") from None
         if size != wanted:
             raise StorageFailed(f"{path} has {size} bytes and should have {wanted}; delete it and collect again.")
-        if shard_digests.WRITTEN in note and note[shard_digests.WRITTEN]["note"] != shard_digests.of_note(note):
+        if written[shard_digests.NOTE] != shard_digests.of_note(note):
             raise _damaged(path)
-        return cls(path=path, note=note, entries=entries, begin=begin)
+        return cls(path=path, note=note, entries=entries, begin=begin, digests=written["tensors"])
 
     @property
     def made(self) -> Circumstances:
-        """The circumstances that its values follow from. UsageError where an earlier version did not note it."""
-        noted = self.note["computed"].get("made")
-        if noted is None:
-            raise UsageError(f"{self.path} says nothing of what computed it, for an earlier version of Djinn wrote it.")
+        """The circumstances that its values follow from. StorageFailed where it does not say them as Djinn does."""
         try:
-            return msgspec.convert(noted, Circumstances)
+            return msgspec.convert(self.note["computed"].get("made"), Circumstances)
         except msgspec.ValidationError as error:
             raise StorageFailed(f"{self.path} is not as Djinn wrote it: {error}.") from None
 
@@ -127,9 +126,8 @@ class ShardFile:
         )
 
     def _require_as_written(self, name: str) -> None:
-        """Raise StorageFailed where a tensor's bytes have another digest than its note says; shards of earlier versions
-        say none."""
-        if name in self.checked or shard_digests.WRITTEN not in self.note:
+        """Raise StorageFailed where a tensor's bytes have another digest than its note says."""
+        if name in self.checked or self.digests is None:
             return
         entry = self.entries[name]
         begin, end = entry["data_offsets"]
@@ -140,7 +138,7 @@ class ShardFile:
                 found = shard_digests.of_tensor(entry["dtype"], entry["shape"], pieces)
         except OSError as error:
             raise StorageFailed(f"{self.path} could not be read: {error.strerror or error}.") from None
-        if found != self.note[shard_digests.WRITTEN]["tensors"].get(name):
+        if found != self.digests.get(name):
             raise _damaged(self.path)
         self.checked.add(name)
 

@@ -17,8 +17,8 @@ class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
     `notebook` is the path of the notebook that it runs, None for a process without one.
     An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
-    `protocol` is the digest of the client's messages, empty before there was one. Unknown fields are read over, so that
-    a client of another version is told so.
+    `protocol` is the digest of the client's messages. Unknown fields are read over, so that a client of another version
+    is told so.
     A client that outlives a lost line says Hello again with the same `token`, which no other can guess, with the
     number of the last event that it has `heard` and the name of the `engine` that it was at; then it sends again what
     was not answered, also to the next engine of the model."""

@@ -2,7 +2,7 @@
 or is an entry in the registry.
 
 The version alone does not tell two commits apart. Where either differs, the other side is of another version of Djinn,
-and nothing but its name and its end is asked of it. An entry from before there was a digest has the empty one.
+and nothing but its name and its end is asked of it.
 """
 
 from __future__ import annotations

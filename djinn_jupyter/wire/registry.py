@@ -29,8 +29,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     `mark` is the process's mark and `boot` the id of the host's boot: together with `pid` they tell a living engine
     from another process that was given its number. `identity` is what was asked for, `found` what came of it.
-    `protocol` is the digest of its messages (wire/protocol.py), empty before there was one. `listens` is the address
-    beyond this machine, beside the private folder, on which it admits persons by their keys.
+    `protocol` is the digest of its messages (wire/protocol.py). `listens` is the address beyond this machine, beside
+    the private folder, on which it admits persons by their keys.
 
     The entry of an engine on another machine is made by the process that uses it, which `pid`, `mark`, `host` and
     `boot` name, and whose own `version` it has until the engine has told its own. `key` is the name or the file of the

@@ -13,7 +13,7 @@ import torch
 import djinn_jupyter as dj
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.shard_digests import WRITTEN
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
@@ -98,7 +98,7 @@ def test_shared_passes_and_another_mode_are_said(engine: RemoteEngine, tmp_path:
 def test_what_cannot_be_compared_is_one_sentence(engine: RemoteEngine, tmp_path: Path) -> None:
     acts = collected(engine, tmp_path)
     spoil(acts, lambda computed: computed.pop("made"))
-    with pytest.raises(UsageError, match="an earlier version of Djinn wrote it"):
+    with pytest.raises(StorageFailed, match="is not as Djinn wrote it"):
         _ = Activations(tmp_path).recipe
     acts.shards[-1].path.unlink()
     with pytest.raises(UsageError, match="This collection is not whole"):
@@ -108,7 +108,7 @@ def test_what_cannot_be_compared_is_one_sentence(engine: RemoteEngine, tmp_path:
 
 
 def spoil(acts: Activations, change: Any, first_value: float | None = None) -> None:
-    """Write the first shard anew, without digests as earlier versions did, with another note on its computation or
+    """Write the first shard anew, without digests as 79ba2cba did, with another note on its computation or
     another first value."""
     shard = acts.shards[0]
     data = shard.path.read_bytes()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from djinn_jupyter import former_files
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.engine import RemoteEngine
@@ -74,7 +75,7 @@ def _trained(
         raise UsageError(f"{before.folder} was trained by another version, whose call is another: {error}.") from None
     if "last" in asked:
         unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
-    if isinstance(job, SteeringJob) and "numpy" in before.provenance["versions"]:
+    if isinstance(job, SteeringJob) and not former_files.was_trained(before.provenance):
         means.write_difference(job)
     else:
         try:

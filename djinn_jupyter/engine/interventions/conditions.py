@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -127,14 +126,13 @@ def _require_characters(body: ast.expr, text: str) -> None:
             raise InvalidCondition(f"{text!r} has one half of a surrogate pair, which is no character.")
 
 
-def parse(text: str, *, kept: bool = False, noun: Noun = "condition") -> Condition:
+def parse(text: str, *, noun: Noun = "condition") -> Condition:
     """Return the parsed condition; InvalidCondition, which calls the whole by its `noun`, names the part that is not
-    understood. A `kept` (restored) condition may be as deep as the engine that saved it allowed."""
-    reading = _Reading(sys.maxsize if kept else DEEPEST, noun)
+    understood."""
+    reading = _Reading(noun)
     try:
         body = ast.parse(text.strip(), mode="eval").body
-        if not kept:
-            _require_characters(body, text)
+        _require_characters(body, text)
         whole = reading.read(body)
     except (RecursionError, MemoryError):
         raise InvalidCondition(
@@ -191,16 +189,16 @@ def _number(node: ast.expr) -> float | None:
 class _Reading:
     """One walk over an expression: what it reads, the kinds of its parts, and how each is computed."""
 
-    def __init__(self, deepest: int, noun: Noun) -> None:
+    def __init__(self, noun: Noun) -> None:
         self.names: set[str] = set()
         self.tokens: set[str | int] = set()
         self.kinds = KindRules(noun)
-        self._deepest, self._noun = deepest, noun
+        self._noun = noun
 
     def read(self, node: ast.expr, level: int = 1) -> Operand:
         """Read a part and those inside it. Raises RecursionError below the deepest level, which is fixed, because the
         room on the interpreter's stack depends on the caller."""
-        if level > self._deepest:
+        if level > DEEPEST:
             raise RecursionError
         kinds, below, items = self.kinds, level + 1, None
         kind: ValueKind

@@ -20,6 +20,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from djinn_jupyter import former_files
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
@@ -353,11 +354,7 @@ def _sentences() -> Iterator[None]:
     except NotOurs:
         raise CheckpointRefused("It is not a checkpoint of Djinn.") from None
     except OtherFormat as other:
-        number = other.args[0]
-        remedy = "upgrade Djinn to read it" if number > records.FORMAT else "it is damaged or not one of ours"
-        raise CheckpointRefused(
-            f"It has format {number}, and Djinn {__version__} reads formats up to {records.FORMAT}: {remedy}."
-        ) from None
+        raise CheckpointRefused(former_files.refusal(other.args[0], records.FORMAT)) from None
     except Torn:
         raise CheckpointRefused("It is truncated: its end is missing.") from None
     except Damaged:

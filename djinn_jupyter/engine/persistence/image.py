@@ -15,7 +15,6 @@ from functools import cache
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.persistence.values import Kept
@@ -94,7 +93,7 @@ class TapImage(ImagePart, frozen=True):
 
     site: Site
     kind: str
-    added: ModuleIdentity | None = None
+    added: ModuleIdentity | None
 
 
 class ChangeImage(ImagePart, frozen=True):
@@ -104,12 +103,11 @@ class ChangeImage(ImagePart, frozen=True):
 
 
 class OverrideImage(ImagePart, frozen=True):
-    """An override. `changes` are the edits and rules that made the value; empty in images of versions that did not
-    record them."""
+    """An override. `changes` are the edits and rules that made the value."""
 
     tap: TapImage
     raw: Tensor
-    changes: tuple[ChangeImage, ...] = ()
+    changes: tuple[ChangeImage, ...]
 
 
 class FrameImage(ImagePart, frozen=True):
@@ -128,8 +126,7 @@ class FrameImage(ImagePart, frozen=True):
 
 class GenerationImage(ImagePart, frozen=True):
     """A generation with its sampler. A light image (without rows) leaves `states` empty; `state_lengths` are the
-    committed lengths that had states, so that recomputing makes them again. Images of versions that did not note what
-    the run `extends` have None."""
+    committed lengths that had states, so that recomputing makes them again."""
 
     begins: int
     fed_from: int
@@ -145,11 +142,11 @@ class GenerationImage(ImagePart, frozen=True):
     drawn: tuple[Tensor, ...]
     states: dict[int, StatesImage]
     state_lengths: tuple[int, ...]
-    log_probabilities: tuple[float | None, ...] = ()
-    mode: Mode = "exact"
-    shared: int = 0
-    difference: float | None = None
-    extends: int | None = None
+    log_probabilities: tuple[float | None, ...]
+    mode: Mode
+    shared: int
+    difference: float | None
+    extends: int
 
 
 class TokensImage(ImagePart, frozen=True):
@@ -171,7 +168,7 @@ class StopImage(ImagePart, frozen=True):
     also: tuple[str, ...]
     matched: int | None
     left_as: int | None
-    number: int | None = None
+    number: int | None
 
 
 class HistoryImage(ImagePart, frozen=True):
@@ -188,12 +185,12 @@ class BreakpointImage(ImagePart, frozen=True):
     once: bool
     enabled: bool
     hits: int
-    note: str | None = None
+    note: str | None
 
 
 class RuleImage(ImagePart, frozen=True):
     """A rule and its accounting; `sizes` are all relative sizes of the run, oldest first. `more` are the taps after the
-    first; `named` is None in images of versions whose rules had one site."""
+    first."""
 
     number: int
     tap: TapImage
@@ -202,18 +199,18 @@ class RuleImage(ImagePart, frozen=True):
     passes_met: int
     passes_changed: int
     sizes: tuple[float, ...]
-    enabled: bool = True
-    more: tuple[TapImage, ...] = ()
-    named: Spelling | None = None
-    onward: int | None = None
-    on: PassesMeant | None = None
-    when: ConditionText | None = None
-    words: Spelling | None = None
-    note: str | None = None
-    passes_refused: int = 0
-    trouble: str | None = None
-    met_at: int | None = None
-    refused_at: int | None = None
+    enabled: bool
+    more: tuple[TapImage, ...]
+    named: Spelling
+    onward: int | None
+    on: PassesMeant | None
+    when: ConditionText | None
+    words: Spelling | None
+    note: str | None
+    passes_refused: int
+    trouble: str | None
+    met_at: int | None
+    refused_at: int | None
 
 
 class EditImage(ImagePart, frozen=True):
@@ -222,7 +219,7 @@ class EditImage(ImagePart, frozen=True):
     number: int
     what: str
     site: Site
-    edit: Edit | None
+    edit: Edit
     positions: tuple[int, ...] | None
     size: float
     enabled: bool
@@ -235,9 +232,9 @@ class WatchImage(ImagePart, frozen=True):
     positions: tuple[tuple[int, ...], ...]
     bytes_held: int
     passes_left_out: int
-    runs: tuple[int, ...] = ()  # empty in images of versions whose watches kept one run only
-    direction: Name | None = None
-    unit: Tensor | None = None
+    runs: tuple[int, ...]
+    direction: Name | None
+    unit: Tensor | None
 
 
 class HeldRule(ImagePart, frozen=True):
@@ -247,12 +244,12 @@ class HeldRule(ImagePart, frozen=True):
     tap: TapImage
     edit: Edit
     positions: tuple[int, ...] | None
-    more: tuple[TapImage, ...] = ()
-    named: Spelling | None = None
-    onward: int | None = None
-    on: PassesMeant | None = None
-    when: ConditionText | None = None
-    words: Spelling | None = None
+    more: tuple[TapImage, ...]
+    named: Spelling
+    onward: int | None
+    on: PassesMeant | None
+    when: ConditionText | None
+    words: Spelling | None
 
 
 class EntryImage(ImagePart, frozen=True):
@@ -291,7 +288,7 @@ class PassLogImage(ImagePart, frozen=True):
 
     rules: tuple[tuple[HeldRule, ...], ...]
     passes: tuple[PassesImage, ...]
-    edited: tuple[CachedEditImage, ...] = ()
+    edited: tuple[CachedEditImage, ...]
 
 
 class RunRows(ImagePart, frozen=True):
@@ -334,9 +331,9 @@ class PlacesImage(ImagePart, frozen=True):
 
     file: str
     groups: tuple[GroupPlaces, ...]
-    storages: dict[int, tuple[int, int, int]] = msgspec.field(default_factory=dict)
-    states: StatesImage = msgspec.field(default_factory=dict)
-    lines: dict[int, dict[int, StatesImage]] = msgspec.field(default_factory=dict)
+    storages: dict[int, tuple[int, int, int]]
+    states: StatesImage
+    lines: dict[int, dict[int, StatesImage]]
 
 
 class AnsweredImage(ImagePart, frozen=True):
@@ -352,8 +349,7 @@ class SessionImage(ImagePart, frozen=True):
     """A whole session. `committed` positions are in the cache. `rows` is None where the rows have to be recomputed from
     the tokens, or `places` says where they and the states may still be. `lost`: they were missing already when this
     image was taken, so that `exactness` accounts for it. A running session is stored as idle at its last committed
-    step. `stop` and `edition` number where it stands: None where it ran, and in images written before these numbers
-    existed."""
+    step. `stop` and `edition` number where it stands: None where it ran."""
 
     name: str
     owner: str
@@ -376,20 +372,18 @@ class SessionImage(ImagePart, frozen=True):
     states: StatesImage | None
     trail: PassLogImage
     rows: tuple[GroupRows, ...] | None
-    places: PlacesImage | None = None
-    lost: bool = False
-    stop: int | None = None
-    edition: int | None = None
-    rule_numbers_given: int = 0
-    runs: int = 0
-    forked_from: Origin | None = None
-    edits_made: tuple[EditImage, ...] = ()  # empty in images of versions that recorded only `edits` in force
-    attention: str | None = None
-    adapter: AdapterIdentity | None = None
-    shares: dict[PersonName, Access] = msgspec.field(
-        default_factory=dict
-    )  # by person, of a journal; a restored checkpoint has none, nor what follows
-    answered: tuple[AnsweredImage, ...] = ()
-    let_go: dict[bytes, int] = msgspec.field(default_factory=dict)
-    holder: str | None = None
-    moving: Moving | None = None
+    places: PlacesImage | None
+    lost: bool
+    stop: int | None
+    edition: int | None
+    rule_numbers_given: int
+    runs: int
+    forked_from: Origin | None
+    edits_made: tuple[EditImage, ...]
+    attention: str | None
+    adapter: AdapterIdentity | None
+    shares: dict[PersonName, Access]  # by person, of a journal; a restored checkpoint has none, nor what follows
+    answered: tuple[AnsweredImage, ...]
+    let_go: dict[bytes, int]
+    holder: str | None
+    moving: Moving | None

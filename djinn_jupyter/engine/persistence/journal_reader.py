@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 import torch
 
+from djinn_jupyter import former_files
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.image_arrays import Arrays
 from djinn_jupyter.engine.persistence.journal_file import JournalLabel
 from djinn_jupyter.engine.persistence.records import (
+    FORMAT,
     LABEL,
     PREFIX_BYTES,
     SESSION,
@@ -48,9 +50,11 @@ def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) ->
     with open_plain(path, linked=False) as file:
         try:
             reader = RecordReader(file)
-        except (NotOurs, OtherFormat) as error:
+        except NotOurs:
             refused = Unfinished if path.stat().st_size < PREFIX_BYTES else CheckpointRefused
-            raise refused(f"{path.name} is no journal of this version of Djinn ({error!r}).") from None
+            raise refused(f"{path.name} is no journal of Djinn.") from None
+        except OtherFormat as other:
+            raise CheckpointRefused(former_files.refusal(other.args[0], FORMAT)) from None
         last, arrays, damaged = _last(reader, model)
         if last is None:
             refused = CheckpointRefused if damaged else Unfinished

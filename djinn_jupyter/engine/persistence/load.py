@@ -5,7 +5,6 @@ Refuses an image that contradicts itself or this model, before anything of the e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -140,7 +139,7 @@ class _Load:
             exactness=image.exactness if self.has_rows or image.lost else "recomputed",
             needs_recompute=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
-            edits=self._edits(),
+            edits=[one.like(StopEdit) for one in image.edits_made],
             generation=None if image.line is None else self.generations[image.line],
             logits_1V=image.logits,
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
@@ -150,7 +149,6 @@ class _Load:
             shares=Shares(),
             answered=AnsweredRequests(),
             moving=MoveUnderWay(image.moving),
-            rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 
     def _history(self, image: kept.HistoryImage) -> History:
@@ -178,10 +176,6 @@ class _Load:
             eos=frozenset(image.eos),
             drawn=list(image.drawn),
             log_probabilities=list(image.log_probabilities),
-            mode=image.mode,
-            shared=image.shared,
-            difference=image.difference,
-            extends=image.fed_from if image.extends is None else image.extends,
             states={length: self._kept_states(image, length) for length in image.state_lengths},
         )
 
@@ -249,7 +243,7 @@ class _Load:
             Breakpoint,
             site=image.tap.site,
             tap=self._tap(image.tap),
-            condition=None if image.when is None else conditions.parse(image.when, kept=True),
+            condition=None if image.when is None else conditions.parse(image.when),
             text_of=self.runtime.tokenizer.text_of,
             id_of=self.runtime.tokenizer.token_id,
         )
@@ -259,34 +253,18 @@ class _Load:
         rule.take_up(image.sizes)
         return rule
 
-    def _edits(self) -> list[StopEdit]:
-        """Return the edits of the present stop; from an image that recorded their words alone, without the `edit` to
-        repeat them."""
-        image = self.image
-        if image.edits_made:
-            return [one.like(StopEdit) for one in image.edits_made]
-        frame = None if image.frame is None else self.frames[image.frame]
-        if frame is None or frame.tap is None:
-            return []
-        site, unknown = frame.tap.site, math.nan
-        return [
-            StopEdit(number=number, what=what, site=site, edit=None, positions=None, size=unknown)
-            for number, what in enumerate(image.edits, start=1)
-        ]
-
     def _held(self, image: kept.HeldRule | kept.RuleImage) -> Rule:
         taps = (image.tap, *image.more)
         return image.like(
             Rule,
             sites=tuple(one.site for one in taps),
             taps=tuple(map(self._tap, taps)),
-            named=image.named or str(image.tap.site),
             guard=None if image.when is None else self._guard(image.when),
         )
 
     def _guard(self, text: str) -> Guard:
         texts = self.runtime.tokenizer
-        return Guard(condition=conditions.parse(text, kept=True), text_of=texts.text_of, id_of=texts.token_id)
+        return Guard(condition=conditions.parse(text), text_of=texts.text_of, id_of=texts.token_id)
 
     def _watch(self, image: kept.WatchImage) -> Watch:
         return image.like(
@@ -295,7 +273,7 @@ class _Load:
             tap=self._tap(image.tap),
             values=list(image.values),
             positions=list(image.positions),
-            runs=list(image.runs) or [self.image.runs] * len(image.values),
+            runs=list(image.runs),
             run=self.image.runs,
         )
 

@@ -4,8 +4,8 @@
     record   kind (4 bytes)  length of the body (u64)  body  checksum (16 bytes)
     array    length of the head (u32)  head (msgpack, `ArrayHead`)  raw values, row-major
 
-Numbers are little-endian; the checksum is XXH3 (128 bits) over kind, length and body, in format 1 BLAKE2b. No pickle,
-no executable content.
+Numbers are little-endian; the checksum is XXH3 (128 bits) over kind, length and body. No pickle, no executable
+content.
 
 The reader trusts a record, and allocates memory for it, only when its checksum matches and the machine has the memory.
 """
@@ -13,7 +13,6 @@ The reader trusts a record, and allocates memory for it, only when its checksum 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import itertools
 import math
 import os
@@ -58,10 +57,8 @@ class Taker(Protocol):
     def write(self, part: bytes | memoryview, /) -> int: ...
 
 
-def digest_of(number: int, head: bytes) -> Digest:
-    """Return the checksum of a record in files of format `number`, already updated with `head`."""
-    if number == 1:
-        return hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+def digest_of(head: bytes) -> Digest:
+    """Return the checksum of a record, already updated with `head`."""
     return cast(Digest, xxhash.xxh3_128(head))
 
 
@@ -70,7 +67,7 @@ class NotOurs(Exception):
 
 
 class OtherFormat(Exception):
-    """The file has an unsupported format; its number is the argument."""
+    """The file has another format; its number is the argument."""
 
 
 class Torn(Exception):
@@ -102,7 +99,7 @@ class Writer:
 
     def _record(self, kind: bytes, length: int, parts: Iterable[bytes | memoryview]) -> None:
         head = _RECORD.pack(kind, length)
-        digest = digest_of(FORMAT, head)
+        digest = digest_of(head)
         self._write(head)
         for part in parts:
             digest.update(part)
@@ -138,9 +135,9 @@ class RecordReader:
         prefix = file.read(_PREFIX.size)
         if len(prefix) < _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
             raise NotOurs
-        _, self.format = _PREFIX.unpack(prefix)
-        if not 1 <= self.format <= FORMAT:
-            raise OtherFormat(self.format)
+        _, number = _PREFIX.unpack(prefix)
+        if number != FORMAT:
+            raise OtherFormat(number)
         self.good = _PREFIX.size
 
     def next(self, most: int | None = None) -> FoundRecord | None:
@@ -203,7 +200,7 @@ class RecordReader:
 
     def _check(self, head: bytes, lead: bytes, length: int) -> None:
         """Raise Damaged unless the checksum after a record matches; `lead` is the part of its body already read."""
-        digest = digest_of(self.format, head)
+        digest = digest_of(head)
         digest.update(lead)
         left = length - len(lead)
         while left:

@@ -18,8 +18,6 @@ from djinn_jupyter.wire.interventions import ApplyEdit
 from djinn_jupyter.wire.looks import LookRecipe
 from djinn_jupyter.wire.nouns import ModelDescription
 
-WORDS_ALONE = "an edit of the stop was kept by a version that noted its words alone"
-
 
 def look_recipe(
     identity: ModelIdentity,
@@ -34,8 +32,8 @@ def look_recipe(
     assert stop is not None and stop.frame.tap is not None
     line = line_before(session, stop)
     edits = _asked_for([edit for edit in session.edits if edit.enabled])
-    unmade = why_not_plain(stop.frame, session.rules_in_force) or line.unmade or (WORDS_ALONE if edits is None else "")
-    if unmade or edits is None:
+    unmade = why_not_plain(stop.frame, session.rules_in_force) or line.unmade
+    if unmade:
         return None, unmade
     taps = [stop.frame.tap, tap, *(tap for one in line.passes for rule in one.rules for tap in rule.taps)]
     recipe = LookRecipe(
@@ -62,11 +60,8 @@ def line_before(session: Session, stop: StopRecord) -> FedLine:
     return committed_line(stop.tokens, session.pass_log, session.exactness, stop.frame.committed)
 
 
-def _asked_for(edits: list[StopEdit]) -> tuple[ApplyEdit, ...] | None:
-    """Return the requests that make edits again, None where one of them does not say how."""
-    found = [
-        ApplyEdit(session=ANY_SESSION, edit=one.edit, site=str(one.site), positions=one.positions)
-        for one in edits
-        if one.edit is not None
-    ]
-    return tuple(found) if len(found) == len(edits) else None
+def _asked_for(edits: list[StopEdit]) -> tuple[ApplyEdit, ...]:
+    """Return the requests that make edits again."""
+    return tuple(
+        ApplyEdit(session=ANY_SESSION, edit=one.edit, site=str(one.site), positions=one.positions) for one in edits
+    )

@@ -120,7 +120,7 @@ class Generation:
         self.log_probabilities.append(float(torch.log_softmax(logits_1V[0], dim=-1)[token]))
 
     def probabilities_of(self, new: int) -> list[float | None]:
-        """Return the log-probabilities of the first `new` tokens, None each for one of an older version's image."""
+        """Return the log-probabilities of the first `new` tokens; None of one that was not drawn."""
         known = self.log_probabilities[:new]
         return known + [None] * (new - len(known))
 

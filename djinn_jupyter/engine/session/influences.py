@@ -66,12 +66,9 @@ def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
 
 
 def _why_not(rule: Rule, frame: Frame) -> Applies:
-    """Return why a rule does not show in the stopped pass. Sessions kept by versions that did not note the cause of a
-    value have its site alone: a value there counts as "applied"."""
+    """Return why a rule does not show in the stopped pass."""
     if not rule.enabled:
         return "off"
-    if any(not override.changes and override.tap.site in rule.places for override in frame.overrides):
-        return "applied"
     if not rule.takes(frame.step):
         return "other passes"
     if rule.rows_in(frame.positions) == []:

@@ -23,13 +23,12 @@ from djinn_jupyter.wire.sites import Site
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopEdit:
     """An edit of the stopped value. `edit` refers to no other session: for a patch it holds the values that were put
-    there. It is None in sessions kept by versions that noted `what` alone. `size` is NaN or infinite where the value
-    was zero; `positions` are absolute, None for all of the pass."""
+    there. `size` is NaN or infinite where the value was zero; `positions` are absolute, None for all of the pass."""
 
     number: int
     what: str
     site: Site
-    edit: Edit | None
+    edit: Edit
     positions: tuple[int, ...] | None
     size: float
     enabled: bool = True
@@ -105,11 +104,6 @@ def with_edits(arrived: Frame, made: Iterable[StopEdit]) -> tuple[Frame, list[St
     frame, noted = arrived, []
     for one in made:
         if one.enabled:
-            if one.edit is None:
-                raise InvalidEdit(
-                    f"Edit {one.number} was kept by a version that noted its words alone, so the edits of this stop "
-                    "cannot be made anew; undo them all, or step on with them."
-                )
             again = make(frame, one.edit, one.site, one.positions, number=one.number, what=one.what)
             frame, one = again.frame, again.noted
         noted.append(one)

@@ -49,7 +49,7 @@ def written(records: list[Record]) -> bytes:
     parts = [struct.pack("<8sI", MAGIC, FORMAT)]
     for kind, content in records:
         head = struct.pack("<4sQ", kind, len(content))
-        digest = digest_of(FORMAT, head)
+        digest = digest_of(head)
         digest.update(content)
         parts += [head, content, digest.digest()]
     return b"".join(parts)

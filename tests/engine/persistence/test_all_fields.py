@@ -220,5 +220,8 @@ COUNTS: Final = {"passes_met", "passes_changed", "passes_refused", "trouble", "m
 
 def test_a_field_that_is_lost_is_found() -> None:
     site = parse_site("resid_post.4")
-    one, other = (StopEdit(number=1, what="x", site=site, edit=None, positions=None, size=size) for size in (1.0, 2.0))
+    one, other = (
+        StopEdit(number=1, what="x", site=site, edit=Scale(factor=2.0), positions=None, size=size)
+        for size in (1.0, 2.0)
+    )
     assert list(differing(one, other)) == ["session.size"]

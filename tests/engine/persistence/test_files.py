@@ -136,6 +136,16 @@ def test_a_newer_format_is_refused_with_the_remedy(
     assert "upgrade Djinn" in refusal(stopped, path)
 
 
+def test_an_older_format_is_refused_with_the_version_that_reads_it(
+    stopped: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, said in ((1, "load it with Djinn 79ba2cba"), (0, "damaged or not one of ours")):
+        monkeypatch.setattr(records, "FORMAT", number)
+        path = save(stopped, f"format {number}")
+        monkeypatch.undo()
+        assert said in refusal(stopped, path)
+
+
 def test_another_model_is_refused(stopped: Desk) -> None:
     path = save(stopped)
     for other, word in [

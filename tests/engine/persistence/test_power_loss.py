@@ -88,7 +88,9 @@ def image_of(name: str, uid: str, version: int, frames: tuple[FrameImage, ...]) 
         frames=frames, lines=(), frame=None, line=None,
         history=HistoryImage(kept=8, stops=(), present=None, dropped=0),
         edits=(), breakpoints=(), rules=(), watches=(), numbers_given=0, logits=None, journal={}, states=None,
-        trail=PassLogImage(rules=(), passes=()), rows=None,
+        trail=PassLogImage(rules=(), passes=(), edited=()), rows=None, places=None, lost=False, stop=None,
+        edition=None, rule_numbers_given=0, runs=0, forked_from=None, edits_made=(), attention=None, adapter=None,
+        shares={}, answered=(), let_go={}, holder=None, moving=None,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Journals and checkpoints that version ea93dcf wrote (`fixtures/`) are read: nothing in them has become another bit.
+"""Journals and checkpoints that version 79ba2cba wrote (`fixtures/`) are read: nothing in them has become another bit.
 
 What a file holds (values at stops, logits, recordings, rows, states) is compared with that version's record of it, on
 every machine. A session that goes on makes the same tokens everywhere, and values close to those written; where this

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownRule
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Scale, Zero
@@ -149,16 +148,3 @@ def test_what_is_not_there_is_refused_and_nothing_changes(desk: Desk) -> None:
     with pytest.raises(UnknownRule, match="no steering rule 1"):
         rule(desk, 1, False)
     assert torch.equal(desk.value(), value)
-
-
-def test_an_edit_whose_words_alone_were_kept_is_refused(desk: Desk) -> None:
-    desk.stop_at("resid_post.4")
-    desk.run(PROMPT)
-    desk.edit()
-    made = desk.session().edits[0]
-    desk.session().edits[0] = StopEdit(
-        number=1, what=made.what, site=made.site, edit=None, positions=None, size=made.size
-    )
-    desk.edit(Zero(), positions=(2,))
-    with pytest.raises(InvalidEdit, match="noted its words alone"):
-        edit(desk, 2, False)
