@@ -1,5 +1,8 @@
 """A free place for an engine, which Ray is asked for and holds, so that nothing else takes it while the engine puts its
-sessions away."""
+sessions away.
+
+Sums of our own over free resources would be a second scheduler, wrong where Ray's rules are others.
+"""
 
 from __future__ import annotations
 

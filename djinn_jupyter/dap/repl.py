@@ -1,4 +1,8 @@
-"""The verbs of the debug console, spelled as the magics spell them: `edit scale 0.9`, `lens`, `steer ...`, `back 2`."""
+"""The verbs of the debug console, spelled as the magics spell them: `edit scale 0.9`, `lens`, `steer ...`, `back 2`.
+
+Console and magics describe their arguments apart. Engine options, sampling and edits are described once for both; of
+the ten arguments that are left two agree, so one table for both parsers would be longer than they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The hub, asked for the user behind a token by its documented interface (`GET /hub/api/user`). Knows no keys."""
+"""The hub, asked for the user behind a token by its documented interface (`GET /hub/api/user`). Knows no keys.
+
+jupyterhub's HubAuth is not used: it is twenty packages for one request, and keeps an answer for five minutes, for which
+a token that was revoked would go on.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """A zmq socket in an event loop, without zmq.asyncio: a round trip takes 0.10 ms here and 0.15 ms with the futures of
 zmq.asyncio (two cores, idle service that echoes).
+
+pyzmq's own ZMQStream was as fast at best and a third slower at worst, by turns, and is built on tornado, which a
+program without Jupyter would import for it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Engines that are reached through ssh: their place, the words of ssh's command line, and the sentence for each way in
-which it fails."""
+which it fails.
+
+It is `ssh` itself and no library: that has the user's agent, jumps and known hosts.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ stored once and referred to by number, because sessions compare them by identity
 the tokens.
 
 Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
+
+Fields keep their names where a class got another one (`trail`, `inlays`, `line`, `journal`): files are read by them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Two stopped values compared, in float64 and over all of their numbers, which stay where they are."""
+"""Two stopped values compared, in float64 and over all of their numbers, which stay where they are.
+
+Pooled cells would not do: the largest cell says nothing of the largest difference.
+"""
 
 from __future__ import annotations
 

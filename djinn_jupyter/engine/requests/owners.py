@@ -1,5 +1,9 @@
 """The refusal of requests that only a session's own notebook may make, for every request by one rule: its handler names
-the deed, `ownership` the owner of the session. And of those that only its person may make, or who it is shared with."""
+the deed, `ownership` the owner of the session. And of those that only its person may make, or who it is shared with.
+
+The rule is the engine's, because a rule of the client's is one that an HTTP request goes past. Runs and edits are free
+for all: who makes them has entered the session with --join, or clicks on it where two people look together.
+"""
 
 from __future__ import annotations
 

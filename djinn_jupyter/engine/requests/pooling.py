@@ -1,4 +1,7 @@
-"""Pools values for a picture, where they are: what leaves the device is as much as a view draws."""
+"""Pools values for a picture, where they are: what leaves the device is as much as a view draws.
+
+On every line alike: a picture that depended on the line's speed would be another one on another day.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`."""
+"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`.
+
+Its fields stay in one class: an image takes them by their names, and a test compares each after it came back.
+"""
 
 from __future__ import annotations
 

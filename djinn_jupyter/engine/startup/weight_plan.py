@@ -1,6 +1,9 @@
 """The place of a model's weights: whole on the device, or streamed through a ring. Reports it before it loads.
 
 The layers are found by running the model once on the host, where its weights are mapped from their files.
+
+A conversion on loading is announced and not cached: a cache would be as large as the models, and has to know when it is
+stale. One call of transformers by the user does the same.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """The checkpoints of an engine in a store of objects. Each goes through a file of this machine, which
-`checkpoint_files` writes and reads, so that its bytes are those of a checkpoint in a folder, and as well checked."""
+`checkpoint_files` writes and reads, so that its bytes are those of a checkpoint in a folder, and as well checked.
+
+Clients name checkpoints and never addresses: an address in a request would be a person's way to the engine's
+credentials.
+"""
 
 from __future__ import annotations
 
