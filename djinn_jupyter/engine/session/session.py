@@ -1,7 +1,4 @@
-"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`.
-
-Its fields stay in one class: an image takes them by their names, and a test compares each after it came back.
-"""
+"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`."""
 
 from __future__ import annotations
 
