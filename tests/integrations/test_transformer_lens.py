@@ -19,10 +19,10 @@ from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.wire.sites import _TRANSFORMER_LENS, _TRANSFORMER_LENS_MODEL
+from djinn_jupyter.wire.sites import _TRANSFORMER_LENS, _TRANSFORMER_LENS_MODEL, parse_site
 from tests.client.reached import reached
-from tests.engine.desk import build_desk
-from tests.families import build
+from tests.engine.desk import Desk, build_desk
+from tests.families import FAMILIES, build
 from tests.integrations import coming_from
 from tests.threads import one_thread
 
@@ -63,9 +63,9 @@ def of_demo() -> Iterator[tuple[Any, Any]]:
             yield bridges
 
 
-def saved(family: str, folder: Path) -> Path:
+def saved(family: str, folder: Path, layers: int = 3) -> Path:
     """Write a small model with the demo's tokenizer, as TransformerLens loads it, and return the folder."""
-    build(family, layers=3).save_pretrained(folder)
+    build(family, layers=layers).save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL_PATH / file, folder)
     return folder
@@ -215,40 +215,61 @@ def test_families_are_served_where_both_have_the_same_values(family: tuple[Any, 
             assert torch.allclose(found, changed, rtol=1e-4, atol=1e-5), name
 
 
-REFUSED_NAMES = {
-    "gpt2": 0, "llama": 0, "gemma2": 1, "qwen3": 2, "olmo2": 2, "cohere": 3, "granite": 5, "bloom": 2,
+# Families that a bridge does not load.
+UNKNOWN = {
+    "falcon:new", "persimmon", "gemma3n_text", "granitemoehybrid", "helium", "diffllama", "biogpt", "dbrx", "phimoe",
+    "gpt_neox_japanese", "moshi", "zamba",
 }  # fmt: skip
+PATTERNS = {"gptj", "gpt_neo", "jamba", "jetmoe", "llama4_text", "opt", "xglm"}  # at hook_attn_scores
+BY_VERSION = ("embed", "embed.hook_out", "hook_attn_out", "hook_mlp_out")  # refused also where this one has our value
 
 
-@pytest.mark.parametrize("name", REFUSED_NAMES)
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNKNOWN - {"recurrent_gemma"}))
 def test_every_hook_name_of_a_bridge_has_the_value_of_its_site_or_is_refused(name: str, tmp_path: Path) -> None:
-    """What a bridge does not have is HookedTransformer's, whose names `test_hooked_transformer` compares."""
+    """A name is refused just where its point has another value. What a bridge does not have is HookedTransformer's,
+    whose names `test_hooked_transformer` compares."""
     from transformer_lens.model_bridge import TransformerBridge
 
-    own = TransformerBridge.boot_transformers(str(saved(name, tmp_path)), device="cpu").eval()
+    own = TransformerBridge.boot_transformers(str(saved(name, tmp_path, layers=8)), device="cpu").eval()
     with torch.inference_mode():
         _, theirs = own.run_with_cache(LINES[:1], return_cache_object=False)
-    desk = build_desk(build(name, layers=3))
+    desk = build_desk(build(name, attention="eager" if name == "falcon:alibi" else None))  # sdpa is another model
     desk.open()
     desk.stop_at("logits")
-    desk.run(LINES[0].tolist())
-    there = [
-        one for one in (*(f"blocks.1.{hook}" for hook in _TRANSFORMER_LENS), *_TRANSFORMER_LENS_MODEL) if one in theirs
-    ]
-    assert len(there) > 18
-    refused = 0
+    desk.run(tuple(LINES[0].tolist()))
+    blocks = [f"blocks.{n}.{hook}" for n in range(desk.layers) for hook in _TRANSFORMER_LENS]
+    there = [one for one in (*blocks, *_TRANSFORMER_LENS_MODEL) if one in theirs]
+    assert len(there) > 30
     for hook in there:
         value = theirs[hook].transpose(1, 2) if hook.endswith(("pattern", "scores")) else theirs[hook]
-        try:
-            found = desk.value(hook)
-        except UnknownSite:
-            refused += 1
-            continue
-        value = value[0, -len(found) :]  # a pass makes the logits of its last position
-        seen = value > MASKED
-        assert torch.equal(seen, found > MASKED), hook
-        assert torch.allclose(found[seen], value[seen], rtol=1e-4, atol=1e-5), hook
-    assert refused == REFUSED_NAMES[name]
+        if hook.endswith("scores") and name in PATTERNS:
+            assert torch.equal(theirs[hook], theirs[hook.replace("attn_scores", "pattern")])
+        elif not is_refused(desk, hook):
+            assert is_value(desk, hook, value), hook
+        elif not hook.endswith(BY_VERSION):
+            assert not is_value(desk, str(parse_site(hook)), value), hook
+
+
+def is_value(desk: Desk, site: str, theirs: Tensor) -> bool:
+    """Return whether a site has this value; False where there is none."""
+    try:
+        found = desk.value(site)
+    except UnknownSite:
+        return False
+    theirs = theirs[0, -len(found) :]  # a pass makes the logits of its last position
+    if found.shape != theirs.shape or not torch.equal(theirs > MASKED, found > MASKED):
+        return False
+    seen = theirs > MASKED
+    largest = float(theirs[seen].abs().max())  # sums of a mixture are in another order there
+    return torch.allclose(found[seen], theirs[seen], rtol=1e-4, atol=1e-5 * max(1.0, largest))
+
+
+def is_refused(desk: Desk, site: str) -> bool:
+    try:
+        desk.value(site)
+    except UnknownSite:
+        return True
+    return False
 
 
 def test_the_driver_is_one_of_theirs(demo: tuple[Any, Any]) -> None:
