@@ -109,11 +109,12 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a quarter of
+    """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a fraction of
     the profile's size; the rest is exact."""
     monkeypatch.setattr(flatline_verdict, "OF_BOTH", 0.1)
     night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=3"]
     flat = ["pcie_flatline.sample_duration_seconds=1", "pcie_flatline.random_weights.divide_widths=12"]
+    flat.append("pcie_flatline.baselines=true")
     ended = run("validation", tmp_path, f"server.port={free_port()}", *flat, *night)
     open_ = read(tmp_path, "pcie_flatline_results.json")["undecided"]
     assert ended == (UNDECIDED if open_ else 0)

@@ -272,7 +272,7 @@ CHANGES = {
     f"{FLAT}.min_sustained_bandwidth_mb_per_s": Change("10", bar(gpu=True)),
     f"{FLAT}.sustained_ratio": Change("0.5", bar(gpu=False)),
     f"{FLAT}.cores_first": Change("false", cores),
-    f"{FLAT}.baselines": Change("false", beside),
+    f"{FLAT}.baselines": Change("true", beside),
     f"{SLEEP}.idle_threshold_seconds": Change("2.0", slept),
     f"{SLEEP}.sleep_duration_seconds": Change("31.0", slept),
     f"{SLEEP}.host_swap_pool_gb": Change("0.2", started(SLEEP)),
