@@ -20,6 +20,7 @@ from djinn_evaluation.baselines.by_hand import ByHand
 from djinn_evaluation.configuration.reading import read
 from djinn_evaluation.configuration.streaming import Streaming
 from djinn_evaluation.course import Course
+from djinn_evaluation.link import FASTER
 from djinn_evaluation.streaming import experiment, others, ring
 from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy
 from tests.device import DEVICE
@@ -40,11 +41,11 @@ class LateCopies(SlowCopyEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.early, self._log, self._submitted = False, ArrivedCopies(), list[BlockCopy | None]()
+        self.early, self.seconds, self._log, self._submitted = False, 1.0, ArrivedCopies(), list[BlockCopy | None]()
 
     def submit(self, transfers: Any, after: Any, block: int | None = None) -> Any:
         nbytes = sum(target.numel() for _, target in transfers)
-        self._submitted.append(None if block is None else BlockCopy(block=block, nbytes=nbytes, seconds=1.0))
+        self._submitted.append(None if block is None else BlockCopy(block=block, nbytes=nbytes, seconds=self.seconds))
         return super().submit(transfers, after, block)
 
     def wait(self, arrival: Any) -> None:
@@ -158,3 +159,13 @@ def test_a_ring_that_computes_before_a_copy_ends(failures: Failures, copy_engine
     finally:
         copy_engine.early = False
     assert failures() == []
+
+
+def test_a_ring_whose_copies_are_left_out(failures: Failures, copy_engine: LateCopies) -> None:
+    """They take no time, which no load of the machine makes undecided."""
+    before = copy_engine.copies(0)
+    for seconds in (1e-9, 1.0):
+        copy_engine.seconds = seconds
+        for copy in before:
+            copy.seconds = seconds
+        assert (FASTER in failures()) == (seconds < 1.0)
