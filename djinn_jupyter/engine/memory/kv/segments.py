@@ -174,7 +174,9 @@ class Segments:
 
     def ample(self) -> set[int]:
         """Return the numbers of segments that could have all taken slots: the largest, the fullest of these first, and
-        then the smallest that has the rest."""
+        then the smallest that has the rest. All where too few slots are free to empty one."""
+        if len(self._free) < min((segment.slots for segment in self._segments.values()), default=0):
+            return set(self._segments)
         used = Counter(slot // self.segment_slots for slot in self._taken)
         sizes = {number: (segment.slots, used[number]) for number, segment in self._segments.items()}
         left, found = len(self._taken), set[int]()

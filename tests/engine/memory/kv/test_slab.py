@@ -63,6 +63,7 @@ def test_pages_are_moved_into_as_little_memory_as_has_them_whatever_the_sizes_of
     assert one.statistics().bytes_allocated == one.budget.taken == 8 * GEOMETRY.page_bytes
     assert all((one.bytes_of(page) == number).all() for page, number in kept.items())
     one.check()
+    assert one.compact() == 0
 
 
 def test_a_full_slab_says_the_numbers_and_changes_nothing():
