@@ -32,6 +32,7 @@ DONE = ("looked at", "edited later", "edited", "edited, gone on and run on")
 DRAWN = st.lists(
     st.tuples(st.sampled_from([3, 30, 70, 100]), st.sampled_from(SITES), st.sampled_from(DONE)), min_size=1, max_size=6
 )
+RULED = ("resid_post.1", "attn_out.3", "mlp_out.3", "resid_post.6")  # before and behind stops, in their layer too
 STEP = 8 << 10  # bytes, to which the lowest limit is found
 
 
@@ -54,7 +55,8 @@ def work(desk: Desk, name: str, drawn: Drawn) -> None:
         desk.edit(Scale(factor=0.5), name)
     if done.endswith("run on"):
         if site is not None:
-            desk.steer("resid_post.6", name=name)
+            for ruled in RULED:
+                desk.steer(ruled, name=name)
             desk.resume(name)
         desk.run(tokens(9, seed=length), NEW, name, extend=True)
 
