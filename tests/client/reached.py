@@ -10,7 +10,7 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.replies import Welcome
+from djinn_jupyter.wire.replies import Event, Welcome
 from tests.client.direct import DirectChannel
 from tests.engine.desk import ME, Desk
 
@@ -27,7 +27,16 @@ def reached(
     clients = ClientTable(desk.engine, shut_down=lambda: None, knows_person=lambda name: name in persons.values())
     each = holders or (ME.name,)
     channels = [_channel(desk, clients, one, notebooks.get(one), persons.get(one)) for one in each]
-    heard, desk.hears = desk.hears, lambda event: [channel.publish(event) for channel in channels] and None
+
+    def publish(event: Event) -> None:
+        for holder, channel in zip(each, channels, strict=True):
+            person = clients._clients[holder.encode()].person
+            if person is None:
+                channel.publish(event)
+            elif person.may_hear(event.session):
+                channel.publish(person.event(event))
+
+    heard, desk.hears = desk.hears, publish
     try:
         yield [RemoteEngine(channel) for channel in channels]
     finally:
@@ -41,6 +50,8 @@ def _channel(desk: Desk, clients: ClientTable, holder: str, notebook: str | None
     clients.receive(peer, protocol.hello(holder=holder, user=ME.user, notebook=notebook), answers.append, person)
     welcome = answers[0]
     assert isinstance(welcome, Welcome)
-    return DirectChannel(
+    channel = DirectChannel(
         welcome, lambda request, answer: clients.receive(peer, request, answer, person), desk.engine.tick, holder=holder
     )
+    channel.is_afar = person is not None  # its folders are not the engine's
+    return channel

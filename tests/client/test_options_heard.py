@@ -239,16 +239,11 @@ def asked(desk: Desk, request: pytest.FixtureRequest) -> Iterator[tuple[str, Rem
         yield request.param, engine
 
 
-PASSED_ON = {"on_token", "on_progress", "so_far"}  # by the service, which maps a person's names: tests/process has it
-
-
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name, (_, _, table) in TABLES.items() for option in table]
 )
 def test_an_option_is_heard(asked: tuple[str, RemoteEngine], shown: dict[str, object], name: str, option: str) -> None:
     (who, engine), (_, base, table) = asked, TABLES[name]
-    if "key" in who and (name == "collect" or option in PASSED_ON):
-        pytest.skip("A channel without a service passes on neither a person's events nor shards.")
     value, beside = table[option]
     plain = {**base, **beside}
     call = f"{who} {name} {plain}"
