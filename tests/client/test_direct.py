@@ -13,8 +13,9 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.forward.epilogue import Readout
 from djinn_jupyter.errors import DjinnError, UnknownSite, UsageError
 from djinn_jupyter.widgets.views import attribution_view
+from tests import families
 from tests.client.reached import reached
-from tests.engine.desk import desk_of, tokens
+from tests.engine.desk import build_desk, desk_of, tokens
 from tests.engine.plain import plain_of
 from tests.engine.requests.plain_attribution import PlainAttribution, plain_attribution
 
@@ -138,6 +139,15 @@ def test_parallel_residuals_and_other_norms_sum_to_the_logit(family: str) -> Non
         told = dj.direct(engine, LINE, metric=METRIC)
     assert told.logit == float(logits_V[17] - logits_V[42])
     assert abs(told.rest) < 1e-5 * max(map(abs, told.columns()["value"]))
+
+
+def test_a_model_that_narrows_the_residual_before_its_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As OPT of 350 million does."""
+    narrow = {"ffn_dim": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": False}
+    monkeypatch.setitem(families._SPECIAL, "opt:narrow", lambda layers: narrow)
+    with reached(build_desk(families.build("opt:narrow", layers=2))) as [engine]:
+        with pytest.raises(UnknownSite, match="narrows the residual before its head"):
+            dj.direct(engine, LINE, metric=METRIC)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
         raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
     weight_VD, bias = head.weight, head.bias
     normed_D = norm.module(x_D[None, None])[0, 0]
+    if normed_D.shape != x_D.shape:  # as in OPT of 350 million, which ends in a projection
+        raise UnknownSite(NOT_LINEAR.format(why="this model narrows the residual before its head"))
     gain_D, mean, shift_D = _norm(norm.module, x_D, normed_D)
     scale = _scale(lens(x_D[None])[0], head(normed_D))  # of the same bits, so that no rounding is taken for a scale
     row_D = on_host(weight_VD[token])
