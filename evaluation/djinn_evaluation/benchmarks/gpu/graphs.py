@@ -87,7 +87,7 @@ def run(setting: Setting) -> Result:
 
 @dataclass(slots=True)
 class _Sides:
-    """What the sides of a shape have shown so far: readings by positions and side, and the tokens and the last logits'
+    """The findings of a shape's sides so far: readings by positions and side, and the tokens and the last logits'
     bits that all sides but vLLM must have. `done` names the sides that have ended, `absent` says why vLLM has none."""
 
     done: list[str] = field(default_factory=list)
