@@ -191,24 +191,28 @@ class BreakpointImage(ImagePart, frozen=True):
     note: str | None
 
 
-class RuleImage(ImagePart, frozen=True):
-    """A rule and its accounting; `sizes` are all relative sizes of the run, oldest first. `more` are the taps after the
-    first."""
+class HeldRule(ImagePart, frozen=True):
+    """A rule as it stood in past passes; the session may have removed it since. `more` are the taps after the first."""
 
     number: int
     tap: TapImage
     edit: Edit
     positions: tuple[int, ...] | None
-    passes_met: int
-    passes_changed: int
-    sizes: tuple[float, ...]
-    enabled: bool
     more: tuple[TapImage, ...]
     named: Spelling
     onward: int | None
     on: PassesMeant | None
     when: ConditionText | None
     words: Spelling | None
+
+
+class RuleImage(HeldRule, frozen=True):
+    """A rule of the session and its accounting; `sizes` are all relative sizes of the run, oldest first."""
+
+    passes_met: int
+    passes_changed: int
+    sizes: tuple[float, ...]
+    enabled: bool
     note: str | None
     passes_refused: int
     trouble: str | None
@@ -238,21 +242,6 @@ class WatchImage(ImagePart, frozen=True):
     runs: tuple[int, ...]
     direction: Name | None
     unit: Tensor | None
-
-
-class HeldRule(ImagePart, frozen=True):
-    """A rule as it stood in past passes; the session may have removed it since."""
-
-    number: int
-    tap: TapImage
-    edit: Edit
-    positions: tuple[int, ...] | None
-    more: tuple[TapImage, ...]
-    named: Spelling
-    onward: int | None
-    on: PassesMeant | None
-    when: ConditionText | None
-    words: Spelling | None
 
 
 class EntryImage(ImagePart, frozen=True):

@@ -35,7 +35,7 @@ def new_name(folder: Path) -> JournalName:
 
 
 def name_of(path: Path) -> JournalName:
-    """Parse a file's name. A strange file, without a number, is the first of its stem."""
+    """Parse a file's name. A file without a number, which Djinn did not write, is the first of its stem."""
     found = _NAME.fullmatch(path.name)
     assert found is not None
     return JournalName(folder=path.parent, stem=found["stem"], number=int(found["number"] or 0))

@@ -253,7 +253,7 @@ class _Load:
         rule.take_up(image.sizes)
         return rule
 
-    def _held(self, image: kept.HeldRule | kept.RuleImage) -> Rule:
+    def _held(self, image: kept.HeldRule) -> Rule:
         taps = (image.tap, *image.more)
         return image.like(
             Rule,

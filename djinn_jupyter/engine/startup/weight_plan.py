@@ -3,7 +3,7 @@
 The layers are found by running the model once on the host, where its weights are mapped from their files.
 
 A conversion on loading is announced and not cached: a cache would be as large as the models, and has to know when it is
-stale. One call of transformers by the user does the same.
+stale. Who loads a model often saves it once, converted, by transformers' `save_pretrained`.
 """
 
 from __future__ import annotations
