@@ -16,17 +16,22 @@ PRODUCT: Final = FOLDERS[0]
 
 def aged(results: Path = RESULTS) -> Iterator[str]:
     """Yield a sentence for each result that a later commit of its modules may have made wrong, the oldest first; none
-    outside of a checkout. A result that names no commit is as old as its moment."""
+    outside of a checkout. A result that names no commit of this history is as old as its moment."""
     found = []
     for path in sorted((*results.rglob("benchmarks/**/*.json"), *results.glob("*/claims.json"))):
         fields: dict[str, Any] = json.loads(path.read_text())
         commit = (fields.get("code") or fields.get("machine", {}).get("versions") or {}).get("commit")
         moment = fields.get("timestamp") or fields.get("machine", {}).get("begun")
         if commit or moment:
-            count = _later(path.stem, commit, moment)
-            made = f"at {commit[:8]}" if commit else f"on {moment[:10]}, by a commit that it does not name"
+            known = commit is not None and git("merge-base", commit, "HEAD") == commit
+            count = _later(path.stem, commit if known else None, moment)
+            made = f"at {commit[:8]}" if known else f"on {moment[:10]}, by a commit {_unknown(commit)}"
             found.append((count, f"{path.relative_to(results)}: made {made}; its modules have {count} later commits."))
     return (sentence for count, sentence in sorted(found, reverse=True) if count)
+
+
+def _unknown(commit: str | None) -> str:
+    return "that it does not name" if commit is None else f"({commit[:8]}) that this history does not have"
 
 
 def _later(name: str, commit: str | None, moment: str | None) -> int:

@@ -53,6 +53,11 @@ def test_a_later_commit_of_the_product_or_of_its_own_module_ages_a_result(
     committed(f"{own}sweep.py", "2026-03-01T00:00:00+00:00")
     assert told(**new) == [], "another benchmark"
     committed("djinn_jupyter/engine.py", "2026-04-01T00:00:00+00:00")
+    elsewhere = {"machine": {"versions": {"commit": "f" * 40}, "begun": "2026-03-15T00:00:00+00:00"}}
+    assert told(**elsewhere) == [
+        "benchmarks/stop.json: made on 2026-03-15, by a commit (ffffffff) that this history does not have; its modules "
+        "have 1 later commits."
+    ]
     assert told(**new) == [f"benchmarks/stop.json: made at {first[:8]}; its modules have 1 later commits."]
 
 
