@@ -127,6 +127,7 @@ def all_cards() -> dict[str, View]:
             mine={"rome"},
         ),
         "checkpoints": views.checkpoints_view([samples.checkpoint(), samples.checkpoint(name="<b>", stopped_at=None)]),
+        "many checkpoints": views.checkpoints_view([samples.checkpoint()], left_out=1200),
         "no checkpoints": views.checkpoints_view([]),
         "status, moved": views.status_view(
             samples.model(),

@@ -161,3 +161,8 @@ def test_a_session_that_has_left_stays_in_the_table_of_what_was_held() -> None:
         "MiB",
     ]
     assert any(line.startswith("1 other session ") for line in lines)
+
+
+def test_a_list_of_very_many_checkpoints_says_how_many_it_leaves_out() -> None:
+    for text in (CARDS["many checkpoints"].plain, CARDS["many checkpoints"].html):
+        assert "and 1,200 older ones, which can be restored by their names" in text
