@@ -37,7 +37,7 @@ RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent",
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),
-    *typing.get_args(requests.Request),
+    *requests.KINDS,
     *typing.get_args(messages.Said),
 )
 
@@ -55,14 +55,13 @@ def wire_ts() -> dict[str, str]:
         "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
         **{name: [*_aliases(module), *structs[name]] for name, module in modules.items() if structs[name]},
         "events": [*(_interface(kind) for kind in events), _union("WireEvent", events)],
+        "request": [_union("WireRequest", answers.ANSWERS)],
         "reply": [_union("WireReply", answered)],
         "answers": [_answers()],
         "protocol": [PROTOCOL % protocol.digest()],
     }
     parts["edits"].append(_union("Edit", typing.get_args(edits.Edit)))
     parts["sweeps"].append(_union("SweptEdit", typing.get_args(sweeps.SweptEdit)))
-    sent = [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]
-    parts["requests"].append(_union("WireRequest", sent))
     parts["messages"] += [_union(name, typing.get_args(getattr(messages, name))) for name in ("Live", "Said")]
     texts = {name: "\n".join(part) for name, part in parts.items() if part}
     files = {name: "\n".join([HEAD, *_imports(name, texts), text]) for name, text in texts.items()}

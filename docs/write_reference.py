@@ -89,13 +89,23 @@ def wire() -> str:
     """Every message with its fields, as the structs declare them."""
     parts = [
         "# Messages\n\n" + WRITTEN,
-        _chapter("Requests", typing.get_args(requests.Request)),
+        _answers(),
+        _chapter("Requests", requests.KINDS),
         _chapter("Replies", typing.get_args(replies.Reply)),
         _chapter("Events", typing.get_args(replies.Event)),
         _chapter("Edits", (*typing.get_args(Edit), *_structs(sweeps))),
         _chapter("Nouns", tuple(one for module in NOUNS for one in _structs(module) if not _is_message(one))),
     ]
     return "\n".join(parts)
+
+
+def _answers() -> str:
+    """Every request with the replies that it may get besides Failed, and its terms."""
+    rows = "".join(
+        f"| `{kind.__name__}` | {_spell(kind.answered_by)} | {kind.terms} |\n"
+        for kind in sorted(requests.KINDS, key=lambda kind: kind.__name__)
+    )
+    return f"## Who is answered by what\n\n| request | answered by | terms |\n|---|---|---|\n{rows}"
 
 
 def _is_message(kind: type) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.answers import Answers
-from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.needs import changed_by, kept_with
 from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.table import SessionTable
@@ -27,7 +27,6 @@ class Promises:
     def __init__(
         self,
         answers: Answers,
-        needs: RequestNeeds,
         repeats: RepeatedRequests,
         accounting: Accounting,
         state_publisher: StatePublisher,
@@ -36,7 +35,7 @@ class Promises:
         persistence: Persistence,
         faults: Faults,
     ) -> None:
-        self._answers, self._needs, self._repeats, self._accounting = answers, needs, repeats, accounting
+        self._answers, self._repeats, self._accounting = answers, repeats, accounting
         self._state_publisher, self._sessions = state_publisher, sessions
         self._persistence, self._faults = persistence, faults
 
@@ -68,12 +67,10 @@ class Promises:
         where that failed."""
         for queued, reply in ready:
             self._repeats.note(queued, reply)
-        self._persistence.write(
-            self._sessions, [name for queued, _ in ready for name in self._needs.kept_with(queued.request)]
-        )
+        self._persistence.write(self._sessions, [name for queued, _ in ready for name in kept_with(queued.request)])
         unkept = self._persistence.unkept
         return [(queued, self._noted(reply, queued.request, unkept)) for queued, reply in ready] if unkept else ready
 
     def _noted(self, reply: Reply, request: ask.Request, unkept: frozenset[str]) -> Reply:
-        changed = self._needs.changed_by(request)
+        changed = changed_by(request)
         return replace(reply, not_kept=self._persistence.trouble) if unkept.intersection(changed) else reply

@@ -54,7 +54,7 @@ class StandingCard:
         """Return the words of an event on the stop; events from before that stop may still come."""
         name = type(event).__name__
         if name in ("SessionPaused", "SessionEdited"):
-            stop = event.stop  # type: ignore[union-attr]
+            stop = event.stop  # type: ignore[attr-defined]
             if stop.number > self._stop.number:
                 return MOVED
             return EDITED if stop.edition > self._stop.edition else None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.server.answers import ANSWERS, MOVES, OPENING
 from djinn_jupyter.server.http_errors import NotForBrowsers, TookTooLong
 from djinn_jupyter.server.link import EngineLink
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import Accepted
 from djinn_jupyter.wire.replies import Failed, Opened, Reply
-from djinn_jupyter.wire.requests import Back, Detach, Request, Resume, Run, Step
+from djinn_jupyter.wire.requests import Detach, Request, SessionRequest
 
 
 class Proxy:
@@ -25,23 +25,24 @@ class Proxy:
     async def ask(self, link: EngineLink, request: Request) -> Reply | Accepted:
         """Return the engine's reply, or Accepted for a move. Raises NotForBrowsers, TookTooLong, EngineUnavailable or
         the error of a Failed reply."""
-        if type(request) not in ANSWERS:
+        browser = type(request).terms.browser
+        if browser is None:
             raise NotForBrowsers(f"{type(request).__name__} is not for a browser to ask.")
         try:
             async with asyncio.timeout(self._seconds):
                 connection = await link.connection()
-                if isinstance(request, MOVES):
+                if browser == "moves" and isinstance(request, SessionRequest):
                     return await self._move(link, connection, request)
                 reply = await connection.ask(request)
         except TimeoutError:
             raise TookTooLong(
                 f"The engine has not answered {type(request).__name__} within {self._seconds:g} s. It may still do it."
             ) from None
-        if isinstance(request, OPENING) and isinstance(reply, Opened):
+        if browser == "opens" and isinstance(reply, Opened):
             connection.post(Detach(session=reply.session.name), lambda outcome: None)  # any notebook may attach
         return reply
 
-    async def _move(self, link: EngineLink, connection: Connection, request: Run | Resume | Step | Back) -> Accepted:
+    async def _move(self, link: EngineLink, connection: Connection, request: SessionRequest[Any]) -> Accepted:
         """Return when the engine has accepted the move: at the session's next SessionRunning event, or at its reply."""
         started = link.next_start(request.session)
         asked = asyncio.ensure_future(connection.ask(request))
@@ -59,9 +60,7 @@ class Proxy:
         asked.add_done_callback(lambda done: self._end(link, request, number, done))
         return Accepted(move=number)
 
-    def _end(
-        self, link: EngineLink, request: Run | Resume | Step | Back, number: int, done: asyncio.Future[Reply]
-    ) -> None:
+    def _end(self, link: EngineLink, request: SessionRequest[Any], number: int, done: asyncio.Future[Reply]) -> None:
         try:
             reply: Reply = done.result()
         except DjinnError as error:

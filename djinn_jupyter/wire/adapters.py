@@ -10,7 +10,8 @@ from msgspec import Meta
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.module_form import Digest, FolderPath, ModuleName
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.opening import Described
+from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase, SessionRequest
 
 MOST_ADAPTED: Final = 2000  # a message has 4,096 frames, and each has two
@@ -51,7 +52,26 @@ class AdapterDescription(Frozen, frozen=True):
     note: str | None = None
 
 
-class AddAdapter(SessionRequest, frozen=True, tag="AddAdapter"):
+class RemoveAdapter(RequestBase[Cleared], browser="asks"):
+    """Remove an adapter that no session computes with."""
+
+    name: AdapterName
+
+
+class SetAdapter(SessionRequest[Described], browser="asks"):
+    """Have a session that holds no line compute with an adapter, None for the model alone."""
+
+    adapter: AdapterName | None
+
+
+class AdapterAdded(ReplyBase):
+    """`existed`: it was there already, of the same files."""
+
+    adapter: AdapterDescription
+    existed: bool = False
+
+
+class AddAdapter(SessionRequest[AdapterAdded], changes=False, whole_layers=True):
     """Add an adapter, read from the files in `folder`, a path of the client's, whose digest is `digest`. The session is
     empty: only its memory is used."""
 
@@ -61,29 +81,10 @@ class AddAdapter(SessionRequest, frozen=True, tag="AddAdapter"):
     digest: Digest
 
 
-class ListAdapters(RequestBase, frozen=True, tag="ListAdapters"): ...
-
-
-class RemoveAdapter(RequestBase, frozen=True, tag="RemoveAdapter"):
-    """Remove an adapter that no session computes with."""
-
-    name: AdapterName
-
-
-class SetAdapter(SessionRequest, frozen=True, tag="SetAdapter"):
-    """Have a session that holds no line compute with an adapter, None for the model alone."""
-
-    adapter: AdapterName | None
-
-
-class AdapterAdded(ReplyBase, frozen=True, tag="AdapterAdded"):
-    """`existed`: it was there already, of the same files."""
-
-    adapter: AdapterDescription
-    existed: bool = False
-
-
-class Adapters(ReplyBase, frozen=True, tag="Adapters"):
+class Adapters(ReplyBase):
     """The adapters that the asker has added, by name."""
 
     adapters: tuple[AdapterDescription, ...]
+
+
+class ListAdapters(RequestBase[Adapters], browser="asks", resent="anew"): ...

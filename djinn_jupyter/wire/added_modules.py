@@ -16,11 +16,25 @@ from djinn_jupyter.wire.module_form import (
     ModuleName,
     NamedTensor,
 )
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase, SessionRequest
 
 
-class AddModule(SessionRequest, frozen=True, tag="AddModule"):
+class RemoveModule(RequestBase[Cleared], browser="asks"):
+    """Remove the module of that name: at `layer`, or at all."""
+
+    name: ModuleName
+    layer: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+
+
+class ModuleAdded(ReplyBase):
+    """`existed`: it was there already, of the same files."""
+
+    module: AddedModuleDescription
+    existed: bool = False
+
+
+class AddModule(SessionRequest[ModuleAdded], changes=False):
     """Add a module named `name` that reads the point `at`, such as `resid_post.4`; its site is then `name.4`. The
     tensors are those of the files in `folder`, a path of the client's, whose digest is `digest`. An edit of its values
     keeps what it cannot reconstruct where `error_term` is true. The session is empty: only its memory is used."""
@@ -34,24 +48,10 @@ class AddModule(SessionRequest, frozen=True, tag="AddModule"):
     error_term: bool = True
 
 
-class ListAddedModules(RequestBase, frozen=True, tag="ListAddedModules"): ...
-
-
-class RemoveModule(RequestBase, frozen=True, tag="RemoveModule"):
-    """Remove the module of that name: at `layer`, or at all."""
-
-    name: ModuleName
-    layer: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-
-
-class ModuleAdded(ReplyBase, frozen=True, tag="ModuleAdded"):
-    """`existed`: it was there already, of the same files."""
-
-    module: AddedModuleDescription
-    existed: bool = False
-
-
-class AddedModules(ReplyBase, frozen=True, tag="AddedModules"):
+class AddedModules(ReplyBase):
     """The modules that the asker has added, in order of their sites."""
 
     modules: tuple[AddedModuleDescription, ...]
+
+
+class ListAddedModules(RequestBase[AddedModules], browser="asks", resent="anew"): ...

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.limits import OneOrTwo
 from djinn_jupyter.wire.nouns import StopIdentity, TopToken
 from djinn_jupyter.wire.readings import Contribution, NeuronParts
 from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
 
 
 class AttributionRecipe(Frozen, frozen=True):
@@ -25,7 +27,7 @@ class AttributionRecipe(Frozen, frozen=True):
     passes: tuple[FedTokens, ...] = ()
 
 
-class Attributed(ReplyBase, frozen=True, tag="Attributed"):
+class Attributed(ReplyBase):
     """The parts of modules in a logit at `position`, or in the difference of two (`tokens` has one or two, the second
     subtracted), were the pass to end at the stop's boundary before layer `layer`: `logit` is what the model's own
     epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
@@ -47,3 +49,16 @@ class Attributed(ReplyBase, frozen=True, tag="Attributed"):
     notes: tuple[str, ...] = ()
     made: AttributionRecipe | None = None
     unmade: str = ""
+
+
+class Attribute(SessionRequest[Attributed], shared="read", browser="asks", changes=False, whole_layers=True):
+    """Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
+    token, by text or number, or of two to their difference. `heads` parts attention into its heads, `neurons` each MLP
+    into the inputs of its last map. `position` is absolute, negative from the end of the pass. `ahead` finishes the
+    pass on the side and adds the layers after the stop."""
+
+    tokens: OneOrTwo
+    heads: bool = False
+    neurons: bool = False
+    position: int = -1
+    ahead: bool = False

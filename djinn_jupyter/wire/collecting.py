@@ -5,7 +5,7 @@ An engine writes a shard into a folder of its own machine, or hands it over to a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal
 
 from msgspec import Meta
 
@@ -14,7 +14,7 @@ from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.limits import Positions, SomeTokens, Spelling, Text
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.request_base import R, SessionRequest
 
 StoredDtype = Literal["float32", "bfloat16", "float16"]
 MOST_PROMPTS = 65_536
@@ -25,30 +25,7 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.safetensors"
 
 
-class Collect(SessionRequest, frozen=True, tag="Collect"):
-    """Compute the values at `sites` of some prompts, for shard `shard` of a collection. It is written into `folder`, a
-    full path on the engine's machine; without one the reply has the content of its file, and `there` is the note of the
-    one that the client has already, without what computed it. A person with a key gives no folder. The first of the
-    prompts is number `first` of the collection, and `last` says that no shard follows. `positions` are those kept of
-    each prompt, negative ones from its end; None keeps all. `dtype` None stores values as they are computed. `fast`
-    runs many prompts in a pass and some, chosen by `seed`, again alone; `exact` runs each alone. A shard that is there
-    already, of the same prompts, is not computed again. The session itself must be empty; closing it ends the request,
-    and whole shards stay."""
-
-    shard: Annotated[int, Meta(ge=0, le=99_999)]
-    first: Annotated[int, Meta(ge=0, le=2**53)]
-    last: bool
-    prompts: Annotated[tuple[SomeTokens, ...], Meta(min_length=1, max_length=MOST_PROMPTS)]
-    sites: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=4096)]
-    positions: Positions | None = None
-    dtype: StoredDtype | None = None
-    mode: Mode = "fast"
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    folder: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    there: Text | None = None
-
-
-class Collected(ReplyBase, frozen=True, tag="Collected"):
+class Collected(ReplyBase):
     """The shard is whole: on the disk at `path`, or in `content` the bytes of its file, or, without either, with the
     client, which has it already. `bytes_stored` are those of the file, None of the client's. `existed`: it was there
     already, and how it was computed stands in it. `mode` is how it was computed now; the prompts numbered `rechecked`
@@ -67,7 +44,34 @@ class Collected(ReplyBase, frozen=True, tag="Collected"):
     content: Array | None = None
 
 
-class CollectionProgressed(EventBase, frozen=True, tag="CollectionProgressed"):
+class CollectFields(SessionRequest[R], Generic[R]):
+    """The fields of a collection, and of the question whether one would begin."""
+
+    shard: Annotated[int, Meta(ge=0, le=99_999)]
+    first: Annotated[int, Meta(ge=0, le=2**53)]
+    last: bool
+    prompts: Annotated[tuple[SomeTokens, ...], Meta(min_length=1, max_length=MOST_PROMPTS)]
+    sites: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=4096)]
+    positions: Positions | None = None
+    dtype: StoredDtype | None = None
+    mode: Mode = "fast"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    folder: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    there: Text | None = None
+
+
+class Collect(CollectFields[Collected], changes=False, wakes_weights=True, whole_layers=True):
+    """Compute the values at `sites` of some prompts, for shard `shard` of a collection. It is written into `folder`, a
+    full path on the engine's machine; without one the reply has the content of its file, and `there` is the note of the
+    one that the client has already, without what computed it. A person with a key gives no folder. The first of the
+    prompts is number `first` of the collection, and `last` says that no shard follows. `positions` are those kept of
+    each prompt, negative ones from its end; None keeps all. `dtype` None stores values as they are computed. `fast`
+    runs many prompts in a pass and some, chosen by `seed`, again alone; `exact` runs each alone. A shard that is there
+    already, of the same prompts, is not computed again. The session itself must be empty; closing it ends the request,
+    and whole shards stay."""
+
+
+class CollectionProgressed(EventBase):
     """`done` of the `total` prompts of a shard are computed."""
 
     done: int

@@ -25,20 +25,6 @@ MOST_CIRCUITS: Final = 4096
 Edges = Annotated[tuple[Edge, ...], bounded_by("edges", MOST_EDGES)]
 
 
-class AttributeEdges(SessionRequest, frozen=True, tag="AttributeEdges"):
-    """Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
-    change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
-    way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
-    where some are named. The session must be empty; only its memory is used."""
-
-    corrupted: LineSource
-    clean: LineSource
-    metric: Spelling
-    steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
-    method: EdgeMethod = "gradients"
-    chosen: Edges = ()
-
-
 class EdgeRecipe(Frozen, frozen=True):
     """All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
     of the sessions named, None for the engine's own, their `adapter`, and the origin."""
@@ -49,7 +35,7 @@ class EdgeRecipe(Frozen, frozen=True):
     adapter: AdapterIdentity | None = None
 
 
-class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
+class EdgesAttributed(ReplyBase):
     """`scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
     heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
     `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
@@ -68,15 +54,20 @@ class EdgesAttributed(ReplyBase, frozen=True, tag="EdgesAttributed"):
     method: EdgeMethod = "gradients"
 
 
-class RunCircuits(SessionRequest, frozen=True, tag="RunCircuits"):
-    """Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
-    write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
-    used."""
+class AttributeEdges(
+    SessionRequest[EdgesAttributed], shared="write", changes=False, wakes_weights=True, whole_layers=True
+):
+    """Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
+    change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
+    way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
+    where some are named. The session must be empty; only its memory is used."""
 
     corrupted: LineSource
     clean: LineSource
     metric: Spelling
-    circuits: Annotated[tuple[Edges, ...], Meta(min_length=1, max_length=MOST_CIRCUITS)]
+    steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
+    method: EdgeMethod = "gradients"
+    chosen: Edges = ()
 
 
 class CircuitRecipe(Frozen, frozen=True):
@@ -88,7 +79,7 @@ class CircuitRecipe(Frozen, frozen=True):
     adapter: AdapterIdentity | None = None
 
 
-class CircuitsRun(ReplyBase, frozen=True, tag="CircuitsRun"):
+class CircuitsRun(ReplyBase):
     """`values` has the metric of each circuit, in the order asked; `corrupted` and `clean` are those of the lines."""
 
     metric: str
@@ -99,3 +90,14 @@ class CircuitsRun(ReplyBase, frozen=True, tag="CircuitsRun"):
     clean: float
     notes: tuple[str, ...] = ()
     made: CircuitRecipe | None = None
+
+
+class RunCircuits(SessionRequest[CircuitsRun], shared="write", changes=False, wakes_weights=True):
+    """Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
+    write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
+    used."""
+
+    corrupted: LineSource
+    clean: LineSource
+    metric: Spelling
+    circuits: Annotated[tuple[Edges, ...], Meta(min_length=1, max_length=MOST_CIRCUITS)]

@@ -6,7 +6,7 @@ from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.reply_base import ReplyBase
 
 
-class Failed(ReplyBase, frozen=True, tag="Failed"):
+class Failed(ReplyBase):
     """`code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do."""
 
     code: str

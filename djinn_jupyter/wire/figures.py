@@ -25,16 +25,7 @@ class Figures(Noun, frozen=True):
     norm: float
 
 
-class ReadFigures(SessionRequest, frozen=True, tag="ReadFigures"):
-    """Figures of a site's value in the stopped pass. `site` and `positions` are as of Inspect; `each` asks for those of
-    every position besides."""
-
-    site: Spelling | None = None
-    positions: Positions | None = None
-    each: bool = False
-
-
-class FiguresRead(ReplyBase, frozen=True, tag="FiguresRead"):
+class FiguresRead(ReplyBase):
     """`all` are the figures of the value, `each` those of its positions: float64 [positions, 5], in the order of
     `Figures`. The rest is as in Snapshot, without the value, whose shape is `shape`."""
 
@@ -47,6 +38,15 @@ class FiguresRead(ReplyBase, frozen=True, tag="FiguresRead"):
     exactness: ValueExactness
     all: Figures
     each: Array | None
+
+
+class ReadFigures(SessionRequest[FiguresRead], shared="read", changes=False):
+    """Figures of a site's value in the stopped pass. `site` and `positions` are as of Inspect; `each` asks for those of
+    every position besides."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    each: bool = False
 
 
 class LargestDifference(Noun, frozen=True):
@@ -77,15 +77,7 @@ class Apart(Noun, frozen=True):
     distances: tuple[float | None, ...]
 
 
-class Compare(SessionRequest, frozen=True, tag="Compare"):
-    """The stopped value of `session` (a) against that of `other` (b), which stands at the same site. The distances of
-    the `last` shared positions are sent."""
-
-    other: OwnName
-    last: Annotated[int, Meta(ge=1, le=1024)] = 12
-
-
-class Compared(ReplyBase, frozen=True, tag="Compared"):
+class Compared(ReplyBase):
     """`apart` is None where the passes share no position, or where their values have other shapes at one."""
 
     site: str
@@ -93,3 +85,11 @@ class Compared(ReplyBase, frozen=True, tag="Compared"):
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     dtypes: tuple[str, str]
     apart: Apart | None
+
+
+class Compare(SessionRequest[Compared], shared="read", changes=False, without_rows=True):
+    """The stopped value of `session` (a) against that of `other` (b), which stands at the same site. The distances of
+    the `last` shared positions are sent."""
+
+    other: OwnName
+    last: Annotated[int, Meta(ge=1, le=1024)] = 12

@@ -21,21 +21,6 @@ MOST_FEATURES: Final = 8192
 MOST_LOGITS: Final = 64
 
 
-class MakeGraph(SessionRequest, frozen=True, tag="MakeGraph"):
-    """Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the
-    added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of norms
-    held. Its outputs are the `metric` at the last position, or where there is none the most probable tokens' logits
-    less the mean of all: as few as have this `probability` together, at most `logits`. The effects on `features`
-    features are computed, those of most influence. The session must be empty; only its memory is used."""
-
-    line: LineSource
-    module: ModuleName
-    metric: Spelling | None = None
-    logits: Annotated[int, Meta(ge=1, le=MOST_LOGITS)] = 10
-    probability: float = 0.95
-    features: Annotated[int, Meta(ge=1, le=MOST_FEATURES)] = 1024
-
-
 class GraphRecipe(Frozen, frozen=True):
     """All that makes the graph again: the request, with the tokens of its line in place of a session, the digest of
     each transcoder by its site, and the rest as of edges."""
@@ -47,7 +32,7 @@ class GraphRecipe(Frozen, frozen=True):
     adapter: AdapterIdentity | None = None
 
 
-class GraphMade(ReplyBase, frozen=True, tag="GraphMade"):
+class GraphMade(ReplyBase):
     """`edges` is float32 [targets, sources]: the direct effect of each source on each target. Targets are the
     `outputs`, whose shares of the influence are `weights`, then the features at `sites`, each at one of `positions`
     with its value in `values`. Sources are the same features, then the errors of each layer by position, then the
@@ -72,3 +57,18 @@ class GraphMade(ReplyBase, frozen=True, tag="GraphMade"):
     notes: tuple[str, ...] = ()
     stop: StopIdentity | None = None
     made: GraphRecipe | None = None
+
+
+class MakeGraph(SessionRequest[GraphMade], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+    """Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the
+    added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of norms
+    held. Its outputs are the `metric` at the last position, or where there is none the most probable tokens' logits
+    less the mean of all: as few as have this `probability` together, at most `logits`. The effects on `features`
+    features are computed, those of most influence. The session must be empty; only its memory is used."""
+
+    line: LineSource
+    module: ModuleName
+    metric: Spelling | None = None
+    logits: Annotated[int, Meta(ge=1, le=MOST_LOGITS)] = 10
+    probability: float = 0.95
+    features: Annotated[int, Meta(ge=1, le=MOST_FEATURES)] = 1024

@@ -13,7 +13,19 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
 
-class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
+class Welcome(ReplyBase):
+    """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
+    why an earlier engine of the client ended, where a signal ended it."""
+
+    version: str
+    model: ModelDescription
+    attached: tuple[OwnName, ...]
+    engine: str = ""
+    events: int = 0
+    anew: str | None = None
+
+
+class Hello(RequestBase[Welcome], small=True, forbid_unknown_fields=False):
     """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
     `notebook` is the path of the notebook that it runs, None for a process without one.
     An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
@@ -34,29 +46,33 @@ class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     engine: Annotated[str, Meta(max_length=64)] = ""
 
 
-class Goodbye(RequestBase, frozen=True, tag="Goodbye"):
+class Departed(ReplyBase): ...
+
+
+class Goodbye(RequestBase[Departed], small=True):
     """Last message of a client. When its holder has no other client, the holder's sessions become detached."""
 
 
-class Ping(RequestBase, frozen=True, tag="Ping"):
+class Pong(ReplyBase): ...
+
+
+class Ping(RequestBase[Pong], browser="asks", small=True):
     """Ask for a sign of life. The client has the replies to all requests up to number `answered`."""
 
     answered: int = 0
 
 
-class Welcome(ReplyBase, frozen=True, tag="Welcome"):
-    """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
-    why an earlier engine of the client ended, where a signal ended it."""
+class ShuttingDown(ReplyBase):
+    """`sessions_kept` are in the journal and come back with the next engine of this model."""
 
-    version: str
-    model: ModelDescription
-    attached: tuple[OwnName, ...]
-    engine: str = ""
-    events: int = 0
-    anew: str | None = None
+    sessions_lost: tuple[str, ...]
+    sessions_kept: tuple[str, ...] = ()
 
 
-class Departed(ReplyBase, frozen=True, tag="Departed"): ...
+class Shutdown(RequestBase[ShuttingDown], browser="asks", resent="refused", of_the_engine=True):
+    """Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
+    `force`. The sessions come back with the next engine of this
+    model, where a journal is kept, unless `forget`."""
 
-
-class Pong(ReplyBase, frozen=True, tag="Pong"): ...
+    force: bool = False
+    forget: bool = False

@@ -16,17 +16,7 @@ MOST_LINES: Final = 4096
 HeadsLine = SomeTokens | OwnName
 
 
-class ReadHeads(SessionRequest, frozen=True, tag="ReadHeads"):
-    """Run each line in a pass of its own and score every head by where it attends. A line is its tokens, or the name of
-    a session: the tokens that it has fed. The steering rules of session `rules_of` hold. With `patterns` the reply has
-    those of the first line too. The session itself must be empty; closing it ends the request."""
-
-    lines: Annotated[tuple[HeadsLine, ...], Meta(min_length=1, max_length=MOST_LINES)]
-    patterns: bool = False
-    rules_of: OwnName | None = None
-
-
-class HeadsRead(ReplyBase, frozen=True, tag="HeadsRead"):
+class HeadsRead(ReplyBase):
     """`scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
     with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
     such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
@@ -41,3 +31,13 @@ class HeadsRead(ReplyBase, frozen=True, tag="HeadsRead"):
     pooled: int
     lines: tuple[tuple[int, ...], ...]
     made: Circumstances
+
+
+class ReadHeads(SessionRequest[HeadsRead], shared="write", changes=False, wakes_weights=True):
+    """Run each line in a pass of its own and score every head by where it attends. A line is its tokens, or the name of
+    a session: the tokens that it has fed. The steering rules of session `rules_of` hold. With `patterns` the reply has
+    those of the first line too. The session itself must be empty; closing it ends the request."""
+
+    lines: Annotated[tuple[HeadsLine, ...], Meta(min_length=1, max_length=MOST_LINES)]
+    patterns: bool = False
+    rules_of: OwnName | None = None

@@ -1,4 +1,5 @@
-"""The list of sessions, told in pages: each is small, however many sessions there are and whatever they hold."""
+"""The list of sessions, told in pages: each is small, however many sessions there are and whatever they hold. Beside
+it, the statistics of the engine."""
 
 from __future__ import annotations
 
@@ -7,25 +8,25 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
 TRIES: Final = 5
 
 
-class ListSessions(RequestBase, frozen=True, tag="ListSessions"):
-    """List the sessions in the order of their opening, from the `first` on."""
-
-    first: Annotated[int, Meta(ge=0)] = 0
-
-
-class Sessions(ReplyBase, frozen=True, tag="Sessions"):
+class Sessions(ReplyBase):
     """A page of the `total` sessions, from the `first` on."""
 
     sessions: tuple[SessionDescription, ...]
     first: int = 0
     total: int = 0
+
+
+class ListSessions(RequestBase[Sessions], browser="asks", resent="anew"):
+    """List the sessions in the order of their opening, from the `first` on."""
+
+    first: Annotated[int, Meta(ge=0)] = 0
 
 
 Listed = Generator[ListSessions, Sessions, tuple[SessionDescription, ...]]
@@ -45,3 +46,10 @@ def listed() -> Listed:
         if page.total == total:
             break
     return tuple(found.values())
+
+
+class Statistics(ReplyBase):
+    statistics: EngineStatistics
+
+
+class ReadStatistics(RequestBase[Statistics], browser="asks", resent="anew"): ...

@@ -3,13 +3,19 @@ the stop again."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.bounds import Positions
 from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.interventions import ApplyEdit, MeasureEffect
+from djinn_jupyter.wire.interventions import ApplyEdit
+from djinn_jupyter.wire.limits import Chosen, ConditionText, Spelling
 from djinn_jupyter.wire.nouns import LensRow, Snapshot, StopIdentity
-from djinn_jupyter.wire.passes import Inspect, Lens
 from djinn_jupyter.wire.readings import EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
 
 
 class LookRecipe(Frozen, frozen=True):
@@ -25,7 +31,7 @@ class LookRecipe(Frozen, frozen=True):
     passes: tuple[FedTokens, ...] = ()
 
 
-class Inspected(ReplyBase, frozen=True, tag="Inspected"):
+class Inspected(ReplyBase):
     """`made` is what makes the stop again; None where nothing does, for the reason `unmade`."""
 
     snapshot: Snapshot
@@ -33,7 +39,7 @@ class Inspected(ReplyBase, frozen=True, tag="Inspected"):
     unmade: str = ""
 
 
-class Effect(ReplyBase, frozen=True, tag="Effect"):
+class Effect(ReplyBase):
     """Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. `made`
     and `unmade` are as in Inspected."""
 
@@ -46,7 +52,7 @@ class Effect(ReplyBase, frozen=True, tag="Effect"):
     unmade: str = ""
 
 
-class LensRead(ReplyBase, frozen=True, tag="LensRead"):
+class LensRead(ReplyBase):
     """`notes` are sentences on tokens that may have been meant otherwise; `made` and `unmade` are as in Inspected."""
 
     stop: StopIdentity
@@ -55,3 +61,46 @@ class LensRead(ReplyBase, frozen=True, tag="LensRead"):
     notes: tuple[str, ...] = ()
     made: LookRecipe | None = None
     unmade: str = ""
+
+
+class Evaluated(ReplyBase):
+    """`value` of the expression at the absolute `position`."""
+
+    stop: StopIdentity
+    value: bool | int | float | str
+    site: str
+    position: int
+
+
+class Inspect(SessionRequest[Inspected], shared="read", browser="asks", resent="anew"):
+    """A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    ahead: bool = False
+
+
+class Lens(SessionRequest[LensRead], shared="read", browser="asks", resent="anew"):
+    """Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+    are read besides the `top` most probable."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    top: Annotated[int, Meta(ge=1, le=1000)] = 5
+    tokens: Chosen = ()
+
+
+class MeasureEffect(SessionRequest[Effect], shared="read", browser="asks", changes=False):
+    """`tokens`, by text or number, are read besides the `top` most probable without and with the edits."""
+
+    top: Annotated[int, Meta(ge=1, le=1000)] = 5
+    tokens: Chosen = ()
+
+
+class Evaluate(SessionRequest[Evaluated], shared="read", browser="asks", changes=False):
+    """Evaluate an expression of the condition language at a position of the stopped pass, as a breakpoint there would
+    read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass."""
+
+    expression: ConditionText
+    site: Spelling | None = None
+    position: int = -1

@@ -9,7 +9,15 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import OwnerRequest, SessionRequest, StopRequest
 
 
-class Open(OwnerRequest, frozen=True, tag="Open"):
+class Opened(ReplyBase):
+    """`note`: what was kept under this name and is not in the session, and why."""
+
+    session: SessionDescription
+    created: bool
+    note: str | None = None
+
+
+class Open(OwnerRequest[Opened], browser="opens", opens=True, while_running=True, at_once=True):
     """Open or attach. A live session of another holder needs `join`.
 
     `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
@@ -20,23 +28,47 @@ class Open(OwnerRequest, frozen=True, tag="Open"):
     fresh: bool = False
     temporary: bool = False
 
+    @property
+    def deed(self) -> str | None:
+        return "forget what it holds" if self.fresh else None
 
-class Describe(SessionRequest, frozen=True, tag="Describe"): ...
+
+class Described(ReplyBase):
+    session: SessionDescription
 
 
-class SetAttention(SessionRequest, frozen=True, tag="SetAttention"):
+class Describe(
+    SessionRequest[Described], shared="read", browser="asks", resent="anew", while_running=True, at_once=True
+): ...
+
+
+class SetAttention(SessionRequest[Described], shared="write"):
     """Choose how a session that holds nothing yet computes attention: `eager`, or as the model was loaded."""
 
     attention: AttentionName
 
 
-class Detach(SessionRequest, frozen=True, tag="Detach"): ...
+class AcceptRecomputed(SessionRequest[Described], shared="write", browser="asks", while_running=True):
+    """The user has seen that the session was recomputed after a recovery; from now on it counts as exact again."""
 
 
-class Close(OwnerRequest, frozen=True, tag="Close"): ...
+class Detached(ReplyBase): ...
 
 
-class Fork(StopRequest, frozen=True, tag="Fork"):
+class Detach(SessionRequest[Detached], shared="read", changes=False, while_running=True, at_once=True): ...
+
+
+class Closed(ReplyBase):
+    pages_freed: int
+
+
+class Close(OwnerRequest[Closed], browser="asks", while_running=True, at_once=True):
+    @property
+    def deed(self) -> str | None:
+        return "close it"
+
+
+class Fork(StopRequest[Opened], shared="read", browser="opens"):
     """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
     `seed` it draws from here on as a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
     (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a
@@ -50,22 +82,3 @@ class Fork(StopRequest, frozen=True, tag="Fork"):
     words: Spelling | None = None
     rule: int | None = None
     coef: float | None = None
-
-
-class Opened(ReplyBase, frozen=True, tag="Opened"):
-    """`note`: what was kept under this name and is not in the session, and why."""
-
-    session: SessionDescription
-    created: bool
-    note: str | None = None
-
-
-class Described(ReplyBase, frozen=True, tag="Described"):
-    session: SessionDescription
-
-
-class Detached(ReplyBase, frozen=True, tag="Detached"): ...
-
-
-class Closed(ReplyBase, frozen=True, tag="Closed"):
-    pages_freed: int

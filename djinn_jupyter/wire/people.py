@@ -30,11 +30,11 @@ class PersonDescription(Frozen, frozen=True):
         return self.memory.person
 
 
-class ReadPeople(RequestBase, frozen=True, tag="ReadPeople"):
-    """Read who is at the engine, and the memory of each."""
-
-
-class People(ReplyBase, frozen=True, tag="People"):
+class People(ReplyBase):
     """The engine's own user first, then the persons by name."""
 
     people: tuple[PersonDescription, ...]
+
+
+class ReadPeople(RequestBase[People], resent="anew"):
+    """Read who is at the engine, and the memory of each."""

@@ -28,13 +28,21 @@ MOST_FRAMES: Final = 4096  # of a message
 Sizes = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_FRAMES)]
 
 
-class InPieces(ReplyBase, frozen=True, tag="InPieces"):
+class InPieces(ReplyBase):
     """The reply is there: its frames have these `sizes` in bytes, the envelope first."""
 
     sizes: Sizes
 
 
-class ReadPiece(RequestBase, frozen=True, tag="ReadPiece"):
+class PieceRead(ReplyBase):
+    """The bytes: as they are where `stride` is None, else packed with it (packing.py), which took so many `seconds`."""
+
+    content: Array
+    stride: int | None = None
+    seconds: float = 0.0
+
+
+class ReadPiece(RequestBase[PieceRead], resent="anew"):
     """Read `count` bytes of the reply to request number `of`, from `start` on. `packed`: compressed without loss where
     that makes them fewer."""
 
@@ -44,24 +52,22 @@ class ReadPiece(RequestBase, frozen=True, tag="ReadPiece"):
     packed: bool = False
 
 
-class PieceRead(ReplyBase, frozen=True, tag="PieceRead"):
-    """The bytes: as they are where `stride` is None, else packed with it (packing.py), which took so many `seconds`."""
-
-    content: Array
-    stride: int | None = None
-    seconds: float = 0.0
+class Dropped(ReplyBase): ...
 
 
-class DropPieces(RequestBase, frozen=True, tag="DropPieces"):
+class DropPieces(RequestBase[Dropped], resent="anew", small=True):
     """Let go of the reply to request number `of`, and of the pieces of that request itself."""
 
     of: int
 
 
-class Dropped(ReplyBase, frozen=True, tag="Dropped"): ...
+class PieceTaken(ReplyBase):
+    """The engine has the bytes up to there; to unpack the piece took so many `seconds`."""
+
+    seconds: float = 0.0
 
 
-class PutPiece(RequestBase, frozen=True, tag="PutPiece"):
+class PutPiece(RequestBase[PieceTaken], resent="anew"):
     """Take `count` bytes of request number `of`, from `start` on: as they are, or packed with a `stride`. The first one
     has the `sizes` of its frames, the envelope first."""
 
@@ -73,13 +79,7 @@ class PutPiece(RequestBase, frozen=True, tag="PutPiece"):
     sizes: Sizes = ()
 
 
-class PieceTaken(ReplyBase, frozen=True, tag="PieceTaken"):
-    """The engine has the bytes up to there; to unpack the piece took so many `seconds`."""
-
-    seconds: float = 0.0
-
-
-class Assemble(RequestBase, frozen=True, tag="Assemble"):
+class Assemble(RequestBase[ReplyBase]):
     """Do the request whose pieces were put under this number."""
 
 

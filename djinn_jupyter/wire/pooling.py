@@ -75,7 +75,11 @@ class Pooled(Noun, frozen=True):
     strongest: Strongest | None = None
 
 
-class ReadPooled(SessionRequest, frozen=True, tag="ReadPooled"):
+class PooledRead(ReplyBase):
+    pooled: Pooled
+
+
+class ReadPooled(SessionRequest[PooledRead], shared="read", browser="asks", resent="anew"):
     """A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
     are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
     sent whole, too. `mean_of_heads` pools the mean of the heads of a value that has them.
@@ -97,7 +101,3 @@ class ReadPooled(SessionRequest, frozen=True, tag="ReadPooled"):
     strongest: Annotated[int, Meta(ge=0, le=MOST_STRONGEST)] = 0
     strongest_at: Side = 1
     rounded: bool = True
-
-
-class PooledRead(ReplyBase, frozen=True, tag="PooledRead"):
-    pooled: Pooled

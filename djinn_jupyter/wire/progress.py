@@ -34,7 +34,7 @@ class Progress(Frozen, frozen=True):
         return f"{self.doing}, {self.done:,} of {self.total:,} {counted}"
 
 
-class WorkProgressed(EventBase, frozen=True, tag="WorkProgressed"):
+class WorkProgressed(EventBase):
     """The work in a session is so far, told some times a second."""
 
     progress: Progress

@@ -10,3 +10,7 @@ class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
     session cannot be written to the journal now; an engine that dies loses it."""
 
     not_kept: str | None = None
+
+
+class Cleared(ReplyBase):
+    count: int

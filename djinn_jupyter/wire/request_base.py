@@ -1,23 +1,87 @@
-"""The fields of every request."""
+"""A request is declared once, by its class: its fields, the reply that answers it, and the terms on which it is asked
+and is done. All tables of requests follow from these."""
 
 from __future__ import annotations
+
+import typing
+from dataclasses import dataclass, fields
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
 
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import NotebookPath, OwnName
 from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.reply_base import ReplyBase
 
 
-class RequestBase(Frozen, tag_field="request"):
-    """An order to the engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms of a request, as its class line says them. One that is answered during a run touches neither rows nor
+    data that can be off the device, and one that is done anew changes nothing."""
+
+    shared: Literal["read", "write"] | None = None  # what a person needs of another's session; None: its owner asks it
+    of_the_engine: bool = False  # it concerns the sessions of all: for the user whose engine it is alone
+    browser: Literal["asks", "moves", "opens"] | None = None  # None: not for a browser to ask
+    resent: Literal["anew", "refused"] | None = None  # where it comes again; None: its session knows if it was done
+    changes: bool = True  # after it the session may differ from its image in the journal
+    opens: bool = False  # its session need not exist yet; for every other request it has to
+    while_running: bool = False  # it is answered also while a run of its session is under way
+    while_away: bool = False  # it touches no session data that can be off the device
+    without_rows: bool = False  # it reads no keys, values or recurrent states of the session
+    at_once: bool = False  # it does not queue behind other requests of its session
+    wakes_weights: bool = False  # its session begins to run; a look wakes them only where it comes to a forward pass
+    whole_layers: bool = False  # it runs parts of layers or reads weights by itself, which split ones do not allow
+    small: bool = False  # it is taken also where there is no room: its reply is small, or it makes room
+
+    def __str__(self) -> str:
+        said = ((term, getattr(self, term.name)) for term in fields(self))
+        return " ".join(f"{term.name}={value}" for term, value in said if value != term.default)
 
 
-class SessionRequest(RequestBase):
+_TERMS: Final = frozenset(term.name for term in fields(Terms))
+R = TypeVar("R", bound=ReplyBase, covariant=True)
+
+
+class RequestMeta(msgspec.StructMeta):
+    """Takes reply and terms from class lines. A class whose line has a reply is a request, and is in `kinds`."""
+
+    answered_by: Any  # a reply, or a union of some
+    terms: Terms
+    kinds: Final[list[type[RequestBase[Any]]]] = []
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **said: Any) -> Any:
+        terms = {term: said.pop(term) for term in _TERMS & said.keys()}
+        reply = _reply_in(namespace.get("__orig_bases__", ()))
+        if reply is None:
+            return super().__new__(mcls, name, bases, namespace, **said)
+        if terms.get("while_running"):
+            terms |= {"while_away": True, "without_rows": True}
+        if terms.get("resent") == "anew":
+            terms["changes"] = False
+        namespace = {**namespace, "answered_by": reply, "terms": Terms(**terms)}
+        kind = super().__new__(mcls, name, bases, namespace, **said)
+        mcls.kinds.append(typing.cast(Any, kind))
+        return kind
+
+
+def _reply_in(bases: tuple[Any, ...]) -> Any:
+    """Return the reply that is said in the brackets of a base class; None where none is said yet."""
+    said = (argument for base in bases for argument in typing.get_args(base))
+    return next((reply for reply in said if not isinstance(reply, TypeVar)), None)
+
+
+class RequestBase(Frozen, Generic[R], metaclass=RequestMeta, tag_field="request"):
+    """An order to the engine, answered by R."""
+
+
+class SessionRequest(RequestBase[R], Generic[R]):
     """An order that concerns one session."""
 
     session: OwnName
 
 
-class OwnerRequest(SessionRequest, kw_only=True):
+class OwnerRequest(SessionRequest[R], Generic[R], kw_only=True):
     """An order that may end a session, or what it holds: on a session of another notebook only with `force`. A server
     names the kernel and the notebook that it asks for; other clients have named theirs in Hello."""
 
@@ -25,8 +89,13 @@ class OwnerRequest(SessionRequest, kw_only=True):
     for_holder: OwnName | None = None
     for_notebook: NotebookPath | None = None
 
+    @property
+    def deed(self) -> str | None:
+        """Name what it would do that is its notebook's to do, or another's by force; None where it does no such."""
+        return None
 
-class StopRequest(SessionRequest, kw_only=True):
+
+class StopRequest(SessionRequest[R], Generic[R], kw_only=True):
     """An order for the stop that its asker sees. Refused where the session stands elsewhere by then, or at another
     edition of it; None is for whatever stop there is."""
 

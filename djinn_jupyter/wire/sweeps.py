@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Generic, Literal
 
 from msgspec import Meta
 
@@ -17,7 +17,7 @@ from djinn_jupyter.wire.module_form import ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName, Mode
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.request_base import R, SessionRequest
 
 MOST_METRICS: Final = 64
 MOST_STEPS: Final = 1000  # of integrated gradients
@@ -78,46 +78,6 @@ class Estimate(Frozen, frozen=True):
     corrections: Annotated[tuple[Correction, ...], Meta(max_length=2)] = ()
 
 
-class Sweep(SessionRequest, frozen=True, tag="Sweep"):
-    """Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
-    line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
-    has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
-    computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
-    "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
-    together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
-    edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
-    `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
-    Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
-    With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
-    `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
-    taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
-    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
-    cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
-    of a layer, in turn, as (rows, calls), for a sweep that is made again."""
-
-    corrupted: LineSource
-    site: Spelling
-    over: Annotated[tuple[Axis, ...], Meta(max_length=4)]
-    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
-    clean: LineSource | None = None
-    edit: SweptEdit | None = None
-    noise: Noise | None = None
-    coefs: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
-    positions: Annotated[tuple[NamedPosition, ...], bounded_by("positions")] = ()
-    align: Annotated[tuple[tuple[NamedPosition, NamedPosition], ...], bounded_by("positions")] = ()
-    windows: Annotated[tuple[tuple[Axis, Annotated[int, Meta(ge=1)]], ...], Meta(max_length=6)] = ()
-    in_pairs: bool = False
-    mode: Mode = "fast"
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    receivers: Annotated[tuple[Spelling, ...], Meta(max_length=1024)] = ()
-    into: EditedLine = "corrupted"
-    pair: Annotated[int, Meta(ge=0)] = 0
-    continued: Continued | None = None
-    estimate: Estimate | None = None
-    chosen: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_CHOSEN)] = ()
-    calls: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_PLANNED)] = ()
-
-
 class Recipe(Frozen, frozen=True):
     """All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
     to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, the added
@@ -131,16 +91,16 @@ class Recipe(Frozen, frozen=True):
     modules: tuple[ModuleIdentity, ...] = ()
 
 
-class ReadMetrics(SessionRequest, frozen=True, tag="ReadMetrics"):
-    """These metrics of the logits in which the last finished pass ended."""
-
-    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
-
-
-class MetricsRead(ReplyBase, frozen=True, tag="MetricsRead"):
+class MetricsRead(ReplyBase):
     """A value for each metric, in the order asked."""
 
     values: tuple[float, ...]
+
+
+class ReadMetrics(SessionRequest[MetricsRead], shared="read", resent="anew", without_rows=True):
+    """These metrics of the logits in which the last finished pass ended."""
+
+    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
 
 
 class Measured(Frozen, frozen=True):
@@ -163,7 +123,7 @@ class Confirmed(Frozen, frozen=True):
     changes: tuple[tuple[float, ...], ...]
 
 
-class Swept(ReplyBase, frozen=True, tag="Swept"):
+class Swept(ReplyBase):
     """`measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
     axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
     in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
@@ -192,7 +152,51 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
     confirmed: Confirmed | None = None
 
 
-class SweepProgressed(EventBase, frozen=True, tag="SweepProgressed"):
+class SweepFields(SessionRequest[R], Generic[R]):
+    """The fields of a sweep, and of the question whether one would begin."""
+
+    corrupted: LineSource
+    site: Spelling
+    over: Annotated[tuple[Axis, ...], Meta(max_length=4)]
+    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
+    clean: LineSource | None = None
+    edit: SweptEdit | None = None
+    noise: Noise | None = None
+    coefs: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
+    positions: Annotated[tuple[NamedPosition, ...], bounded_by("positions")] = ()
+    align: Annotated[tuple[tuple[NamedPosition, NamedPosition], ...], bounded_by("positions")] = ()
+    windows: Annotated[tuple[tuple[Axis, Annotated[int, Meta(ge=1)]], ...], Meta(max_length=6)] = ()
+    in_pairs: bool = False
+    mode: Mode = "fast"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    receivers: Annotated[tuple[Spelling, ...], Meta(max_length=1024)] = ()
+    into: EditedLine = "corrupted"
+    pair: Annotated[int, Meta(ge=0)] = 0
+    continued: Continued | None = None
+    estimate: Estimate | None = None
+    chosen: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_CHOSEN)] = ()
+    calls: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_PLANNED)] = ()
+
+
+class Sweep(SweepFields[Swept], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+    """Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
+    line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
+    has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
+    computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
+    "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
+    together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
+    edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
+    `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
+    Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
+    With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
+    `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
+    taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
+    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
+    cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
+    of a layer, in turn, as (rows, calls), for a sweep that is made again."""
+
+
+class SweepProgressed(EventBase):
     """These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
     `unedited` are those of the line without an edit. `recipe` as in Swept."""
 

@@ -11,7 +11,7 @@ from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Name, Spelling
 from djinn_jupyter.wire.nouns import WatchDescription
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 
@@ -22,7 +22,18 @@ class Direction(Frozen, frozen=True):
     vector: Array
 
 
-class Watch(SessionRequest, frozen=True, tag="Watch"):
+class Unwatch(SessionRequest[Cleared], shared="write", browser="asks", while_running=True):
+    """`site` None ends all watches; `direction` is the name of one."""
+
+    site: Spelling | None = None
+    direction: Name | None = None
+
+
+class Watching(ReplyBase):
+    watch: WatchDescription
+
+
+class Watch(SessionRequest[Watching], shared="write", browser="asks", while_running=True):
     """Record a site over all runs from now on: its value, or the component of its value along a `direction`. `fresh`
     forgets what was recorded so far."""
 
@@ -30,24 +41,6 @@ class Watch(SessionRequest, frozen=True, tag="Watch"):
     byte_cap: Annotated[int, Meta(ge=1)] = 256 * 2**20
     fresh: bool = False
     direction: Direction | None = None
-
-
-class Unwatch(SessionRequest, frozen=True, tag="Unwatch"):
-    """`site` None ends all watches; `direction` is the name of one."""
-
-    site: Spelling | None = None
-    direction: Name | None = None
-
-
-class ReadWatch(SessionRequest, frozen=True, tag="ReadWatch"):
-    """`direction` is the name of one; None reads the watch of the value."""
-
-    site: Spelling
-    direction: Name | None = None
-
-
-class Watching(ReplyBase, frozen=True, tag="Watching"):
-    watch: WatchDescription
 
 
 class WatchedLine(Frozen, frozen=True):
@@ -66,7 +59,7 @@ class WatchRecipe(Frozen, frozen=True):
     made: Circumstances
 
 
-class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
+class WatchRead(ReplyBase):
     """All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
     belongs to: the session's first prompt is run 1. `made` is what makes them again; None where nothing does, for the
     reason `unmade`."""
@@ -83,3 +76,10 @@ class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
 def spell_watch(site: str, direction: str | None) -> str:
     """Spell what is recorded: `resid_post.4`, or `resid_post.4 along gender`."""
     return site if direction is None else f"{site} along {direction}"
+
+
+class ReadWatch(SessionRequest[WatchRead], shared="read", browser="asks", resent="anew", while_running=True):
+    """`direction` is the name of one; None reads the watch of the value."""
+
+    site: Spelling
+    direction: Name | None = None

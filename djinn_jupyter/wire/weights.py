@@ -59,7 +59,15 @@ def parse_weight(text: str) -> WeightName:
     return WeightName(name=name, layer=None if layer is None else int(layer), selector=selector)
 
 
-class ReadWeight(RequestBase, frozen=True, tag="ReadWeight"):
+class WeightRead(ReplyBase):
+    """`values` as the points have it: `x @ values` is the next point, apart from biases. A head or neuron chosen alone
+    has no axis of its own."""
+
+    name: str
+    values: Array
+
+
+class ReadWeight(RequestBase[WeightRead], changes=False, wakes_weights=True, whole_layers=True):
     """Read a matrix by name, such as `W_OV.5[3]`. `rows` and `columns` are those kept of its last two axes. With
     `fold_norm` the gain of the norm before it is in it, and the mean of its columns is subtracted where that norm
     subtracts one."""
@@ -70,15 +78,7 @@ class ReadWeight(RequestBase, frozen=True, tag="ReadWeight"):
     fold_norm: bool = False
 
 
-class WeightRead(ReplyBase, frozen=True, tag="WeightRead"):
-    """`values` as the points have it: `x @ values` is the next point, apart from biases. A head or neuron chosen alone
-    has no axis of its own."""
-
-    name: str
-    values: Array
-
-
-class Copies(ReplyBase, frozen=True, tag="Copies"):
+class Copies(ReplyBase):
     """Oldest first. The first number is more than one above `since` where older ones are not kept any more."""
 
     copies: tuple[LayerCopy, ...]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -94,9 +94,8 @@ KEEPS_NOTHING: Final = {
 }
 
 
-def long_requests(desk: Desk) -> frozenset[type]:
-    needs = desk.engine.parts.dispatcher._needs._needs
-    return frozenset(kind for kind in get_args(ask.Request) if kind in needs and needs[kind].wakes_weights)
+def long_requests() -> frozenset[type]:
+    return frozenset(kind for kind in ask.KINDS if kind.terms.wakes_weights)
 
 
 def waits_in_one_wrapper(public: object) -> bool:
@@ -176,7 +175,7 @@ def has_parts(kept: object) -> bool:
 def test_an_interrupt_in_its_midst_keeps_what_was_done(
     engine: RemoteEngine, desk: Desk, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = long_requests(desk)
+    long = long_requests()
     CALLS[name](engine, tmp_path / "first")  # which measures what gradients take, once for a model
     with monkeypatch.context() as patch:
         whole = Waits(engine, patch)
@@ -207,7 +206,7 @@ def test_an_interrupt_in_its_midst_keeps_what_was_done(
 
 @pytest.mark.usefixtures("small_steps", "modules")
 def test_every_request_that_runs_passes_is_made_by_a_call(
-    engine: RemoteEngine, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: set[type] = set()
     for number, call in enumerate(CALLS.values()):
@@ -215,7 +214,7 @@ def test_every_request_that_runs_passes_is_made_by_a_call(
             waits = Waits(engine, patch)
             call(engine, tmp_path / str(number))
         made |= set(waits.asked)
-    assert long_requests(desk) - made == MADE_ELSEWHERE.keys()
+    assert long_requests() - made == MADE_ELSEWHERE.keys()
     called = {name for call in (*CALLS.values(), found) for name in call.__code__.co_names}
     assert called >= {name for name in dir(dj) if waits_in_one_wrapper(getattr(dj, name))}
     assert KEEPS_NOTHING.keys() <= CALLS.keys()

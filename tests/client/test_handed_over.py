@@ -28,6 +28,7 @@ from djinn_jupyter.wire import codec, replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.checking import CheckCollect
+from djinn_jupyter.wire.collecting import CollectFields
 from tests.client.direct import DirectChannel
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk
@@ -67,8 +68,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def asked_of(engine: RemoteEngine) -> list[ask.Collect]:
-    return [one for one in channel_of(engine).requests if isinstance(one, ask.Collect)]
+def asked_of(engine: RemoteEngine) -> list[CollectFields[Any]]:
+    return [one for one in channel_of(engine).requests if isinstance(one, CollectFields)]
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,14 @@
-"""The engine double's refusals by ownership: the engine's own rule and its handlers' declarations, for a client that is
+"""The engine double's refusals by ownership: the engine's own rule, for a client that is
 the kernel of one notebook."""
 
 from __future__ import annotations
-
-import functools
-from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.session.ownership import is_anothers, refusal
 from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire import nouns, requests
 from djinn_jupyter.wire.names import label
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.requests.needs import RequestNeeds
-
 ASKER = ("kernel-1", "work/paris.ipynb")
-
-
-@functools.cache
-def declared() -> RequestNeeds:
-    """Return what the handlers declare. They bring the whole engine, so only a request for another's session asks."""
-    from djinn_jupyter.engine.requests.handlers import HANDLED_BY
-    from djinn_jupyter.engine.requests.needs import RequestNeeds
-
-    return RequestNeeds(*HANDLED_BY)
 
 
 class OwnedSession:
@@ -41,6 +26,6 @@ class Owned:
         there = self.sessions.get(request.session)
         if there is None or request.force or not is_anothers(there, *ASKER):
             return
-        deed = declared().of(request).owner_only(request)
+        deed = request.deed
         if deed is not None:
             raise SessionsWouldSuffer(refusal(OwnedSession(there), label(there.name), deed))

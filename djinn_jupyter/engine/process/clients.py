@@ -49,7 +49,6 @@ from djinn_jupyter.wire.replies import (
     Welcome,
 )
 from djinn_jupyter.wire.requests import (
-    DropCheckpoint,
     Goodbye,
     Hello,
     Listen,
@@ -70,8 +69,6 @@ log = logging.getLogger(__name__)
 AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes back
 FORGOTTEN_SECONDS = 24 * 3600.0
 MOST_CLIENTS = 100  # of one person with a key
-NOT_AGAIN: Final = (Shutdown, DropCheckpoint)
-"""Requests that belong to no session, so that no engine knows whether an earlier one has done them."""
 STARTED_ANEW: Final = (
     "The engine was started anew after this was asked for, and it is not known whether it was done: look, and ask "
     "again."
@@ -233,7 +230,7 @@ class ClientTable:
         client.last_heard = self._clock()
         self._presence.heard(client.holder.person)
         self._return(client.holder)
-        if known_as is not None and known_as.again and isinstance(request, NOT_AGAIN):
+        if known_as is not None and known_as.again and type(request).terms.resent == "refused":
             raise EngineUnavailable(STARTED_ANEW)
         match request:
             case Ping():

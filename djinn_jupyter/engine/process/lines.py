@@ -19,33 +19,8 @@ from djinn_jupyter.engine.process.kept_replies import MOST_REPLIES, KeptReplies
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.pieces import DropPieces, PutPiece, ReadPiece
 from djinn_jupyter.wire.replies import Failed
-from djinn_jupyter.wire.requests import (
-    Describe,
-    Detokenize,
-    Inspect,
-    Lens,
-    ListAdapters,
-    ListAddedModules,
-    ListCheckpoints,
-    ListModules,
-    ListSessions,
-    ReadCopies,
-    ReadHistory,
-    ReadLogits,
-    ReadMetrics,
-    ReadPass,
-    ReadPeople,
-    ReadPooled,
-    ReadProvenance,
-    ReadStatistics,
-    ReadStop,
-    ReadTree,
-    ReadWatch,
-    Request,
-    Tokenize,
-)
+from djinn_jupyter.wire.requests import Request
 
 NOWHERE: Final = b""  # no connection has this routing id
 _DIGEST_BYTES: Final = 16
@@ -57,12 +32,6 @@ NOT_KEPT: Final = Failed(
     "look at the session before you go on.",
 )
 """The reply to a request that came again too late."""
-READING: Final = (
-    ListModules | Tokenize | Detokenize | ReadStatistics | ListSessions | Describe | Inspect | Lens | ReadStop
-    | ReadLogits | ReadMetrics | ReadHistory | ReadTree | ReadWatch | ReadPeople | ReadCopies | ListCheckpoints
-    | ListAddedModules | ListAdapters | ReadPiece | DropPieces | PutPiece | ReadPass | ReadPooled
-    | ReadProvenance
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -173,7 +142,7 @@ class Lines:
         """Return the reply that a request got when it came before. Where it is kept no longer: None for one that only
         reads and can be done again, NOT_KEPT for another."""
         frames = self._clients[name].kept.get(name, envelope.id)
-        if frames is not None or isinstance(envelope.body, READING):
+        if frames is not None or type(envelope.body).terms.resent == "anew":
             return frames
         return codec.encode_reply(envelope.id, NOT_KEPT)
 

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.requests.sharing import require_granted
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
+from djinn_jupyter.wire.collecting import CollectFields
 from djinn_jupyter.wire.naming import of_person, person_of, respelled
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.people import PersonDescription
@@ -42,7 +43,6 @@ from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import in_quotes
 
 Shares = Callable[[str, str], Access | None]
-OF_THE_ENGINE: Final = (ask.Shutdown, ask.Sleep, ask.Wake)
 NOT_KEPT: Final = (
     "What this did is in memory alone, because the journal cannot be written just now. It is tried again; an engine "
     "that dies before that loses it."
@@ -186,11 +186,11 @@ class Person:
         return respelled(event, self._in_short)
 
     def _require_allowed(self, request: Request) -> None:
-        if isinstance(request, OF_THE_ENGINE):
+        if type(request).terms.of_the_engine:
             raise UsageError(
                 "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
             )
-        if isinstance(request, ask.Collect) and request.folder is not None:
+        if isinstance(request, CollectFields) and request.folder is not None:
             raise UsageError(
                 "A folder on the engine's machine is for its user alone: without one the shards of a collection are "
                 "handed over, and written where the client is."

@@ -42,7 +42,7 @@ from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
-from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request, Unlisten
+from djinn_jupyter.wire.requests import Hello, Ping, Request
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,6 @@ POLL_MILLISECONDS = 1000
 BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to read: no event of a ROUTER tells of room
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
-SMALL = Hello | Goodbye | Ping | Unlisten | DropPieces
-"""Requests that are taken all the same: their replies are small, and some make room."""
 NO_REQUEST = "The pieces that were put under this number are no request of this number."
 STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
 
@@ -320,9 +318,9 @@ class Service:
         request = envelope.body
         if self._sender.expects(client, envelope.id):
             return self._refusals.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
-        if not isinstance(request, SMALL) and not self._queues.has_room(self._lines.peer_of(client)):
+        if not type(request).terms.small and not self._queues.has_room(self._lines.peer_of(client)):
             return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
-        if not isinstance(request, SMALL) and self._sender.pending.has_many_of(person):
+        if not type(request).terms.small and self._sender.pending.has_many_of(person):
             return self._refusals.refuse(client, envelope.id, EngineError(MANY))
         self._requests += 1
         known_as = self._lines.known_as(client, envelope.id)

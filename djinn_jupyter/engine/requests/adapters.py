@@ -28,7 +28,7 @@ class AdapterRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime, self._adapters = sessions, runtime, runtime.modules.adapters
 
-    @handles(ask.AddAdapter, whole_layers=True, changes=False)
+    @handles(ask.AddAdapter)
     def add_adapter(self, request: ask.AddAdapter, holder: Holder) -> Steps | AdapterAdded:
         session = require_empty(self._sessions.find(request.session), "add an adapter", "engine.add_adapter")
         require_name(request.name)

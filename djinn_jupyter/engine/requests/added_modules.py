@@ -33,7 +33,7 @@ class AddedModuleRequests:
         self._sessions, self._runtime = sessions, runtime
         self._added, self._anatomy = runtime.modules.table, runtime.forward.anatomy
 
-    @handles(ask.AddModule, changes=False)
+    @handles(ask.AddModule)
     def add_module(self, request: ask.AddModule, holder: Holder) -> Steps | ModuleAdded:
         session = require_empty(self._sessions.find(request.session), "add a module", "engine.add_module")
         if request.form.kind in TRANSCODERS and self._runtime.forward.split:

@@ -45,7 +45,7 @@ class AttributionRequests:
         self._sessions, self._runtime, self._persistence = sessions, runtime, persistence
         self._weights = WeightReader(runtime.forward)
 
-    @handles(ask.Attribute, whole_layers=True, changes=False)
+    @handles(ask.Attribute)
     def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         runtime = self._runtime.of(session)

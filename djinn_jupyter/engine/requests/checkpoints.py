@@ -54,7 +54,7 @@ class CheckpointRequests:
         self._persistence, self._residency = persistence, residency
         self._storage_table, self._until_done = storage_table, until_done
 
-    @handles(ask.SaveCheckpoint, changes=False)
+    @handles(ask.SaveCheckpoint)
     def save_checkpoint(self, request: ask.SaveCheckpoint, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         folder = self._persistence.checkpoints
@@ -91,13 +91,7 @@ class CheckpointRequests:
         finally:
             abandoned.set()
 
-    @handles(
-        ask.RestoreCheckpoint,
-        opens=True,
-        while_away=True,
-        without_rows=True,
-        owner_only=lambda request: "restore over it" if request.replace else None,
-    )
+    @handles(ask.RestoreCheckpoint)
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
         """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._check_place(request)
@@ -140,7 +134,7 @@ class CheckpointRequests:
         if there.work == "run":
             raise IllegalMove(f"Session {in_quotes(there.name)} is running; pause it before it is replaced.")
 
-    @handles(ask.AcceptRecomputed, while_running=True)
+    @handles(ask.AcceptRecomputed)
     def accept_recomputed(self, request: ask.AcceptRecomputed, holder: Holder) -> Described:
         session = self._sessions.find(request.session)
         if session.exactness == "recomputed":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -35,7 +35,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.checking import CheckCollect, Checked
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.collecting import shard_name
+from djinn_jupyter.wire.collecting import CollectFields, shard_name
 from djinn_jupyter.wire.progress import Doing, Progress
 from djinn_jupyter.wire.replies import Scored
 
@@ -59,7 +59,7 @@ class CollectionRequests:
         self._persistence, self._until_done = persistence, until_done
         self._batches = Batches(runtime)
 
-    @handles(ask.Collect, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(ask.Collect)
     def collect(self, request: ask.Collect, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
         asked = self._checked(request, session)
@@ -67,7 +67,7 @@ class CollectionRequests:
         work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
         return work.steps(self._workspace)
 
-    @handles(CheckCollect, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(CheckCollect)
     def check(self, request: CheckCollect, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
         asked = self._checked(request, session)
@@ -80,7 +80,7 @@ class CollectionRequests:
         )
         return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
 
-    def _checked(self, request: ask.Collect, session: Session) -> CheckedCollection:
+    def _checked(self, request: CollectFields[Any], session: Session) -> CheckedCollection:
         places = CollectedSites.of(self._runtime, request.sites)
         destination = _destination(request)
         for index, tokens in enumerate(request.prompts):
@@ -105,7 +105,7 @@ class CollectionRequests:
         identity, model = self._persistence.identity, self._runtime.description
         return circumstances(identity, model, session, (), places.taps.values())
 
-    def _note(self, request: ask.Collect, places: CollectedSites, session: Session) -> Note:
+    def _note(self, request: CollectFields[Any], places: CollectedSites, session: Session) -> Note:
         """Return the note by which this shard is told from others. It is compared before a shard that is there is left
         as it is."""
         return {
@@ -125,7 +125,7 @@ class CollectionRequests:
         }
 
 
-def _destination(request: ask.Collect) -> Destination:
+def _destination(request: CollectFields[Any]) -> Destination:
     if request.folder is None:
         return WithClient(shard_name(request.shard), request.there)
     if request.there is not None:
@@ -144,7 +144,7 @@ class ScoreRequests:
         self._persistence = persistence
         self._batches = Batches(runtime)
 
-    @handles(ask.Score, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(ask.Score)
     def score(self, request: ask.Score, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "score", "engine.loss")
         model, lines = self._runtime.description, enumerate(request.prompts, request.first)

@@ -33,7 +33,7 @@ class ComparisonRequests:
     def __init__(self, sessions: SessionTable, residency: Residency) -> None:
         self._sessions, self._residency = sessions, residency
 
-    @handles(ask.Compare, without_rows=True, changes=False)
+    @handles(ask.Compare)
     def compare(self, request: ask.Compare, holder: Holder) -> Steps:
         other = self._sessions.find(request.other)
         queries.stopped_frame(other)

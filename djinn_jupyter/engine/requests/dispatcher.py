@@ -9,7 +9,7 @@ from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.handles import Answered, RequestHandlers
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
-from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.needs import lacks_bytes, lacks_rows
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.quotas import RequestQuotas
 from djinn_jupyter.engine.requests.repeats import RepeatedRequests
@@ -38,7 +38,6 @@ class Dispatcher:
     def __init__(
         self,
         handlers: RequestHandlers,
-        needs: RequestNeeds,
         owners: Owners,
         repeats: RepeatedRequests,
         quotas: RequestQuotas,
@@ -53,7 +52,7 @@ class Dispatcher:
         answers: Answers,
         faults: Faults,
     ) -> None:
-        self._handlers, self._needs, self._owners = handlers, needs, owners
+        self._handlers, self._owners = handlers, owners
         self._repeats, self._quotas = repeats, quotas
         self._stateless, self._runtime = stateless, runtime
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
@@ -83,7 +82,7 @@ class Dispatcher:
         if known is not None:
             self._answers.add(queued, known)
             return
-        if session is not None and not self._needs.of(request).while_away:
+        if session is not None and not type(request).terms.while_away:
             self._residency.asked(session)
         if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
             self._answers.add(queued, Pausing(was_running=True))
@@ -94,9 +93,9 @@ class Dispatcher:
         self._waiting.add(session, queued)
         if _looked_at(session):
             return
-        if self._needs.lacks_bytes(session, request):
+        if lacks_bytes(session, request):
             self._residency.need(session)
-        elif self._needs.lacks_rows(session, request):
+        elif lacks_rows(session, request):
             self._recompute(session)
 
     def _fail(self, queued: QueuedRequest, session: Session | None, error: Exception) -> None:
@@ -115,10 +114,8 @@ class Dispatcher:
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
         looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note | ask.Pause)
-        behind = session in self._waiting and not self._needs.of(request).at_once
-        return (
-            looked_at or behind or self._needs.lacks_bytes(session, request) or self._needs.lacks_rows(session, request)
-        )
+        behind = session in self._waiting and not type(request).terms.at_once
+        return looked_at or behind or lacks_bytes(session, request) or lacks_rows(session, request)
 
     def _withdraw(self, session: Session) -> bool:
         """Refuse the run whose prompt is still being tokenized, or that waits for room to begin or to go on, because
@@ -181,34 +178,34 @@ class Dispatcher:
     def _note_done(self, session: Session, request: ask.Request) -> None:
         """Note that a handler has had the session, even if it refused."""
         with self._faults.during("it noted what a notebook did"):
-            if self._needs.of(request).changes:
+            if type(request).terms.changes:
                 self._sessions.changed(session.name)
-            if not self._needs.of(request).while_away:
+            if not type(request).terms.while_away:
                 session.residence.touch()
                 self._residency.left_alone(session)
 
     def _begin(self, queued: QueuedRequest, session: Session | None) -> None:
         """Answer the request, or start a job for it."""
         request = queued.request
-        needs = self._needs.of(request)
+        terms = type(request).terms
         self._owners.require_shared(request, queued.holder)
         self._owners.require_own(request, queued.holder)
         if isinstance(request, ask.SessionRequest):
             self._sessions.touch(request.session)
-            if not needs.opens:
+            if not terms.opens:
                 session = self._sessions.find(request.session)
         if session is not None and isinstance(request, ask.StopRequest) and request.stop is not None:
             session.check_stop(request.stop)
         if session is not None and session.moving.present is not None and not isinstance(request, ask.SettleMove):
             raise IllegalMove(f"Session {in_quotes(session.name)} is on its way between two engines; ask again.")
-        if session is not None and session.work is not None and not needs.while_running:
+        if session is not None and session.work is not None and not terms.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
         self._quotas.require(request, queued.holder, session)
         request = queued.take_tokens(self._stateless.with_tokens(queued))
         self._quotas.require_room(request, session, self._wanted(request))
-        if session is not None and needs.wakes_weights:
+        if session is not None and terms.wakes_weights:
             session.require_computable()
-        if needs.wakes_weights:
+        if terms.wakes_weights:
             self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))
 
@@ -283,11 +280,11 @@ class Dispatcher:
         if self._waiting.first(session).unread:
             return False
         request = self._waiting.first(session).request
-        if self._needs.lacks_bytes(session, request):
+        if lacks_bytes(session, request):
             self._residency.need(session)
-        if self._needs.lacks_bytes(session, request) or _looked_at(session):
+        if lacks_bytes(session, request) or _looked_at(session):
             return False
-        if self._needs.lacks_rows(session, request):
+        if lacks_rows(session, request):
             if session.work is None:
                 self._recompute(session)
             return False

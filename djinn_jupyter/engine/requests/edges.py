@@ -43,7 +43,7 @@ class EdgeRequests:
         self._trials = Trials()
         sessions.on_removal(recordings.let_go)
 
-    @handles(ask.AttributeEdges, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(ask.AttributeEdges)
     def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
         given = self._given(request, "attribution of edges", "dj.edges")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
@@ -68,7 +68,7 @@ class EdgeRequests:
         under_way = EdgeAttributing(given.runtime, given.session, given.lines, given.metric, request.steps)
         return under_way.steps(self._recordings.workspace, self._trials)
 
-    @handles(ask.RunCircuits, wakes_weights=True, changes=False)
+    @handles(ask.RunCircuits)
     def run_circuits(self, request: ask.RunCircuits, holder: Holder) -> Steps:
         given = self._given(request, "run of circuits", "dj.circuit")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from djinn_jupyter.engine.requests.answers import Answers
-from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.needs import lacks_bytes
 from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
@@ -21,13 +21,11 @@ class EndedMoves:
     def __init__(
         self,
         sessions: SessionTable,
-        needs: RequestNeeds,
         waiting: Waiting,
         answers: Answers,
         publish: Callable[[Event], None],
     ) -> None:
-        self._sessions, self._needs, self._waiting = sessions, needs, waiting
-        self._answers, self._publish = answers, publish
+        self._sessions, self._waiting, self._answers, self._publish = sessions, waiting, answers, publish
 
     def ended(self, session: Session, transfer: Transfer | None) -> None:
         """Tell of a move. `transfer` is None where it failed; its error is in the session's residence."""
@@ -42,7 +40,7 @@ class EndedMoves:
 
     def _fail_waiting(self, session: Session, error: DjinnError) -> None:
         """Give the queued requests that needed the failed move its error, up to the first that did not."""
-        while session in self._waiting and self._needs.lacks_bytes(session, self._waiting.first(session).request):
+        while session in self._waiting and lacks_bytes(session, self._waiting.first(session).request):
             self._answers.add(self._waiting.take(session), Failed.of(error))
 
 

@@ -36,7 +36,7 @@ class ExecutionRequests:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
         self._forward, self._description = runtime.forward, runtime.description
 
-    @handles(ask.Run, wakes_weights=True)
+    @handles(ask.Run)
     def run(self, request: ask.Run, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         session.check_move("run")
@@ -127,7 +127,7 @@ class ExecutionRequests:
             mode=request.mode,
         )
 
-    @handles(ask.Resume, wakes_weights=True)
+    @handles(ask.Resume)
     def resume(self, request: ask.Resume, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         self._go_on(session)
@@ -135,7 +135,7 @@ class ExecutionRequests:
             session.generation.share(request.mode)
         return run_line(self._runtime.of(session), session, free=request.free)
 
-    @handles(ask.Step, wakes_weights=True)
+    @handles(ask.Step)
     def step(self, request: ask.Step, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         session.check_move("go_on")
@@ -166,12 +166,12 @@ class ExecutionRequests:
         session.set_off(move)
         self._runtime.publish(SessionRunning(session=session.name))
 
-    @handles(ask.Pause, while_running=True, changes=False)
+    @handles(ask.Pause)
     def pause(self, request: ask.Pause, holder: Holder) -> Pausing:
         session = self._sessions.find(request.session)
         return Pausing(was_running=session.request_pause())
 
-    @handles(ask.Back, wakes_weights=True)
+    @handles(ask.Back)
     def back(self, request: ask.Back, holder: Holder) -> Paused | Steps:
         session = self._sessions.find(request.session)
         session.check_move("go_back")

@@ -36,7 +36,7 @@ class GraphRequests:
         self._persistence, self._lines = persistence, LineSources(sessions, runtime)
         self._trials = Trials()
 
-    @handles(ask.MakeGraph, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(ask.MakeGraph)
     def make_graph(self, request: ask.MakeGraph, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "attribution graph", "dj.attribution_graph")
         if not 0 < request.probability <= 1:

@@ -1,8 +1,6 @@
-"""All handlers of requests: the classes, and an object of each, given the parts that it works with."""
+"""All handlers of requests, each given the parts that it works with."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from djinn_jupyter.engine.circuits.recordings import Recordings
 from djinn_jupyter.engine.config import EngineConfig
@@ -40,34 +38,6 @@ from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.workspace import Workspace
-
-HANDLED_BY: Final = (
-    SessionRequests,
-    ExecutionRequests,
-    ResumingRequests,
-    BreakpointRequests,
-    EditRequests,
-    RuleRequests,
-    SwitchingRequests,
-    InspectionRequests,
-    ComparisonRequests,
-    PassRequests,
-    AttributionRequests,
-    SweepRequests,
-    EdgeRequests,
-    GraphRequests,
-    CollectionRequests,
-    ScoreRequests,
-    HeadRequests,
-    TreeRequests,
-    PeopleRequests,
-    SwapRequests,
-    WeightRequests,
-    AddedModuleRequests,
-    AdapterRequests,
-    CheckpointRequests,
-    MoveRequests,
-)
 
 
 def request_handlers(

@@ -35,7 +35,7 @@ class HeadRequests:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
         self._persistence = persistence
 
-    @handles(ask.ReadHeads, wakes_weights=True, changes=False)
+    @handles(ask.ReadHeads)
     def read_heads(self, request: ask.ReadHeads, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "read heads", "engine.head_scores")
         model, given = self._runtime.description, enumerate(request.lines)

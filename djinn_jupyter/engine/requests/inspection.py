@@ -61,7 +61,7 @@ class InspectionRequests:
         self._persistence = persistence
         self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
 
-    @handles(ask.MeasureEffect, changes=False)
+    @handles(ask.MeasureEffect)
     def measure_effect(self, request: ask.MeasureEffect, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
@@ -85,7 +85,7 @@ class InspectionRequests:
             unmade=unmade,
         )
 
-    @handles(ask.Inspect, changes=False)
+    @handles(ask.Inspect)
     def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
         part = yield from self._part(request)
         session, _, site, tap = self._looked_at(request)
@@ -104,12 +104,12 @@ class InspectionRequests:
             ),
         )
 
-    @handles(ask.ReadPooled, changes=False)
+    @handles(ask.ReadPooled)
     def read_pooled(self, request: ask.ReadPooled, holder: Holder) -> Steps:
         part = yield from self._part(request)
         return PooledRead(pooled=pooled_for(request, part))
 
-    @handles(ask.ReadFigures, changes=False)
+    @handles(ask.ReadFigures)
     def read_figures(self, request: ask.ReadFigures, holder: Holder) -> Steps:
         part = yield from self._part(request)
         return figures_for(part, each=request.each)
@@ -133,7 +133,7 @@ class InspectionRequests:
             exactness=session.exactness if seen.exactness == "exact" else seen.exactness,
         )
 
-    @handles(ask.Lens, changes=False)
+    @handles(ask.Lens)
     def lens(self, request: ask.Lens, holder: Holder) -> Steps:
         session, frame, site, tap = self._looked_at(request)
         if site.point == "logits":
@@ -185,7 +185,7 @@ class InspectionRequests:
     ) -> tuple[LookRecipe | None, str]:
         return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
-    @handles(ask.Evaluate, changes=False)
+    @handles(ask.Evaluate)
     def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
         session, frame, site, tap = self._looked_at(request)
         condition = checked_condition(self._runtime, request.expression, tap, site)
@@ -214,7 +214,7 @@ class InspectionRequests:
         site = reports.site_of(session) if request.site is None else self._runtime.site(request.site)
         return session, frame, site, self._runtime.of(session).resolve(site)
 
-    @handles(ask.ReadWatch, while_running=True, changes=False)
+    @handles(ask.ReadWatch)
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
         session = self._sessions.find(request.session)
         watch = interventions.watch_of(session, self._runtime.site(request.site), request.direction)
@@ -230,18 +230,18 @@ class InspectionRequests:
             unmade=unmade,
         )
 
-    @handles(ask.ReadStop, without_rows=True, changes=False)
+    @handles(ask.ReadStop)
     def read_stop(self, request: ask.ReadStop, holder: Holder) -> Paused:
         session = self._sessions.find(request.session)
         queries.stopped_frame(session)
         return reports.paused(self._runtime, session)
 
-    @handles(ask.ReadLogits, without_rows=True, changes=False)
+    @handles(ask.ReadLogits)
     def read_logits(self, request: ask.ReadLogits, holder: Holder) -> Logits:
         session = self._sessions.find(request.session)
         return Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
 
-    @handles(ask.ReadHistory, while_running=True, changes=False)
+    @handles(ask.ReadHistory)
     def read_history(self, request: ask.ReadHistory, holder: Holder) -> History:
         history = self._sessions.find(request.session).history
         return History(stops=history.describe(), present=history.present)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from djinn_jupyter.engine.requests.extents import require_extents
-from djinn_jupyter.engine.requests.stateless import STATELESS, StatelessRequests
+from djinn_jupyter.engine.requests.stateless import StatelessRequest, StatelessRequests
 from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mailbox, QueuedRequest, TextRead
 from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens, limit
 from djinn_jupyter.engine.session.answered import RequestId
@@ -39,7 +39,7 @@ class Intake:
         """Take a request that was read off the wire."""
         try:
             require_extents(request, self._positions)
-            if isinstance(request, STATELESS):
+            if isinstance(request, StatelessRequest):
                 self._stateless.answer_elsewhere(request, holder.person, reply)
                 return
             tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None

@@ -28,13 +28,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import note_of
-from djinn_jupyter.errors import (
-    InvalidEdit,
-    UnknownBreakpoint,
-    UnknownRule,
-    UnknownSite,
-    UsageError,
-)
+from djinn_jupyter.errors import InvalidEdit, UnknownBreakpoint, UnknownRule, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -49,7 +43,7 @@ class BreakpointRequests:
         self._sessions, self._runtime = sessions, runtime
         self._tokenizer = runtime.tokenizer
 
-    @handles(ask.SetBreakpoint, while_running=True)
+    @handles(ask.SetBreakpoint)
     def set_breakpoint(self, request: ask.SetBreakpoint, holder: Holder) -> BreakpointSet:
         """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
         session = self._sessions.find(request.session)
@@ -81,7 +75,7 @@ class BreakpointRequests:
         session.set_breakpoint(made)
         return made
 
-    @handles(ask.EnableBreakpoint, while_running=True)
+    @handles(ask.EnableBreakpoint)
     def enable_breakpoint(self, request: ask.EnableBreakpoint, holder: Holder) -> BreakpointSet:
         session = self._sessions.find(request.session)
         found = session.breakpoints.get(request.number)
@@ -90,7 +84,7 @@ class BreakpointRequests:
         session.arm(found, enabled=request.enabled, once=found.once)
         return BreakpointSet(breakpoint=found.describe(), existed=True)
 
-    @handles(ask.ClearBreakpoints, while_running=True)
+    @handles(ask.ClearBreakpoints)
     def clear_breakpoints(self, request: ask.ClearBreakpoints, holder: Holder) -> Cleared:
         session = self._sessions.find(request.session)
         if request.sites is None:
@@ -180,7 +174,7 @@ class EditRequests:
         selector = there.selector if there.selector is not None else site.selector
         return edits.take(value, edits.rows_of(wanted, available), selector)
 
-    @handles(ask.RevertEdits, without_rows=True)
+    @handles(ask.RevertEdits)
     def revert_edits(self, request: ask.RevertEdits, holder: Holder) -> Paused:
         """Restore the stopped value as the pass computed it."""
         session = self._sessions.find(request.session)
@@ -198,7 +192,7 @@ class RuleRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
 
-    @handles(ask.Steer, while_running=True)
+    @handles(ask.Steer)
     def steer(self, request: ask.Steer, holder: Holder) -> Steered:
         """Set a rule. The same rule twice is one; setting it again turns it on."""
         session = self._sessions.find(request.session)
@@ -213,14 +207,14 @@ class RuleRequests:
         session.steer(made)
         return Steered(rule=made.describe(), existed=False)
 
-    @handles(ask.Unsteer, while_running=True)
+    @handles(ask.Unsteer)
     def unsteer(self, request: ask.Unsteer, holder: Holder) -> Cleared:
         session = self._sessions.find(request.session)
         doomed = list(session.rules) if request.number is None else [rule_of(session, request.number).number]
         session.unsteer(doomed)
         return Cleared(count=len(doomed))
 
-    @handles(ask.Watch, while_running=True)
+    @handles(ask.Watch)
     def watch(self, request: ask.Watch, holder: Holder) -> Watching:
         session = self._sessions.find(request.session)
         site = self._runtime.site(request.site)
@@ -234,7 +228,7 @@ class RuleRequests:
         session.watch(made)
         return Watching(watch=made.describe())
 
-    @handles(ask.Unwatch, while_running=True)
+    @handles(ask.Unwatch)
     def unwatch(self, request: ask.Unwatch, holder: Holder) -> Cleared:
         session = self._sessions.find(request.session)
         if request.site is None:

@@ -162,7 +162,7 @@ class MoveRequests:
             provenance=self._here, stores=places.stores, folder=places.folder is not None, person=holder.person
         )
 
-    @handles(ask.SendAway, owner_only=lambda request: "move it away")
+    @handles(ask.SendAway)
     def send_away(self, request: ask.SendAway, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         self._persistence.moves.require(request.store)
@@ -190,7 +190,7 @@ class MoveRequests:
         finally:
             abandoned.set()
 
-    @handles(ask.TakeIn, opens=True, while_away=True, without_rows=True)
+    @handles(ask.TakeIn)
     def take_in(self, request: ask.TakeIn, holder: Holder) -> Underway:
         """Take in a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._persistence.moves.require(request.store)
@@ -233,7 +233,7 @@ class MoveRequests:
                 f"Session {in_quotes(session.name)} has stayed where it was, because the move was given up meanwhile."
             )
 
-    @handles(ask.SettleMove, opens=True, while_running=True, at_once=True)
+    @handles(ask.SettleMove)
     def settle_move(self, request: ask.SettleMove, holder: Holder) -> MoveSettled | Underway:
         """Settle a move beside whatever else is done for its session."""
         session = self._sessions.get(request.session)

@@ -1,5 +1,5 @@
-"""The refusal of requests that only a session's own notebook may make, for every request by one rule: its handler names
-the deed, `ownership` the owner of the session. And of those that only its person may make, or who it is shared with.
+"""The refusal of requests that only a session's own notebook may make, for every request by one rule: it names its
+deed, `ownership` the owner of the session. And of those that only its person may make, or who it is shared with.
 
 The rule is the engine's, because a rule of the client's is one that an HTTP request goes past. Runs and edits are free
 for all: who makes them has entered the session with --join, or clicks on it where two people look together.
@@ -7,7 +7,8 @@ for all: who makes them has entered the session with --join, or clicks on it whe
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.requests.needs import RequestNeeds
+from typing import Any
+
 from djinn_jupyter.engine.requests.sharing import require_granted
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -22,10 +23,10 @@ from djinn_jupyter.wire.texts import in_quotes
 
 
 class Owners:
-    def __init__(self, sessions: SessionTable, residency: Residency, needs: RequestNeeds) -> None:
-        self._sessions, self._residency, self._needs = sessions, residency, needs
+    def __init__(self, sessions: SessionTable, residency: Residency) -> None:
+        self._sessions, self._residency = sessions, residency
 
-    def require_shared(self, request: ask.RequestBase, sender: Holder) -> None:
+    def require_shared(self, request: ask.Request, sender: Holder) -> None:
         """Raise UsageError or UnknownSession where the request is about another person's session and not granted."""
         if sender.person is None or not isinstance(request, ask.SessionRequest):
             return
@@ -33,7 +34,7 @@ class Owners:
         if isinstance(request, ask.Compare):
             self._require_granted(request, request.other, sender.person)
 
-    def _require_granted(self, request: ask.RequestBase, name: str, person: str) -> None:
+    def _require_granted(self, request: ask.Request, name: str, person: str) -> None:
         if person_of(name) == person:
             return
         session = self._sessions.get(name)
@@ -42,11 +43,11 @@ class Owners:
             raise not_shared(name)
         require_granted(request, name, access)
 
-    def require_own(self, request: ask.RequestBase, sender: Holder) -> None:
+    def require_own(self, request: ask.Request, sender: Holder) -> None:
         """Raise SessionsWouldSuffer where the request would end what belongs to another notebook, without `force`."""
         if not isinstance(request, ask.OwnerRequest) or request.force:
             return
-        session, deed = self._sessions.get(request.session), self._needs.of(request).owner_only(request)
+        session, deed = self._sessions.get(request.session), request.deed
         if session is None or deed is None or self._residency.holder_has_gone(session):
             return
         asker = asker_of(request, sender, session)
@@ -60,7 +61,7 @@ def not_shared(session: str) -> UnknownSession:
     return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
 
 
-def asker_of(request: ask.OwnerRequest, sender: Holder, session: Session) -> Holder:
+def asker_of(request: ask.OwnerRequest[Any], sender: Holder, session: Session) -> Holder:
     """Return the holder that asks: the one that a server names, else the sender. A kernel that has the session open has
     told its notebook itself, by the path that it had then: a server knows only the present one."""
     if request.for_holder is None and request.for_notebook is None:

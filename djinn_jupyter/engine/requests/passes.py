@@ -50,7 +50,7 @@ class PassRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
 
-    @handles(ask.ReadPass, changes=False)
+    @handles(ask.ReadPass)
     def read_pass(self, request: ask.ReadPass, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()

@@ -27,7 +27,7 @@ class PeopleRequests:
         self._sessions, self._storage_table, self._residency = sessions, storage_table, residency
         self._persistence, self._running_time = persistence, running_time
 
-    @handles(ask.ReadPeople, changes=False)
+    @handles(ask.ReadPeople)
     def read_people(self, request: ask.ReadPeople, holder: Holder) -> People:
         held = by_person(self._sessions.values(), self._storage_table)
         saved = self._persistence.checkpoints.bytes_by_person()

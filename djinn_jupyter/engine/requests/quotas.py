@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.residency.quotas import AwaitedRoom, ask_for_more
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job
@@ -32,13 +31,11 @@ class RequestQuotas:
         sessions: SessionTable,
         residency: Residency,
         scheduler: Scheduler,
-        needs: RequestNeeds,
         running_time: RunningTime,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions, self._residency, self._scheduler = sessions, residency, scheduler
-        self._needs, self._running_time, self._clock = needs, running_time, clock
-        self._memory, self._looked = residency.quotas, clock()
+        self._running_time, self._clock, self._memory, self._looked = running_time, clock, residency.quotas, clock()
 
     def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
         """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
@@ -52,7 +49,7 @@ class RequestQuotas:
             self._require_a_session(holder.person)
         if holder.person is None:
             return
-        if self._needs.of(request).wakes_weights:
+        if type(request).terms.wakes_weights:
             self._require_time(holder.person)
         match request:
             case ask.Run() if session is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.needs import kept_with
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.answered import MOST_BYTES, AnsweredRequest
 from djinn_jupyter.engine.session.session import Session
@@ -26,13 +26,13 @@ NOT_KEPT: Final = Failed(
 
 
 class RepeatedRequests:
-    def __init__(self, sessions: SessionTable, needs: RequestNeeds) -> None:
-        self._sessions, self._needs = sessions, needs
+    def __init__(self, sessions: SessionTable) -> None:
+        self._sessions = sessions
 
     def reply_to(self, queued: QueuedRequest) -> Reply | None:
         """Return the reply to a request that came before; None for one that is to be done. A session that is to be
         closed once more and is not there is closed."""
-        names = self._needs.kept_with(queued.request)
+        names = kept_with(queued.request)
         if queued.known_as is None or not names:
             return None
         session = self._sessions.get(names[-1])  # of a fork the one that it makes: without it nothing is done
@@ -44,14 +44,14 @@ class RepeatedRequests:
 
     def begin(self, queued: QueuedRequest, session: Session) -> None:
         """Note that work on a session begins, of which the journal may have a part before its reply."""
-        if queued.known_as is not None and self._needs.of(queued.request).changes:
+        if queued.known_as is not None and type(queued.request).terms.changes:
             session.answered.begin(queued.known_as)
 
     def note(self, queued: QueuedRequest, reply: Reply) -> None:
         """Keep the reply with the sessions that the request changed. One that was refused did nothing."""
         if queued.known_as is None:
             return
-        for name in self._needs.kept_with(queued.request):
+        for name in kept_with(queued.request):
             session = self._sessions.get(name)
             if session is None or (isinstance(reply, Failed) and session.answered.find(queued.known_as) is None):
                 continue

@@ -32,7 +32,7 @@ class ResumingRequests:
         self._sessions, self._residency, self._runtime = sessions, residency, runtime
         self._execution, self._inspection, self._breakpoints = execution, inspection, breakpoints
 
-    @handles(ask.ResumeWith, wakes_weights=True)
+    @handles(ask.ResumeWith)
     def resume_with(self, request: ask.ResumeWith, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         session.check_move("go_on")

@@ -44,13 +44,7 @@ class SessionRequests:
         self._sessions, self._life, self._runtime = sessions, life, runtime
         self._residency, self._options, self._persistence = residency, options, persistence
 
-    @handles(
-        ask.Open,
-        opens=True,
-        while_running=True,
-        at_once=True,
-        owner_only=lambda request: "forget what it holds" if request.fresh else None,
-    )
+    @handles(ask.Open)
     def open_(self, request: ask.Open, holder: Holder) -> Opened:
         session = self._sessions.get(request.session)
         if session is None:
@@ -105,7 +99,7 @@ class SessionRequests:
         self._life.end(session)
         return self._life.begin(fresh)
 
-    @handles(ask.Describe, while_running=True, at_once=True, changes=False)
+    @handles(ask.Describe)
     def describe(self, request: ask.Describe, holder: Holder) -> Described:
         return Described(session=reports.describe(self._sessions.find(request.session)))
 
@@ -128,7 +122,7 @@ class SessionRequests:
             session.attend(None if request.attention == own else request.attention)
         return Described(session=reports.describe(session))
 
-    @handles(ask.Share, while_running=True, at_once=True)
+    @handles(ask.Share)
     def share(self, request: ask.Share, holder: Holder) -> Described:
         """Let another person read or change a person's session from now on, or no more."""
         session = self._sessions.find(request.session)
@@ -143,14 +137,14 @@ class SessionRequests:
         session.shares.grant(request.person, request.access)
         return Described(session=reports.describe(session))
 
-    @handles(ask.Detach, while_running=True, at_once=True, changes=False)
+    @handles(ask.Detach)
     def detach(self, request: ask.Detach, holder: Holder) -> Detached:
         session = self._sessions.find(request.session)
         if session.holder == holder.name:
             session.detach()
         return Detached()
 
-    @handles(ask.Close, while_running=True, at_once=True, owner_only=lambda request: "close it")
+    @handles(ask.Close)
     def close(self, request: ask.Close, holder: Holder) -> Closed:
         return Closed(pages_freed=self._life.close(self._sessions.find(request.session)))
 

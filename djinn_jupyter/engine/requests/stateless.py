@@ -4,18 +4,12 @@ thread while the engine's computes; so nothing here touches a session, a slab or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
 from djinn_jupyter.engine.persistence.checkpoint_files import KeptCheckpoints
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
-from djinn_jupyter.engine.scheduling.tokenizing import (
-    PendingTokens,
-    Tokenizing,
-    limit,
-    prompt_text,
-)
+from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens, Tokenizing, limit, prompt_text
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import UsageError
@@ -23,7 +17,6 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Cleared, Modules, Reply, Tokenized
 
 StatelessRequest = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
-STATELESS: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheckpoints, ask.DropCheckpoint)
 
 
 class StatelessRequests:

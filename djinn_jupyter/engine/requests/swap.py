@@ -20,7 +20,7 @@ class SwapRequests:
     def __init__(self, sessions: SessionTable, residency: Residency) -> None:
         self._sessions, self._residency = sessions, residency
 
-    @handles(ask.SwapOut, while_away=True, changes=False)
+    @handles(ask.SwapOut)
     def swap_out(self, request: ask.SwapOut, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         self._residency.require_tier(request.tier)
@@ -33,7 +33,7 @@ class SwapRequests:
         yield from self._residency.settled(session)
         return _swapped(session, before)
 
-    @handles(ask.SwapIn, while_away=True, changes=False)
+    @handles(ask.SwapIn)
     def swap_in(self, request: ask.SwapIn, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         before = session.residence.last_transfer
@@ -43,13 +43,13 @@ class SwapRequests:
         yield from self._residency.settled(session)
         return _swapped(session, before)
 
-    @handles(ask.Rest, while_away=True, without_rows=True, changes=False)
+    @handles(ask.Rest)
     def rest(self, request: ask.Rest, holder: Holder) -> Described:
         session = self._sessions.find(request.session)
         self._residency.announce_rest(session, request.expected_seconds)
         return Described(session=reports.describe(session))
 
-    @handles(ask.Note, while_running=True, at_once=True, changes=False)
+    @handles(ask.Note)
     def note(self, request: ask.Note, holder: Holder) -> Noted:
         """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
         session = self._sessions.find(request.session)

@@ -51,7 +51,7 @@ class SweepRequests:
         self._persistence = persistence
         self._lines, self._together, self._trials = LineSources(sessions, runtime), Together(runtime), Trials()
 
-    @handles(ask.Sweep, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(ask.Sweep)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
         self._lines.compute_like(request, session)
@@ -62,12 +62,12 @@ class SweepRequests:
         kind = PairSweeping if asked.receivers is None else PathSweeping
         return kind(runtime, session, asked, self._together).steps(self._workspace)
 
-    @handles(CheckSweep, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(CheckSweep)
     def check(self, request: CheckSweep, holder: Holder) -> Checked:
         self.sweep(request.asked, holder).close()
         return Checked()
 
-    @handles(ask.ReadMetrics, without_rows=True, changes=False)
+    @handles(ask.ReadMetrics)
     def read_metrics(self, request: ask.ReadMetrics, holder: Holder) -> MetricsRead:
         metrics = self._lines.metrics(request.metrics)
         return MetricsRead(values=metrics.of(last_logits(self._sessions.find(request.session))))

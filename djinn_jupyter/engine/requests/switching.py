@@ -20,14 +20,14 @@ class SwitchingRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
 
-    @handles(ask.EnableRule, while_running=True)
+    @handles(ask.EnableRule)
     def enable_rule(self, request: ask.EnableRule, holder: Holder) -> Steered:
         session = self._sessions.find(request.session)
         rule = rule_of(session, request.number)
         session.enable_rule(rule, request.enabled)
         return Steered(rule=rule.describe(), existed=True)
 
-    @handles(ask.EnableEdit, without_rows=True)
+    @handles(ask.EnableEdit)
     def enable_edit(self, request: ask.EnableEdit, holder: Holder) -> Paused:
         """Make the edits of the stop again, from the value that the pass computed."""
         session = self._sessions.find(request.session)

@@ -25,7 +25,7 @@ class TreeRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._tokenizer = sessions, runtime.tokenizer
 
-    @handles(ask.ReadTree, changes=False)
+    @handles(ask.ReadTree)
     def read_tree(self, request: ask.ReadTree, holder: Holder) -> Tree:
         most = max(1, STOPS_TOLD // max(1, len(self._sessions)))
         return Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))

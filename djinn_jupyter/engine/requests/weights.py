@@ -21,7 +21,7 @@ class WeightRequests:
         self._sessions, self._weights = sessions, runtime.forward.weights
         self._reader = WeightReader(runtime.forward)
 
-    @handles(ask.ReadWeight, whole_layers=True, wakes_weights=True, changes=False)
+    @handles(ask.ReadWeight)
     def read_weight(self, request: ask.ReadWeight, holder: Holder) -> WeightRead:
         name = parse_weight(request.name)
         with device_memory_for(f"a copy of {name}", "Close sessions, or choose heads or columns of it."):

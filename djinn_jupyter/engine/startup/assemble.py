@@ -33,12 +33,11 @@ from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
-from djinn_jupyter.engine.requests.handlers import HANDLED_BY, request_handlers
+from djinn_jupyter.engine.requests.handlers import request_handlers
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.moving import SessionMoves
-from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.quotas import RequestQuotas
 from djinn_jupyter.engine.requests.repeats import RepeatedRequests
@@ -171,7 +170,7 @@ class _Assembly:
 
     @cached_property
     def residency(self) -> Residency:
-        ended = EndedMoves(self.sessions, self.needs, self.waiting, self.answers, self.given.publish)
+        ended = EndedMoves(self.sessions, self.waiting, self.answers, self.given.publish)
         return Residency(
             self.sessions,
             self.slabs,
@@ -221,20 +220,16 @@ class _Assembly:
     # --- requests, from their arrival to their replies -------------------------------------------------------------
 
     @cached_property
-    def needs(self) -> RequestNeeds:
-        return RequestNeeds(*HANDLED_BY)
-
-    @cached_property
     def owners(self) -> Owners:
-        return Owners(self.sessions, self.residency, self.needs)
+        return Owners(self.sessions, self.residency)
 
     @cached_property
     def repeats(self) -> RepeatedRequests:
-        return RepeatedRequests(self.sessions, self.needs)
+        return RepeatedRequests(self.sessions)
 
     @cached_property
     def quotas(self) -> RequestQuotas:
-        return RequestQuotas(self.sessions, self.residency, self.scheduler, self.needs, self.running_time)
+        return RequestQuotas(self.sessions, self.residency, self.scheduler, self.running_time)
 
     @cached_property
     def tokenizing(self) -> Tokenizing:
@@ -270,7 +265,6 @@ class _Assembly:
     def dispatcher(self) -> Dispatcher:
         return Dispatcher(
             self.handlers,
-            self.needs,
             self.owners,
             self.repeats,
             self.quotas,
@@ -319,7 +313,6 @@ class _Assembly:
     def promises(self) -> Promises:
         return Promises(
             self.answers,
-            self.needs,
             self.repeats,
             self.accounting,
             self.state_publisher,

@@ -27,18 +27,6 @@ from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import CheckResult
 from djinn_jupyter.wire.replies import BreakpointSet, Closed, Edited, Finished, Logits, Opened, Paused, Reply, ReplyBase
 
-SessionAsk = TypeVar(
-    "SessionAsk",
-    ask.Open,
-    ask.Close,
-    ask.Fork,
-    ask.Run,
-    ask.Resume,
-    ask.Back,
-    ask.SetBreakpoint,
-    ask.ApplyEdit,
-    ask.ReadLogits,
-)
 LENGTH: Final = 11
 STEPS: Final = 3
 MANY: Final = 32  # steps, so that attention is over as many lengths
@@ -283,9 +271,8 @@ class _Trial:
     def name(self, name: str) -> str:
         return f"self-test {name}"
 
-    def renamed(self, request: SessionAsk) -> SessionAsk:
-        renamed: SessionAsk = msgspec.structs.replace(request, session=self.name(request.session))
-        return renamed
+    def renamed(self, request: ask.SessionRequest[Any]) -> ask.Request:
+        return msgspec.structs.replace(request, session=self.name(request.session))
 
     def open(self, name: str) -> None:
         if self.name("b") in self.engine.sessions and name == "a":
@@ -296,7 +283,7 @@ class _Trial:
     def run_request(self, name: str, prompt: tuple[int, ...] | None = None, steps: int = STEPS) -> ask.Run:
         return ask.Run(session=name, tokens=prompt or self.prompt, max_new_tokens=steps, ignore_eos=True)
 
-    def say(self, request: SessionAsk, expected: type[Expected]) -> Expected:
+    def say(self, request: ask.SessionRequest[Any], expected: type[Expected]) -> Expected:
         reply = self.engine.ask(self.renamed(request), HOLDER)
         if not isinstance(reply, expected):
             said = f"{type(reply).__name__} where {expected.__name__} is due"

@@ -24,10 +24,6 @@ export interface AdapterDescription {
   readonly note: string | null;
 }
 
-export interface ListAdapters {
-  readonly request: 'ListAdapters';
-}
-
 /** Remove an adapter that no session computes with. */
 export interface RemoveAdapter {
   readonly request: 'RemoveAdapter';
@@ -54,4 +50,8 @@ export interface Adapters {
   readonly reply: 'Adapters';
   readonly adapters: readonly AdapterDescription[];
   readonly not_kept: string | null;
+}
+
+export interface ListAdapters {
+  readonly request: 'ListAdapters';
 }

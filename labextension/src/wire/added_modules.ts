@@ -4,10 +4,6 @@ import {
   AddedModuleDescription,
 } from './module_form';
 
-export interface ListAddedModules {
-  readonly request: 'ListAddedModules';
-}
-
 /** Remove the module of that name: at `layer`, or at all. */
 export interface RemoveModule {
   readonly request: 'RemoveModule';
@@ -28,4 +24,8 @@ export interface AddedModules {
   readonly reply: 'AddedModules';
   readonly modules: readonly AddedModuleDescription[];
   readonly not_kept: string | null;
+}
+
+export interface ListAddedModules {
+  readonly request: 'ListAddedModules';
 }

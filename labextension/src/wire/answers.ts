@@ -13,23 +13,45 @@ import {
 } from './attribution';
 
 import {
+  BreakpointSet,
+} from './breakpoints';
+
+import {
   CheckpointSaved,
   Checkpoints,
 } from './checkpoints';
 
 import {
   Pong,
+  ShuttingDown,
 } from './greeting';
 
 import {
+  HistoryRead,
+  Tree,
+} from './history';
+
+import {
+  Edited,
+  Steered,
+} from './interventions';
+
+import {
   Sessions,
+  Statistics,
 } from './listing';
 
 import {
   Effect,
+  Evaluated,
   Inspected,
   LensRead,
 } from './looks';
+
+import {
+  Modules,
+  Tokenized,
+} from './model';
 
 import {
   Closed,
@@ -46,21 +68,14 @@ import {
 } from './pooling';
 
 import {
-  BreakpointSet,
   Cleared,
-  Edited,
-  Evaluated,
-  HistoryRead,
+} from './reply_base';
+
+import {
   Logits,
-  Modules,
   Paused,
   Pausing,
-  ShuttingDown,
-  Statistics,
-  Steered,
-  Tokenized,
-  Tree,
-} from './replies';
+} from './running';
 
 import {
   Swapped,
@@ -82,59 +97,59 @@ import {
 
 /** What each request is answered with; `Failed` comes as an error. */
 export interface Answers {
-  readonly Ping: Pong;
-  readonly ListModules: Modules;
-  readonly ListAddedModules: AddedModules;
-  readonly RemoveModule: Cleared;
-  readonly ListAdapters: Adapters;
   readonly RemoveAdapter: Cleared;
   readonly SetAdapter: Described;
-  readonly Tokenize: Tokenized;
-  readonly Detokenize: Tokenized;
-  readonly ReadStatistics: Statistics;
-  readonly ListSessions: Sessions;
-  readonly Shutdown: ShuttingDown;
-  readonly Open: Opened;
-  readonly Describe: Described;
-  readonly Close: Closed;
-  readonly Fork: Opened;
-  readonly Run: Accepted;
-  readonly Resume: Accepted;
-  readonly Step: Accepted;
-  readonly Pause: Pausing;
-  readonly Back: Accepted;
+  readonly ListAdapters: Adapters;
+  readonly RemoveModule: Cleared;
+  readonly ListAddedModules: AddedModules;
+  readonly Attribute: Attributed;
   readonly SetBreakpoint: BreakpointSet;
   readonly EnableBreakpoint: BreakpointSet;
   readonly ClearBreakpoints: Cleared;
-  readonly ApplyEdit: Edited;
-  readonly RevertEdits: Paused;
-  readonly EnableEdit: Paused;
-  readonly MeasureEffect: Effect;
-  readonly ReadPass: PassRead;
-  readonly Steer: Steered;
-  readonly Unsteer: Cleared;
-  readonly EnableRule: Steered;
-  readonly Inspect: Inspected;
-  readonly ReadPooled: PooledRead;
-  readonly Lens: LensRead;
-  readonly Attribute: Attributed;
-  readonly Watch: Watching;
-  readonly Unwatch: Cleared;
-  readonly ReadWatch: WatchRead;
-  readonly ReadStop: Paused;
-  readonly ReadLogits: Logits;
+  readonly RestoreCheckpoint: Opened;
+  readonly DropCheckpoint: Cleared;
+  readonly SaveCheckpoint: CheckpointSaved;
+  readonly ListCheckpoints: Checkpoints;
+  readonly Ping: Pong;
+  readonly Shutdown: ShuttingDown;
   readonly ReadHistory: HistoryRead;
   readonly ReadTree: Tree;
+  readonly RevertEdits: Paused;
+  readonly EnableEdit: Paused;
+  readonly Unsteer: Cleared;
+  readonly ApplyEdit: Edited;
+  readonly EnableRule: Steered;
+  readonly Steer: Steered;
+  readonly ListSessions: Sessions;
+  readonly ReadStatistics: Statistics;
+  readonly Inspect: Inspected;
+  readonly Lens: LensRead;
+  readonly MeasureEffect: Effect;
+  readonly Evaluate: Evaluated;
+  readonly ListModules: Modules;
+  readonly Tokenize: Tokenized;
+  readonly Detokenize: Tokenized;
+  readonly Open: Opened;
+  readonly Describe: Described;
+  readonly AcceptRecomputed: Described;
+  readonly Close: Closed;
+  readonly Fork: Opened;
+  readonly ReadPass: PassRead;
+  readonly ReadPooled: PooledRead;
+  readonly Run: Accepted;
+  readonly Resume: Accepted;
+  readonly Step: Accepted;
+  readonly Back: Accepted;
+  readonly Pause: Pausing;
+  readonly ReadStop: Paused;
+  readonly ReadLogits: Logits;
   readonly SwapOut: Swapped;
   readonly SwapIn: Swapped;
   readonly Rest: Described;
   readonly Sleep: WeightsMoved;
   readonly Wake: WeightsMoved;
   readonly ReadCopies: Copies;
-  readonly SaveCheckpoint: CheckpointSaved;
-  readonly RestoreCheckpoint: Opened;
-  readonly ListCheckpoints: Checkpoints;
-  readonly DropCheckpoint: Cleared;
-  readonly Evaluate: Evaluated;
-  readonly AcceptRecomputed: Described;
+  readonly Unwatch: Cleared;
+  readonly Watch: Watching;
+  readonly ReadWatch: WatchRead;
 }

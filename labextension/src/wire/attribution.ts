@@ -62,3 +62,19 @@ export interface Attributed {
   readonly unmade: string;
   readonly not_kept: string | null;
 }
+
+/**
+ * Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
+ * token, by text or number, or of two to their difference. `heads` parts attention into its heads, `neurons` each MLP
+ * into the inputs of its last map. `position` is absolute, negative from the end of the pass. `ahead` finishes the
+ * pass on the side and adds the layers after the stop.
+ */
+export interface Attribute {
+  readonly request: 'Attribute';
+  readonly session: string;
+  readonly tokens: readonly (number | string)[];
+  readonly heads?: boolean;
+  readonly neurons?: boolean;
+  readonly position?: number;
+  readonly ahead?: boolean;
+}

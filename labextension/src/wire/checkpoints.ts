@@ -4,14 +4,6 @@ import {
   CheckpointDescription,
 } from './nouns';
 
-/** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
-export interface SaveCheckpoint {
-  readonly request: 'SaveCheckpoint';
-  readonly session: string;
-  readonly name: string;
-  readonly replace?: boolean;
-}
-
 /**
  * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
  * is replaced only with `replace`, one of another notebook only with `force` besides.
@@ -24,10 +16,6 @@ export interface RestoreCheckpoint {
   readonly force?: boolean;
   readonly for_holder?: string | null;
   readonly for_notebook?: string | null;
-}
-
-export interface ListCheckpoints {
-  readonly request: 'ListCheckpoints';
 }
 
 export interface DropCheckpoint {
@@ -43,10 +31,22 @@ export interface CheckpointSaved {
   readonly not_kept: string | null;
 }
 
+/** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
+export interface SaveCheckpoint {
+  readonly request: 'SaveCheckpoint';
+  readonly session: string;
+  readonly name: string;
+  readonly replace?: boolean;
+}
+
 /** The checkpoints that the asker may see, newest first. `left_out`: so many older ones can be restored by name. */
 export interface Checkpoints {
   readonly reply: 'Checkpoints';
   readonly checkpoints: readonly CheckpointDescription[];
   readonly left_out: number;
   readonly not_kept: string | null;
+}
+
+export interface ListCheckpoints {
+  readonly request: 'ListCheckpoints';
 }

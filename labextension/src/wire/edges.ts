@@ -20,23 +20,6 @@ import {
 export type EdgeMethod = 'gradients' | 'exact';
 
 /**
- * Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
- * change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
- * way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
- * where some are named. The session must be empty; only its memory is used.
- */
-export interface AttributeEdges {
-  readonly request: 'AttributeEdges';
-  readonly session: string;
-  readonly corrupted: readonly number[] | string;
-  readonly clean: readonly number[] | string;
-  readonly metric: string;
-  readonly steps?: number;
-  readonly method?: 'gradients' | 'exact';
-  readonly chosen?: readonly (readonly number[])[];
-}
-
-/**
  * All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
  * of the sessions named, None for the engine's own, their `adapter`, and the origin.
  */
@@ -70,17 +53,20 @@ export interface EdgesAttributed {
 }
 
 /**
- * Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
- * write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
- * used.
+ * Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
+ * change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
+ * way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
+ * where some are named. The session must be empty; only its memory is used.
  */
-export interface RunCircuits {
-  readonly request: 'RunCircuits';
+export interface AttributeEdges {
+  readonly request: 'AttributeEdges';
   readonly session: string;
   readonly corrupted: readonly number[] | string;
   readonly clean: readonly number[] | string;
   readonly metric: string;
-  readonly circuits: readonly (readonly (readonly number[])[])[];
+  readonly steps?: number;
+  readonly method?: 'gradients' | 'exact';
+  readonly chosen?: readonly (readonly number[])[];
 }
 
 /** All that computes the circuits again, as of edges. */
@@ -103,4 +89,18 @@ export interface CircuitsRun {
   readonly notes: readonly string[];
   readonly made: CircuitRecipe | null;
   readonly not_kept: string | null;
+}
+
+/**
+ * Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
+ * write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
+ * used.
+ */
+export interface RunCircuits {
+  readonly request: 'RunCircuits';
+  readonly session: string;
+  readonly corrupted: readonly number[] | string;
+  readonly clean: readonly number[] | string;
+  readonly metric: string;
+  readonly circuits: readonly (readonly (readonly number[])[])[];
 }

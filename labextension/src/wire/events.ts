@@ -16,6 +16,30 @@ import {
   Transfer,
 } from './transfers';
 
+/** `done` of the `total` prompts of a shard are computed. */
+export interface CollectionProgressed {
+  readonly event: 'CollectionProgressed';
+  readonly session: string;
+  readonly done: number;
+  readonly total: number;
+}
+
+/**
+ * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
+ * long, or its line was lost for too long.
+ */
+export interface EventsMissed {
+  readonly event: 'EventsMissed';
+  readonly session: string;
+}
+
+/** The work in a session is so far, told some times a second. */
+export interface WorkProgressed {
+  readonly event: 'WorkProgressed';
+  readonly session: string;
+  readonly progress: Progress;
+}
+
 export interface SessionOpened {
   readonly event: 'SessionOpened';
   readonly session: string;
@@ -107,31 +131,10 @@ export interface SweepProgressed {
   readonly recipe: string;
 }
 
-/** `done` of the `total` prompts of a shard are computed. */
-export interface CollectionProgressed {
-  readonly event: 'CollectionProgressed';
-  readonly session: string;
-  readonly done: number;
-  readonly total: number;
-}
-
-/** The work in a session is so far, told some times a second. */
-export interface WorkProgressed {
-  readonly event: 'WorkProgressed';
-  readonly session: string;
-  readonly progress: Progress;
-}
-
-/**
- * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
- * long, or its line was lost for too long.
- */
-export interface EventsMissed {
-  readonly event: 'EventsMissed';
-  readonly session: string;
-}
-
 export type WireEvent =
+  | CollectionProgressed
+  | EventsMissed
+  | WorkProgressed
   | SessionOpened
   | SessionClosed
   | SessionRunning
@@ -143,7 +146,4 @@ export type WireEvent =
   | RuleRefused
   | SessionSwapped
   | SessionChanged
-  | SweepProgressed
-  | CollectionProgressed
-  | WorkProgressed
-  | EventsMissed;
+  | SweepProgressed;

@@ -18,24 +18,6 @@ import {
 } from './provenance';
 
 /**
- * Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the
- * added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of norms
- * held. Its outputs are the `metric` at the last position, or where there is none the most probable tokens' logits
- * less the mean of all: as few as have this `probability` together, at most `logits`. The effects on `features`
- * features are computed, those of most influence. The session must be empty; only its memory is used.
- */
-export interface MakeGraph {
-  readonly request: 'MakeGraph';
-  readonly session: string;
-  readonly line: readonly number[] | string;
-  readonly module: string;
-  readonly metric?: string | null;
-  readonly logits?: number;
-  readonly probability?: number;
-  readonly features?: number;
-}
-
-/**
  * All that makes the graph again: the request, with the tokens of its line in place of a session, the digest of
  * each transcoder by its site, and the rest as of edges.
  */
@@ -75,4 +57,22 @@ export interface GraphMade {
   readonly stop: StopIdentity | null;
   readonly made: GraphRecipe | null;
   readonly not_kept: string | null;
+}
+
+/**
+ * Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the
+ * added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of norms
+ * held. Its outputs are the `metric` at the last position, or where there is none the most probable tokens' logits
+ * less the mean of all: as few as have this `probability` together, at most `logits`. The effects on `features`
+ * features are computed, those of most influence. The session must be empty; only its memory is used.
+ */
+export interface MakeGraph {
+  readonly request: 'MakeGraph';
+  readonly session: string;
+  readonly line: readonly number[] | string;
+  readonly module: string;
+  readonly metric?: string | null;
+  readonly logits?: number;
+  readonly probability?: number;
+  readonly features?: number;
 }

@@ -4,12 +4,6 @@ import {
   ModelDescription,
 } from './nouns';
 
-/** Ask for a sign of life. The client has the replies to all requests up to number `answered`. */
-export interface Ping {
-  readonly request: 'Ping';
-  readonly answered?: number;
-}
-
 /**
  * `engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
  * why an earlier engine of the client ended, where a signal ended it.
@@ -33,4 +27,29 @@ export interface Departed {
 export interface Pong {
   readonly reply: 'Pong';
   readonly not_kept: string | null;
+}
+
+/** Ask for a sign of life. The client has the replies to all requests up to number `answered`. */
+export interface Ping {
+  readonly request: 'Ping';
+  readonly answered?: number;
+}
+
+/** `sessions_kept` are in the journal and come back with the next engine of this model. */
+export interface ShuttingDown {
+  readonly reply: 'ShuttingDown';
+  readonly sessions_lost: readonly string[];
+  readonly sessions_kept: readonly string[];
+  readonly not_kept: string | null;
+}
+
+/**
+ * Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
+ * `force`. The sessions come back with the next engine of this
+ * model, where a journal is kept, unless `forget`.
+ */
+export interface Shutdown {
+  readonly request: 'Shutdown';
+  readonly force?: boolean;
+  readonly forget?: boolean;
 }

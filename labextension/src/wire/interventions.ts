@@ -1,6 +1,10 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Float,
+} from './values';
+
+import {
   Edit,
 } from './edits';
 
@@ -8,19 +12,9 @@ import {
   StopIdentity,
 } from './nouns';
 
-/**
- * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
- * negative from the end of the pass, None for all of the pass. `words` say what an edit was made of.
- */
-export interface ApplyEdit {
-  readonly request: 'ApplyEdit';
-  readonly session: string;
-  readonly edit: Edit;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly words?: string | null;
-  readonly stop?: StopIdentity | null;
-}
+import {
+  RuleDescription,
+} from './rules';
 
 export interface RevertEdits {
   readonly request: 'RevertEdits';
@@ -37,12 +31,58 @@ export interface EnableEdit {
   readonly stop?: StopIdentity | null;
 }
 
-/** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
-export interface MeasureEffect {
-  readonly request: 'MeasureEffect';
+/** `number` None removes all rules. */
+export interface Unsteer {
+  readonly request: 'Unsteer';
   readonly session: string;
-  readonly top?: number;
-  readonly tokens?: readonly (number | string)[];
+  readonly number?: number | null;
+}
+
+/**
+ * The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
+ * part. `stop` has the edition that it made.
+ */
+export interface Edited {
+  readonly reply: 'Edited';
+  readonly stop: StopIdentity;
+  readonly site: string;
+  readonly edit: string;
+  readonly shape: readonly number[];
+  readonly positions: readonly number[];
+  readonly norm_before: Float;
+  readonly norm_after: Float;
+  readonly relative_size: Float | null;
+  readonly entries_changed: number;
+  readonly not_kept: string | null;
+}
+
+export interface Steered {
+  readonly reply: 'Steered';
+  readonly rule: RuleDescription;
+  readonly existed: boolean;
+  readonly not_kept: string | null;
+}
+
+/**
+ * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
+ * negative from the end of the pass, None for all of the pass. `words` say what an edit was made of.
+ */
+export interface ApplyEdit {
+  readonly request: 'ApplyEdit';
+  readonly session: string;
+  readonly edit: Edit;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly words?: string | null;
+  readonly stop?: StopIdentity | null;
+}
+
+/** Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on. */
+export interface EnableRule {
+  readonly request: 'EnableRule';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
 }
 
 /**
@@ -61,19 +101,4 @@ export interface Steer {
   readonly on?: 'prompt' | 'new' | null;
   readonly when?: string | null;
   readonly words?: string | null;
-}
-
-/** `number` None removes all rules. */
-export interface Unsteer {
-  readonly request: 'Unsteer';
-  readonly session: string;
-  readonly number?: number | null;
-}
-
-/** Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on. */
-export interface EnableRule {
-  readonly request: 'EnableRule';
-  readonly session: string;
-  readonly number: number;
-  readonly enabled: boolean;
 }

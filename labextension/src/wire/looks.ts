@@ -1,13 +1,16 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Float,
+} from './values';
+
+import {
   Circumstances,
   FedTokens,
 } from './circumstances';
 
 import {
   ApplyEdit,
-  MeasureEffect,
 } from './interventions';
 
 import {
@@ -15,11 +18,6 @@ import {
   Snapshot,
   StopIdentity,
 } from './nouns';
-
-import {
-  Inspect,
-  Lens,
-} from './passes';
 
 import {
   EffectReading,
@@ -75,4 +73,56 @@ export interface LensRead {
   readonly made: LookRecipe | null;
   readonly unmade: string;
   readonly not_kept: string | null;
+}
+
+/** `value` of the expression at the absolute `position`. */
+export interface Evaluated {
+  readonly reply: 'Evaluated';
+  readonly stop: StopIdentity;
+  readonly value: boolean | number | Float | string;
+  readonly site: string;
+  readonly position: number;
+  readonly not_kept: string | null;
+}
+
+/** A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one. */
+export interface Inspect {
+  readonly request: 'Inspect';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly ahead?: boolean;
+}
+
+/**
+ * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+ * are read besides the `top` most probable.
+ */
+export interface Lens {
+  readonly request: 'Lens';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
+}
+
+/** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
+export interface MeasureEffect {
+  readonly request: 'MeasureEffect';
+  readonly session: string;
+  readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
+}
+
+/**
+ * Evaluate an expression of the condition language at a position of the stopped pass, as a breakpoint there would
+ * read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass.
+ */
+export interface Evaluate {
+  readonly request: 'Evaluate';
+  readonly session: string;
+  readonly expression: string;
+  readonly site?: string | null;
+  readonly position?: number;
 }

@@ -9,6 +9,15 @@ import {
   StopIdentity,
 } from './nouns';
 
+/** `note`: what was kept under this name and is not in the session, and why. */
+export interface Opened {
+  readonly reply: 'Opened';
+  readonly session: SessionDescription;
+  readonly created: boolean;
+  readonly note: string | null;
+  readonly not_kept: string | null;
+}
+
 /**
  * Open or attach. A live session of another holder needs `join`.
  *
@@ -26,9 +35,32 @@ export interface Open {
   readonly for_notebook?: string | null;
 }
 
+export interface Described {
+  readonly reply: 'Described';
+  readonly session: SessionDescription;
+  readonly not_kept: string | null;
+}
+
 export interface Describe {
   readonly request: 'Describe';
   readonly session: string;
+}
+
+/** The user has seen that the session was recomputed after a recovery; from now on it counts as exact again. */
+export interface AcceptRecomputed {
+  readonly request: 'AcceptRecomputed';
+  readonly session: string;
+}
+
+export interface Detached {
+  readonly reply: 'Detached';
+  readonly not_kept: string | null;
+}
+
+export interface Closed {
+  readonly reply: 'Closed';
+  readonly pages_freed: number;
+  readonly not_kept: string | null;
 }
 
 export interface Close {
@@ -57,30 +89,4 @@ export interface Fork {
   readonly rule?: number | null;
   readonly coef?: number | null;
   readonly stop?: StopIdentity | null;
-}
-
-/** `note`: what was kept under this name and is not in the session, and why. */
-export interface Opened {
-  readonly reply: 'Opened';
-  readonly session: SessionDescription;
-  readonly created: boolean;
-  readonly note: string | null;
-  readonly not_kept: string | null;
-}
-
-export interface Described {
-  readonly reply: 'Described';
-  readonly session: SessionDescription;
-  readonly not_kept: string | null;
-}
-
-export interface Detached {
-  readonly reply: 'Detached';
-  readonly not_kept: string | null;
-}
-
-export interface Closed {
-  readonly reply: 'Closed';
-  readonly pages_freed: number;
-  readonly not_kept: string | null;
 }

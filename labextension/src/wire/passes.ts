@@ -9,26 +9,17 @@ import {
   StopIdentity,
 } from './nouns';
 
-/** A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one. */
-export interface Inspect {
-  readonly request: 'Inspect';
-  readonly session: string;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly ahead?: boolean;
-}
-
 /**
- * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
- * are read besides the `top` most probable.
+ * The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
+ * the pass, vocabulary].
  */
-export interface Lens {
-  readonly request: 'Lens';
-  readonly session: string;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly top?: number;
-  readonly tokens?: readonly (number | string)[];
+export interface PassRead {
+  readonly reply: 'PassRead';
+  readonly stop: StopIdentity;
+  readonly sites: readonly string[];
+  readonly values: readonly ArrayJson[];
+  readonly logits: ArrayJson | null;
+  readonly not_kept: string | null;
 }
 
 /**
@@ -44,19 +35,6 @@ export interface ReadPass {
   readonly logits?: boolean;
   readonly value?: ArrayJson | null;
   readonly positions?: readonly number[] | null;
-}
-
-/**
- * The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
- * the pass, vocabulary].
- */
-export interface PassRead {
-  readonly reply: 'PassRead';
-  readonly stop: StopIdentity;
-  readonly sites: readonly string[];
-  readonly values: readonly ArrayJson[];
-  readonly logits: ArrayJson | null;
-  readonly not_kept: string | null;
 }
 
 /**

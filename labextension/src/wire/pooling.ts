@@ -66,6 +66,12 @@ export interface Pooled {
   readonly strongest: Strongest | null;
 }
 
+export interface PooledRead {
+  readonly reply: 'PooledRead';
+  readonly pooled: Pooled;
+  readonly not_kept: string | null;
+}
+
 /**
  * A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
  * are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
@@ -91,10 +97,4 @@ export interface ReadPooled {
   readonly strongest?: number;
   readonly strongest_at?: number;
   readonly rounded?: boolean;
-}
-
-export interface PooledRead {
-  readonly reply: 'PooledRead';
-  readonly pooled: Pooled;
-  readonly not_kept: string | null;
 }

@@ -15,6 +15,10 @@ import {
 } from './attribution';
 
 import {
+  BreakpointSet,
+} from './breakpoints';
+
+import {
   Checked,
 } from './checking';
 
@@ -48,6 +52,7 @@ import {
 import {
   Departed,
   Pong,
+  ShuttingDown,
   Welcome,
 } from './greeting';
 
@@ -56,18 +61,35 @@ import {
 } from './heads';
 
 import {
+  HistoryRead,
+  Tree,
+} from './history';
+
+import {
+  Edited,
+  Steered,
+} from './interventions';
+
+import {
   Listening,
 } from './listening';
 
 import {
   Sessions,
+  Statistics,
 } from './listing';
 
 import {
   Effect,
+  Evaluated,
   Inspected,
   LensRead,
 } from './looks';
+
+import {
+  Modules,
+  Tokenized,
+} from './model';
 
 import {
   MoveSettled,
@@ -103,29 +125,22 @@ import {
 } from './pooling';
 
 import {
-  BreakpointSet,
   Cleared,
-  Edited,
-  Evaluated,
+} from './reply_base';
+
+import {
   Finished,
-  HistoryRead,
   Logits,
-  Modules,
-  Noted,
   Paused,
   Pausing,
-  ShuttingDown,
-  Statistics,
-  Steered,
-  Tokenized,
-  Tree,
-} from './replies';
+} from './running';
 
 import {
   Scored,
 } from './scoring';
 
 import {
+  Noted,
   Swapped,
   WeightsMoved,
 } from './swapping';
@@ -147,66 +162,66 @@ import {
 
 export type WireReply =
   | Failed
+  | InPieces
+  | Cleared
+  | Described
+  | AdapterAdded
+  | Adapters
+  | ModuleAdded
+  | AddedModules
+  | Attributed
+  | BreakpointSet
+  | Checked
+  | Opened
+  | CheckpointSaved
+  | Checkpoints
+  | Collected
+  | EdgesAttributed
+  | CircuitsRun
+  | FiguresRead
+  | Compared
+  | GraphMade
   | Welcome
   | Departed
   | Pong
-  | Listening
-  | Modules
-  | ModuleAdded
-  | AddedModules
-  | AdapterAdded
-  | Adapters
-  | WeightRead
-  | Tokenized
-  | Statistics
-  | Sessions
-  | People
   | ShuttingDown
-  | Opened
-  | Described
-  | Detached
-  | Closed
-  | Pausing
-  | Paused
-  | Finished
-  | BreakpointSet
-  | Cleared
-  | Edited
-  | Effect
-  | Steered
-  | Inspected
-  | Reached
-  | PooledRead
-  | FiguresRead
-  | Compared
-  | PassRead
-  | LensRead
-  | Attributed
-  | Swept
-  | EdgesAttributed
-  | GraphMade
-  | CircuitsRun
-  | MetricsRead
-  | Collected
-  | Checked
-  | Scored
   | HeadsRead
-  | Evaluated
-  | Watching
-  | WatchRead
-  | Logits
   | HistoryRead
   | Tree
-  | Swapped
-  | WeightsMoved
-  | Copies
-  | CheckpointSaved
-  | Checkpoints
+  | Paused
+  | Edited
+  | Steered
+  | Listening
+  | Sessions
+  | Statistics
+  | Inspected
+  | LensRead
+  | Effect
+  | Evaluated
+  | Modules
+  | Tokenized
   | ProvenanceRead
   | SentAway
   | MoveSettled
-  | Noted
-  | InPieces
+  | Detached
+  | Closed
+  | PassRead
+  | Reached
+  | Finished
+  | People
   | PieceRead
   | Dropped
-  | PieceTaken;
+  | PieceTaken
+  | PooledRead
+  | Pausing
+  | Logits
+  | Scored
+  | Swapped
+  | Noted
+  | WeightsMoved
+  | Copies
+  | MetricsRead
+  | Swept
+  | Watching
+  | WatchRead
+  | WeightRead;

@@ -13,6 +13,14 @@ import {
   Transfer,
 } from './transfers';
 
+/** `transfer` is None when nothing had to move. */
+export interface Swapped {
+  readonly reply: 'Swapped';
+  readonly session: SessionDescription;
+  readonly transfer: Transfer | null;
+  readonly not_kept: string | null;
+}
+
 /** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
 export interface SwapOut {
   readonly request: 'SwapOut';
@@ -36,6 +44,19 @@ export interface Rest {
   readonly expected_seconds: number;
 }
 
+export interface Noted {
+  readonly reply: 'Noted';
+  readonly not_kept: string | null;
+}
+
+/** `seconds` is 0 when they were there already. */
+export interface WeightsMoved {
+  readonly reply: 'WeightsMoved';
+  readonly weights: WeightsStatistics;
+  readonly seconds: Float;
+  readonly not_kept: string | null;
+}
+
 /** The weights leave the device until the next request that needs them. Refused while a session runs. */
 export interface Sleep {
   readonly request: 'Sleep';
@@ -52,20 +73,4 @@ export interface Wake {
 export interface ReadCopies {
   readonly request: 'ReadCopies';
   readonly since?: number;
-}
-
-/** `transfer` is None when nothing had to move. */
-export interface Swapped {
-  readonly reply: 'Swapped';
-  readonly session: SessionDescription;
-  readonly transfer: Transfer | null;
-  readonly not_kept: string | null;
-}
-
-/** `seconds` is 0 when they were there already. */
-export interface WeightsMoved {
-  readonly reply: 'WeightsMoved';
-  readonly weights: WeightsStatistics;
-  readonly seconds: Float;
-  readonly not_kept: string | null;
 }

@@ -74,49 +74,6 @@ export interface Estimate {
 }
 
 /**
- * Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
- * line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
- * has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
- * computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
- * "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
- * together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
- * edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
- * `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
- * Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
- * With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
- * `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
- * taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
- * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
- * cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
- * of a layer, in turn, as (rows, calls), for a sweep that is made again.
- */
-export interface Sweep {
-  readonly request: 'Sweep';
-  readonly session: string;
-  readonly corrupted: readonly number[] | string;
-  readonly site: string;
-  readonly over: readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[];
-  readonly metrics: readonly string[];
-  readonly clean?: readonly number[] | string | null;
-  readonly edit?: SweptEdit | null;
-  readonly noise?: Noise | null;
-  readonly coefs?: readonly number[];
-  readonly positions?: readonly (number | string)[];
-  readonly align?: readonly (readonly (number | string)[])[];
-  readonly windows?: readonly (readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[])[];
-  readonly in_pairs?: boolean;
-  readonly mode?: 'fast' | 'exact';
-  readonly seed?: number;
-  readonly receivers?: readonly string[];
-  readonly into?: 'corrupted' | 'clean';
-  readonly pair?: number;
-  readonly continued?: Continued | null;
-  readonly estimate?: Estimate | null;
-  readonly chosen?: readonly number[];
-  readonly calls?: readonly (readonly number[])[];
-}
-
-/**
  * All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
  * to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, the added
  * `modules` that its sites are of, and the origin. `kept` cells were computed before, in other passes.
@@ -187,6 +144,49 @@ export interface Swept {
   readonly made: Recipe | null;
   readonly confirmed: Confirmed | null;
   readonly not_kept: string | null;
+}
+
+/**
+ * Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
+ * line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
+ * has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
+ * computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
+ * "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
+ * together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
+ * edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
+ * `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
+ * Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
+ * With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
+ * `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
+ * taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
+ * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
+ * cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
+ * of a layer, in turn, as (rows, calls), for a sweep that is made again.
+ */
+export interface Sweep {
+  readonly request: 'Sweep';
+  readonly session: string;
+  readonly corrupted: readonly number[] | string;
+  readonly site: string;
+  readonly over: readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[];
+  readonly metrics: readonly string[];
+  readonly clean?: readonly number[] | string | null;
+  readonly edit?: SweptEdit | null;
+  readonly noise?: Noise | null;
+  readonly coefs?: readonly number[];
+  readonly positions?: readonly (number | string)[];
+  readonly align?: readonly (readonly (number | string)[])[];
+  readonly windows?: readonly (readonly ('point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef')[])[];
+  readonly in_pairs?: boolean;
+  readonly mode?: 'fast' | 'exact';
+  readonly seed?: number;
+  readonly receivers?: readonly string[];
+  readonly into?: 'corrupted' | 'clean';
+  readonly pair?: number;
+  readonly continued?: Continued | null;
+  readonly estimate?: Estimate | null;
+  readonly chosen?: readonly number[];
+  readonly calls?: readonly (readonly number[])[];
 }
 
 export type SweptEdit =

@@ -19,6 +19,20 @@ export interface Direction {
   readonly vector: ArrayJson;
 }
 
+/** `site` None ends all watches; `direction` is the name of one. */
+export interface Unwatch {
+  readonly request: 'Unwatch';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly direction?: string | null;
+}
+
+export interface Watching {
+  readonly reply: 'Watching';
+  readonly watch: WatchDescription;
+  readonly not_kept: string | null;
+}
+
 /**
  * Record a site over all runs from now on: its value, or the component of its value along a `direction`. `fresh`
  * forgets what was recorded so far.
@@ -30,28 +44,6 @@ export interface Watch {
   readonly byte_cap?: number;
   readonly fresh?: boolean;
   readonly direction?: Direction | null;
-}
-
-/** `site` None ends all watches; `direction` is the name of one. */
-export interface Unwatch {
-  readonly request: 'Unwatch';
-  readonly session: string;
-  readonly site?: string | null;
-  readonly direction?: string | null;
-}
-
-/** `direction` is the name of one; None reads the watch of the value. */
-export interface ReadWatch {
-  readonly request: 'ReadWatch';
-  readonly session: string;
-  readonly site: string;
-  readonly direction?: string | null;
-}
-
-export interface Watching {
-  readonly reply: 'Watching';
-  readonly watch: WatchDescription;
-  readonly not_kept: string | null;
 }
 
 /** The line of a run, as far as it was fed when it was read or left, and the passes that it was fed in. */
@@ -83,4 +75,12 @@ export interface WatchRead {
   readonly made: WatchRecipe | null;
   readonly unmade: string;
   readonly not_kept: string | null;
+}
+
+/** `direction` is the name of one; None reads the watch of the value. */
+export interface ReadWatch {
+  readonly request: 'ReadWatch';
+  readonly session: string;
+  readonly site: string;
+  readonly direction?: string | null;
 }

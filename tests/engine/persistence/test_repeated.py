@@ -11,8 +11,7 @@ import pytest
 
 from djinn_jupyter.engine.persistence.dump import dump_session
 from djinn_jupyter.engine.requests import repeats
-from djinn_jupyter.engine.requests.handlers import HANDLED_BY
-from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.needs import kept_with
 from djinn_jupyter.engine.session import answered
 from djinn_jupyter.engine.session.answered import AnsweredRequests, RequestId
 from djinn_jupyter.wire import replies as told
@@ -30,7 +29,6 @@ from tests.wire import values
 PROMPT: Final = tokens(10)
 CLIENT: Final = b"sixteen bytes of"
 STATES: Final[tuple[State, ...]] = ("missing", "empty", "stopped", "away", "running")
-NEEDS: Final = RequestNeeds(*HANDLED_BY)
 TAKEN: Final[dict[type, dict[str, Any]]] = {
     ask.EnableBreakpoint: {"number": 1, "enabled": False},
     ask.EnableRule: {"number": 1, "enabled": False},
@@ -57,9 +55,7 @@ def _name_for(kind: type) -> str:
 
 
 OF_TWO_ENGINES: Final = (ask.SendAway, ask.TakeIn)
-CHANGING: Final = [
-    kind for kind in OF_A_SESSION if kind not in OF_TWO_ENGINES and NEEDS.kept_with(next(_requests_of(kind)))
-]
+CHANGING: Final = [kind for kind in OF_A_SESSION if kind not in OF_TWO_ENGINES and kept_with(next(_requests_of(kind)))]
 
 
 def number_of(number: int, *, again: bool = False) -> RequestId:

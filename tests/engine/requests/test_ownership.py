@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.requests.handlers import HANDLED_BY
-from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SessionHeld, SessionsWouldSuffer
@@ -26,7 +24,6 @@ from tests.wire import values
 PARIS, ROME = "shared/trips/paris.ipynb", "shared/trips/rome.ipynb"
 OWNER = Holder(name="kernel-paris", user="tester", notebook=PARIS)
 OTHER = Holder(name="kernel-rome", user="tester", notebook=ROME)
-NEEDS = RequestNeeds(*HANDLED_BY)
 FORCE = " all the same, add --force (in Python force=True), or work on a fork of it (%djinn_fork)."
 ENDING = (
     ask.Close(session="a"),
@@ -85,7 +82,7 @@ def test_a_request_to_another_notebooks_session_is_free_for_all_or_refused_and_c
             fields = {**fields, **({name: None} if name in fields else {})}
         request = Case(kind, fields, "a").request
         reply = answer(crowd, request, OTHER)
-        deed = NEEDS.of(request).owner_only(request)
+        deed = request.deed if isinstance(request, ask.OwnerRequest) else None
         forced = isinstance(request, ask.OwnerRequest) and request.force
         if deed is None:
             assert crowd.desk.engine.sessions["a"] is session  # so it was rightly declared free
@@ -100,10 +97,9 @@ def test_a_request_to_another_notebooks_session_is_free_for_all_or_refused_and_c
 
 
 def test_every_request_with_force_says_what_it_is_needed_for() -> None:
-    """And no other request can be declared to need it: it could not say that it is forced."""
     ending = {type(one) for one in ENDING}
     assert ending == {kind for kind in OF_A_SESSION if issubclass(kind, ask.OwnerRequest)}
-    assert all(NEEDS.of(one).owner_only(one) for one in ENDING)
+    assert all(one.deed for one in ENDING)
 
 
 def test_a_running_session_that_cannot_be_made_fresh_is_not_taken_either(crowd: Crowd) -> None:

@@ -7,59 +7,18 @@ import {
 
 import {
   BreakpointDescription,
-  EngineStatistics,
-  ModuleDescription,
-  StopDescription,
+  Sampling,
   StopIdentity,
   TopToken,
 } from './nouns';
 
 import {
-  Branch,
   Influences,
 } from './readings';
 
 import {
   RuleDescription,
 } from './rules';
-
-export interface Modules {
-  readonly reply: 'Modules';
-  readonly modules: readonly ModuleDescription[];
-  readonly not_kept: string | null;
-}
-
-export interface Tokenized {
-  readonly reply: 'Tokenized';
-  readonly tokens: readonly number[];
-  readonly texts: readonly string[];
-  readonly text: string;
-  readonly not_kept: string | null;
-}
-
-export interface Statistics {
-  readonly reply: 'Statistics';
-  readonly statistics: EngineStatistics;
-  readonly not_kept: string | null;
-}
-
-/** `sessions_kept` are in the journal and come back with the next engine of this model. */
-export interface ShuttingDown {
-  readonly reply: 'ShuttingDown';
-  readonly sessions_lost: readonly string[];
-  readonly sessions_kept: readonly string[];
-  readonly not_kept: string | null;
-}
-
-/**
- * The run will stop at its next layer boundary, or the work reply with its parts; `was_running` is False when there
- * was nothing to stop.
- */
-export interface Pausing {
-  readonly reply: 'Pausing';
-  readonly was_running: boolean;
-  readonly not_kept: string | null;
-}
 
 /**
  * A forward pass that stands still.
@@ -141,52 +100,79 @@ export interface Finished {
   readonly not_kept: string | null;
 }
 
-export interface BreakpointSet {
-  readonly reply: 'BreakpointSet';
-  readonly breakpoint: BreakpointDescription;
-  readonly existed: boolean;
-  readonly not_kept: string | null;
+/**
+ * Run a prompt (text or token ids) until a stop or the end.
+ *
+ * A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
+ * A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
+ * `free` ignores breakpoints. `fast` shares passes of generated tokens with other such runs; last bits may differ.
+ */
+export interface Run {
+  readonly request: 'Run';
+  readonly session: string;
+  readonly text?: string | null;
+  readonly tokens?: readonly number[] | null;
+  readonly max_new_tokens?: number;
+  readonly sampling?: Sampling;
+  readonly stop?: readonly string[];
+  readonly ignore_eos?: boolean;
+  readonly chat?: boolean;
+  readonly extend?: boolean;
+  readonly free?: boolean;
+  readonly mode?: 'fast' | 'exact';
 }
 
-export interface Cleared {
-  readonly reply: 'Cleared';
-  readonly count: number;
+export interface Resume {
+  readonly request: 'Resume';
+  readonly session: string;
+  readonly free?: boolean;
+  readonly mode?: 'fast' | 'exact' | null;
+  readonly stop?: StopIdentity | null;
+}
+
+/**
+ * By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
+ * pass stands before or inside, at its end to the layer's output.
+ */
+export interface Step {
+  readonly request: 'Step';
+  readonly session: string;
+  readonly count?: number;
+  readonly by?: 'layer' | 'token' | 'point';
+  readonly stop?: StopIdentity | null;
+}
+
+export interface Back {
+  readonly request: 'Back';
+  readonly session: string;
+  readonly count?: number;
+  readonly by?: 'stop' | 'layer' | 'token';
+  readonly stop?: StopIdentity | null;
+}
+
+/**
+ * The run will stop at its next layer boundary, or the work reply with its parts; `was_running` is False when there
+ * was nothing to stop.
+ */
+export interface Pausing {
+  readonly reply: 'Pausing';
+  readonly was_running: boolean;
   readonly not_kept: string | null;
 }
 
 /**
- * The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
- * part. `stop` has the edition that it made.
+ * Have a run stop at its next layer boundary; have edges that are patched, an attribution graph or a reading of
+ * heads reply with the parts that are done.
  */
-export interface Edited {
-  readonly reply: 'Edited';
-  readonly stop: StopIdentity;
-  readonly site: string;
-  readonly edit: string;
-  readonly shape: readonly number[];
-  readonly positions: readonly number[];
-  readonly norm_before: Float;
-  readonly norm_after: Float;
-  readonly relative_size: Float | null;
-  readonly entries_changed: number;
-  readonly not_kept: string | null;
+export interface Pause {
+  readonly request: 'Pause';
+  readonly session: string;
 }
 
-export interface Steered {
-  readonly reply: 'Steered';
-  readonly rule: RuleDescription;
-  readonly existed: boolean;
-  readonly not_kept: string | null;
-}
-
-/** `value` of the expression at the absolute `position`. */
-export interface Evaluated {
-  readonly reply: 'Evaluated';
-  readonly stop: StopIdentity;
-  readonly value: boolean | number | Float | string;
-  readonly site: string;
-  readonly position: number;
-  readonly not_kept: string | null;
+/** The present stop once more, as it was reported. */
+export interface ReadStop {
+  readonly request: 'ReadStop';
+  readonly session: string;
 }
 
 export interface Logits {
@@ -196,21 +182,8 @@ export interface Logits {
   readonly not_kept: string | null;
 }
 
-export interface HistoryRead {
-  readonly reply: 'History';
-  readonly stops: readonly StopDescription[];
-  readonly present: number | null;
-  readonly not_kept: string | null;
-}
-
-/** One branch for each session, in the order of opening: a fork after its parent, where that is still there. */
-export interface Tree {
-  readonly reply: 'Tree';
-  readonly branches: readonly Branch[];
-  readonly not_kept: string | null;
-}
-
-export interface Noted {
-  readonly reply: 'Noted';
-  readonly not_kept: string | null;
+/** fp32 logits of the last position of the last finished pass. */
+export interface ReadLogits {
+  readonly request: 'ReadLogits';
+  readonly session: string;
 }

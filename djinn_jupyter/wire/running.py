@@ -1,0 +1,168 @@
+"""A run: the requests that begin it, move it and stop it, and the stops and ends that it comes to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.bounds import Tokens
+from djinn_jupyter.wire.limits import Count, StopStrings, Text, require_computable
+from djinn_jupyter.wire.naming import OwnName
+from djinn_jupyter.wire.nouns import (
+    BreakpointDescription,
+    FinishReason,
+    Mode,
+    PauseReason,
+    Sampling,
+    StopIdentity,
+    TopToken,
+)
+from djinn_jupyter.wire.readings import Influences
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
+from djinn_jupyter.wire.rules import RuleDescription
+
+
+class Paused(ReplyBase):
+    """A forward pass that stands still.
+
+    `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
+    `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
+    `site` is as it was named, and `shape`, `norms` and `values` are of its selected heads or features. `norms` are L2
+    norms at each position of the pass, over all other axes; `values` the numbers themselves where a position has one
+    alone, as one feature does, else None: what `norm` and `value` are in a condition. `matched` is the position
+    for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
+    of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
+    `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
+    the line decoded as a whole. `log_probabilities` are those of the new tokens under the model's own fp32 logits,
+    before temperature and the like; None where they were not kept.
+    """
+
+    session: OwnName
+    stop: StopIdentity
+    site: str
+    reason: PauseReason
+    breakpoint: BreakpointDescription | None
+    also: tuple[str, ...]
+    matched: int | None
+    step: int
+    layer: int
+    layers: int
+    positions: tuple[int, ...]
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    prompt_tokens: int
+    prompt_text: str
+    new_text: str
+    log_probabilities: tuple[float | None, ...]
+    shape: tuple[int, ...]
+    axes: str
+    dtype: str
+    norms: tuple[float, ...]
+    edits: tuple[str, ...]
+    history_index: int
+    history_length: int
+    layers_run: int
+    influences: Influences = Influences()
+    values: tuple[float, ...] | None = None
+
+
+class Finished(ReplyBase):
+    """A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
+    ended with: of the position after the last token fed. `layers_run` and `passes` count
+    the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
+    `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
+    of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
+    `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none, and
+    whether the tokenizer's first token stands twice. `largest_difference`: of shared logits, where a pass of this
+    row was drawn and computed again alone."""
+
+    session: OwnName
+    stop: StopIdentity
+    reason: FinishReason
+    detail: str | None
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    text: str
+    prompt_tokens: tuple[int, ...]
+    prompt_texts: tuple[str, ...]
+    prompt_text: str
+    log_probabilities: tuple[float | None, ...]
+    top: tuple[TopToken, ...]
+    rules: tuple[RuleDescription, ...]
+    ignored_defaults: tuple[str, ...]
+    layers_run: int
+    passes: int
+    shared: int = 0
+    note: str | None = None
+    largest_difference: float | None = None
+
+
+class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
+    """Run a prompt (text or token ids) until a stop or the end.
+
+    A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
+    A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
+    `free` ignores breakpoints. `fast` shares passes of generated tokens with other such runs; last bits may differ.
+    """
+
+    text: Text | None = None
+    tokens: Tokens | None = None
+    max_new_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 20
+    sampling: Sampling = Sampling()
+    stop: StopStrings = ()
+    ignore_eos: bool = False
+    chat: bool = False
+    extend: bool = False
+    free: bool = False
+    mode: Mode = "exact"
+
+    def __post_init__(self) -> None:
+        """Refuse sampling settings that cannot be computed: kept sessions may have them, a new run may not."""
+        if isinstance(self.sampling, Sampling):
+            require_computable(self.sampling)
+
+
+class Resume(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
+    free: bool = False
+    mode: Mode | None = None  # None goes on as the run began
+
+
+class Step(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
+    """By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
+    pass stands before or inside, at its end to the layer's output."""
+
+    count: Count = 1
+    by: Literal["layer", "token", "point"] = "layer"
+
+
+class Back(StopRequest[Paused], shared="write", browser="moves", wakes_weights=True):
+    count: Count = 1
+    by: Literal["stop", "layer", "token"] = "stop"
+
+
+class Pausing(ReplyBase):
+    """The run will stop at its next layer boundary, or the work reply with its parts; `was_running` is False when there
+    was nothing to stop."""
+
+    was_running: bool
+
+
+class Pause(SessionRequest[Pausing], shared="write", browser="asks", changes=False, while_running=True):
+    """Have a run stop at its next layer boundary; have edges that are patched, an attribution graph or a reading of
+    heads reply with the parts that are done."""
+
+
+class ReadStop(SessionRequest[Paused], shared="read", browser="asks", resent="anew", without_rows=True):
+    """The present stop once more, as it was reported."""
+
+
+class Logits(ReplyBase):
+    stop: StopIdentity
+    logits: Array
+
+
+class ReadLogits(SessionRequest[Logits], shared="read", browser="asks", resent="anew", without_rows=True):
+    """fp32 logits of the last position of the last finished pass."""

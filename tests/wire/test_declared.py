@@ -1,0 +1,47 @@
+"""What each request is answered by, and on which terms it is asked and done: a table of its own, so that no right, rule
+or need changes unseen where a class line does."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Cleared
+from tests.census.recorded import CONVERSATION, MESSAGES, read
+
+TABLE: Final = Path(__file__).parent / "declared.txt"
+
+
+def replies_to(kind: Any) -> list[str]:
+    return [one.__name__ for one in typing.get_args(kind.answered_by) or (kind.answered_by,)]
+
+
+def row(kind: Any) -> str:
+    terms = f": {kind.terms}" if str(kind.terms) else ""
+    return f"{kind.__name__} -> {', '.join(replies_to(kind))}{terms}"
+
+
+def test_every_request_is_declared_as_the_table_says() -> None:
+    assert sorted(map(row, ask.KINDS)) == sorted(TABLE.read_text(encoding="utf-8").splitlines())
+
+
+def test_every_recorded_reply_is_one_that_the_request_declares() -> None:
+    kinds = {kind.__name__: kind for kind in ask.KINDS}
+    for one in (*read(MESSAGES), *read(CONVERSATION)):
+        assert one.answered_by in {"Failed", "InPieces"} or one.answered_by in replies_to(kinds[one.kind]), one.kind
+
+
+def test_what_is_answered_during_a_run_touches_no_rows_and_what_is_done_anew_changes_nothing() -> None:
+    running = [kind.terms for kind in ask.KINDS if kind.terms.while_running]
+    assert all(terms.while_away and terms.without_rows for terms in running)
+    assert not any(kind.terms.changes for kind in ask.KINDS if kind.terms.resent == "anew")
+
+
+def test_a_term_that_there_is_not_is_refused() -> None:
+    with pytest.raises(TypeError, match="while_walking"):
+
+        class Walk(ask.SessionRequest[Cleared], while_walking=True): ...  # type: ignore[call-arg]
