@@ -12,7 +12,6 @@ from djinn_jupyter.client.named_models import note_on
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.module_files.peft import read_adapter
-from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterDescription, AdapterIdentity
 
@@ -25,7 +24,7 @@ def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescr
         request = ask.AddAdapter(
             session=session, name=name, modules=found.modules, folder=str(found.path), digest=found.digest
         )
-        adapter = ask_for(channel, request, replies.AdapterAdded).adapter
+        adapter = ask_for(channel, request).adapter
     return msgspec.structs.replace(adapter, note=note)
 
 
@@ -34,7 +33,7 @@ def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
     it was computed with none. Raises UsageError where it is not there."""
     if kept is None:
         return None
-    there = ask_for(channel, ask.ListAdapters(), replies.Adapters).adapters
+    there = ask_for(channel, ask.ListAdapters()).adapters
     name = next((one.name for one in there if one.digest == kept.digest), None)
     if name is None:
         raise UsageError(
@@ -61,8 +60,8 @@ class AdaptedSession:
         >>> tuned.run("The capital of France is", max_new_tokens=1).reason
         'length'
         """
-        return ask_for(self._channel, ask.Describe(session=self.name), replies.Described).session.adapter
+        return ask_for(self._channel, ask.Describe(session=self.name)).session.adapter
 
     @adapter.setter
     def adapter(self, name: str | None) -> None:
-        ask_for(self._channel, ask.SetAdapter(session=self.name, adapter=name), replies.Described)
+        ask_for(self._channel, ask.SetAdapter(session=self.name, adapter=name))

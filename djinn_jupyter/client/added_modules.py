@@ -17,7 +17,6 @@ from djinn_jupyter.module_files.circuit_tracer import layers_in
 from djinn_jupyter.module_files.folder import ModuleFolder, read_folder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import MOST_TENSORS, AddedModuleDescription, NamedTensor
-from djinn_jupyter.wire.replies import Cleared, ModuleAdded
 from djinn_jupyter.wire.sites import parse_site, parse_trained
 
 NAMELESS: Final = "name the point that it reads, as in at='resid_post.4' (--at resid_post.4)"
@@ -71,7 +70,7 @@ def _added(
             digest=found.digest,
             error_term=error_term,
         )
-        module = ask_for(channel, request, ModuleAdded).module
+        module = ask_for(channel, request).module
     notes = [one for one in (module.note, note) if one is not None]
     return msgspec.structs.replace(module, note="; ".join(notes) or None)
 
@@ -82,7 +81,7 @@ def remove_module(channel: Channel, name: str) -> int:
     request = ask.RemoveModule(name=word, layer=int(layer) if layer.isdecimal() else None)
     if layer and not layer.isdecimal():
         raise UnknownSite(f"{name!r} is no added module; write sae, or sae.4.")
-    return ask_for(channel, request, Cleared).count
+    return ask_for(channel, request).count
 
 
 def _trained_at(found: ModuleFolder) -> str:

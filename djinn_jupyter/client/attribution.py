@@ -164,7 +164,7 @@ def _told_again(channel: Channel, made: AttributionRecipe) -> Attribution:
             position=made.position,
             ahead=made.ahead,
         )
-        return Attribution(ask_for(channel, asked, Attributed))
+        return Attribution(ask_for(channel, asked))
 
 
 def _column(one: Contribution) -> str:

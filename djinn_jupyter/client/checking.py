@@ -41,7 +41,7 @@ class Question:
 
     def to(self, channel: Channel, kind: str) -> Checked:
         with temporary_session(channel, kind, self.adapter) as session:
-            return ask_for(channel, self._in(session), Checked)
+            return ask_for(channel, self._in(session))
 
     def _in(self, session: str) -> CheckRequest:
         fields = {**msgspec.structs.asdict(self.request), "session": session}

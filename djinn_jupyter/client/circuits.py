@@ -312,7 +312,7 @@ class CircuitRuns:
         return [self._asked(one) for one in self._requests(circuits)]
 
     def _asked(self, request: ask.RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
-        return replied_in_parts(self.engine.channel, request, CircuitsRun, WORK, kept)
+        return replied_in_parts(self.engine.channel, request, WORK, kept)
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[ask.RunCircuits]:
         for reply in self.found.replies:
@@ -349,7 +349,7 @@ def _in_parts(circuits: Sequence[Numbers]) -> Iterator[list[Numbers]]:
 
 def _run(channel: Channel, request: ask.RunCircuits, made: CircuitRecipe) -> CircuitsRun:
     with session_like(channel, "circuit", made) as name:
-        return ask_for(channel, msgspec.structs.replace(request, session=name), CircuitsRun)
+        return ask_for(channel, msgspec.structs.replace(request, session=name))
 
 
 def _alone(run: CircuitsRun, at: int) -> CircuitsRun:

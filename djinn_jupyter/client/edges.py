@@ -191,9 +191,7 @@ def edges(
         with temporary_session(engine.channel, "edges", adapter) as name:
             request = msgspec.structs.replace(one, session=name)
             first = one is asked[0]  # of a later pair the pairs before are kept
-            return replied_in_parts(
-                engine.channel, request, EdgesAttributed, WORK, lambda reply: edges_of([reply]) if first else None
-            )
+            return replied_in_parts(engine.channel, request, WORK, lambda reply: edges_of([reply]) if first else None)
 
     replies = in_parts(WORK, "pairs", asked, first_scored, edges_of)
     found = Edges(replies, paired=paired, engine=name_of(engine))
@@ -258,7 +256,7 @@ def scored(
     the edges that were patched by then."""
     with session_like(channel, "edges", made) as name:
         request = msgspec.structs.replace(request, session=name)
-        return replied_in_parts(channel, request, EdgesAttributed, WORK, kept)
+        return replied_in_parts(channel, request, WORK, kept)
 
 
 def name_of(engine: RemoteEngine) -> str | None:

@@ -94,7 +94,7 @@ class RemoteEngine:
         """
         chosen = name if name is not None else default_session_name()
         request = ask.Open(session=chosen, join=join, fresh=fresh, force=force)
-        told = ask_for(self.channel, request, replies.Opened)
+        told = ask_for(self.channel, request)
         if told.note is not None:
             warnings.warn(told.note, stacklevel=3)
         opened = RemoteSession(self.channel, told.session.name)
@@ -116,15 +116,15 @@ class RemoteEngine:
         """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and
         disk, and of all whom the asker may know more of, the sessions, the checkpoints' bytes, the running time of the
         last day, and when they were last heard. A person with a key is told all of themselves alone."""
-        return Listing(ask_for(self.channel, ask.ReadPeople(), replies.People).people)
+        return Listing(ask_for(self.channel, ask.ReadPeople()).people)
 
     def tree(self) -> Branches:
         """Return the stops of all sessions; stops that forks share have the same numbers."""
-        return Branches(ask_for(self.channel, ask.ReadTree(), replies.Tree).branches)
+        return Branches(ask_for(self.channel, ask.ReadTree()).branches)
 
     def statistics(self) -> EngineStatistics:
         """Return the memory of the engine, in bytes, and what it has done so far."""
-        return ask_for(self.channel, ask.ReadStatistics(), replies.Statistics).statistics
+        return ask_for(self.channel, ask.ReadStatistics()).statistics
 
     @typed
     def memory_trace(
@@ -140,7 +140,7 @@ class RemoteEngine:
     def checkpoints(self) -> Listing[CheckpointDescription]:
         """Return the checkpoint files of this model, those of earlier engines too: of very many the last ones, and
         `left_out` says how many older ones there are."""
-        told = ask_for(self.channel, ask.ListCheckpoints(), replies.Checkpoints)
+        told = ask_for(self.channel, ask.ListCheckpoints())
         return Listing(told.checkpoints, left_out=told.left_out)
 
     def restore(
@@ -152,26 +152,26 @@ class RemoteEngine:
         damaged one."""
         chosen = session if session is not None else default_session_name()
         request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace, force=force)
-        return RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
+        return RemoteSession(self.channel, ask_for(self.channel, request).session.name)
 
     def drop_checkpoint(self, name: str) -> int:
         """Delete the file of a checkpoint. Return the number of files deleted."""
-        return ask_for(self.channel, ask.DropCheckpoint(name=name), replies.Cleared).count
+        return ask_for(self.channel, ask.DropCheckpoint(name=name)).count
 
     def sleep(self) -> replies.WeightsMoved:
         """Put the weights to sleep: move them off the device until a request needs them. IllegalMove during a run."""
-        return ask_for(self.channel, ask.Sleep(), replies.WeightsMoved)
+        return ask_for(self.channel, ask.Sleep())
 
     nap = sleep  # its former name
 
     def wake(self) -> replies.WeightsMoved:
         """Bring the weights back now; `seconds` is 0 when they were on the device."""
-        return ask_for(self.channel, ask.Wake(), replies.WeightsMoved)
+        return ask_for(self.channel, ask.Wake())
 
     def copies(self, since: int = 0) -> Listing[LayerCopy]:
         """Return completed copies of streamed layers with numbers above `since`, oldest first; the engine keeps the
         last few thousand."""
-        return Listing(ask_for(self.channel, ask.ReadCopies(since=since), replies.Copies).copies)
+        return Listing(ask_for(self.channel, ask.ReadCopies(since=since)).copies)
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
         """Return the tokens of a text as a prompt has them, special ones included; with `chat` those of a message to
@@ -180,11 +180,11 @@ class RemoteEngine:
         >>> engine.tokenize("The capital of France is").texts
         ('The', ' capital', ' of', ' France', ' is')
         """
-        return ask_for(self.channel, ask.Tokenize(text=text, chat=chat), replies.Tokenized)
+        return ask_for(self.channel, ask.Tokenize(text=text, chat=chat))
 
     def detokenize(self, tokens: object) -> str:
         """Return the text of token ids. NoTokenizer."""
-        return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
+        return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens))).text
 
     @typed
     def collect(
@@ -281,7 +281,7 @@ class RemoteEngine:
 
     def modules(self) -> Listing[ModuleDescription]:
         """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""
-        return Listing(ask_for(self.channel, ask.ListModules(), replies.Modules).modules)
+        return Listing(ask_for(self.channel, ask.ListModules()).modules)
 
     @typed
     def add_module(
@@ -317,7 +317,7 @@ class RemoteEngine:
 
     def added_modules(self) -> Listing[AddedModuleDescription]:
         """Return the modules that you have added."""
-        return Listing(ask_for(self.channel, ask.ListAddedModules(), replies.AddedModules).modules)
+        return Listing(ask_for(self.channel, ask.ListAddedModules()).modules)
 
     @typed
     def remove_module(self, name: str) -> int:
@@ -341,23 +341,23 @@ class RemoteEngine:
 
     def adapters(self) -> Listing[AdapterDescription]:
         """Return the adapters that you have added, with the sessions that compute with each."""
-        return Listing(ask_for(self.channel, ask.ListAdapters(), replies.Adapters).adapters)
+        return Listing(ask_for(self.channel, ask.ListAdapters()).adapters)
 
     def remove_adapter(self, name: str) -> None:
         """Remove an adapter. UsageError while a session computes with it, or where there is none."""
-        ask_for(self.channel, ask.RemoveAdapter(name=name), replies.Cleared)
+        ask_for(self.channel, ask.RemoveAdapter(name=name))
 
     def ping(self) -> float:
         """Return the seconds of one round trip to the engine."""
         begun = time.perf_counter()
-        ask_for(self.channel, ask.Ping(), replies.Pong)
+        ask_for(self.channel, ask.Ping())
         return time.perf_counter() - begun
 
     def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
         """End the engine and return, when its process has gone, the names of the sessions that are lost: all with
         `forget`, else none, for the next load restores them. SessionsWouldSuffer, unless `force`, when other kernels
         hold sessions, or with `forget` when sessions belong to other notebooks."""
-        lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
+        lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget)).sessions_lost
         if self.entry is not None and self.entry.is_afar:
             _await_silence(self.channel)
         elif self.entry is not None:
@@ -385,7 +385,7 @@ def _await_silence(channel: Channel) -> None:
     """Wait until an engine of another machine answers no more."""
     with suppress(EngineUnavailable):
         while True:
-            ask_for(channel, ask.Ping(), replies.Pong)
+            ask_for(channel, ask.Ping())
             time.sleep(SILENCE_SECONDS)
 
 

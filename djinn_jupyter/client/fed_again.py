@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.interventions import Steer
-from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Finished, Paused, Steered
+from djinn_jupyter.wire.replies import Finished, Paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ def stopped_again(
     with session_like(channel, kind, made) as name:
         for one in passes_of(fed):
             feed(channel, name, line, one)
-        ask_for(channel, ask.SetBreakpoint(session=name, site=site), BreakpointSet)
+        ask_for(channel, ask.SetBreakpoint(session=name, site=site))
         begins = max((one.end for one in fed), default=0)
         run = ask.Run(session=name, tokens=tuple(line[begins:]), max_new_tokens=1, extend=begins > 0)
-        yield name, ask_for(channel, run, Paused)
+        yield name, expect(ask_for(channel, run), Paused)
 
 
 def fed_recipe(fed: Sequence[FedTokens]) -> dict[str, Any]:
@@ -57,10 +57,11 @@ def passes_of(fed: Sequence[FedTokens]) -> Iterator[OnePass]:
 def feed(channel: Channel, session: str, line: Sequence[int], one: OnePass) -> None:
     """Feed the next pass of a line; no rule is in force afterwards."""
     for rule in one.rules:
-        ask_for(channel, msgspec.structs.replace(rule, session=session), Steered)
+        ask_for(channel, msgspec.structs.replace(rule, session=session))
     tokens = tuple(line[one.start : one.end])
-    ask_for(
-        channel, ask.Run(session=session, tokens=tokens, max_new_tokens=0, extend=one.start > 0, free=True), Finished
+    expect(
+        ask_for(channel, ask.Run(session=session, tokens=tokens, max_new_tokens=0, extend=one.start > 0, free=True)),
+        Finished,
     )
     if one.rules:
-        ask_for(channel, ask.Unsteer(session=session), Cleared)
+        ask_for(channel, ask.Unsteer(session=session))

@@ -17,10 +17,10 @@ def read_figures(
 ) -> FiguresRead:
     """Return the figures of a value, with those of each position where they are asked for."""
     request = ask.ReadFigures(session=session.name, site=site, positions=positions, each=each)
-    return ask_for(session.channel, request, FiguresRead)
+    return ask_for(session.channel, request)
 
 
 def compare(session: StoppedSession, other: StoppedSession, *, last: int) -> Compared:
     """Return how far the stopped values of two sessions of one engine are apart, with the distances of the `last`
     positions that both passes have. UsageError where they stand at other sites."""
-    return ask_for(session.channel, ask.Compare(session=session.name, other=other.name, last=last), Compared)
+    return ask_for(session.channel, ask.Compare(session=session.name, other=other.name, last=last))

@@ -12,7 +12,6 @@ from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.described import refuses
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.sampling import DRAWN_AS_BEGUN, GivenSampling
-from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopIdentity
 
@@ -61,8 +60,8 @@ class Forks:
             site=site,
             positions=spell_positions(positions, self._committed),
         )
-        ask_for(self._channel, request, replies.Opened)
+        ask_for(self._channel, request)
         return self.sibling(name)
 
     def _committed(self) -> tuple[int, int]:
-        return 0, ask_for(self._channel, ask.Describe(session=self.name), replies.Described).session.committed
+        return 0, ask_for(self._channel, ask.Describe(session=self.name)).session.committed

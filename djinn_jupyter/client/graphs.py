@@ -294,7 +294,7 @@ def _made(
     """Return the graph of a request, computed as that was whose recipe this is. An interrupt has what is `kept` of the
     graph of fewer features."""
     with session_like(channel, "graph", made) as name:
-        return replied_in_parts(channel, msgspec.structs.replace(request, session=name), GraphMade, WORK, kept)
+        return replied_in_parts(channel, msgspec.structs.replace(request, session=name), WORK, kept)
 
 
 def _circumstances(made: GraphRecipe) -> Circumstances:

@@ -205,7 +205,7 @@ def _read(
 ) -> HeadsRead:
     with interruptible(WORK), temporary_session(channel, "heads", adapter) as session:
         request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
-        return replied_in_parts(channel, request, HeadsRead, WORK, kept)
+        return replied_in_parts(channel, request, WORK, kept)
 
 
 def _read_again(channel: Channel, read: HeadsRead) -> HeadsRead:

@@ -17,7 +17,6 @@ from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.module_form import AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
-from djinn_jupyter.wire.replies import AddedModules, Described, Steered
 
 
 class HowComputed(Protocol):
@@ -35,13 +34,13 @@ def session_like(channel: Channel, kind: str, made: HowComputed | None) -> Itera
     adapter = None if made is None else same_adapter(channel, made.adapter)
     with temporary_session(channel, kind, adapter) as name:
         if made is not None and made.attention is not None:
-            ask_for(channel, ask.SetAttention(session=name, attention=made.attention), Described)
+            ask_for(channel, ask.SetAttention(session=name, attention=made.attention))
         yield name
 
 
 def require_modules(channel: Channel, modules: Sequence[ModuleIdentity | AddedModuleDescription]) -> None:
     """Raise UsageError unless these modules are added here, of the same files."""
-    there = ask_for(channel, ask.ListAddedModules(), AddedModules).modules if modules else ()
+    there = ask_for(channel, ask.ListAddedModules()).modules if modules else ()
     for one in modules:
         same = (one.name, one.at, one.digest, one.error_term)
         if same not in {(other.name, other.at, other.digest, other.error_term) for other in there}:
@@ -62,5 +61,5 @@ def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None
     require_modules(channel, made.modules)
     with session_like(channel, "rules", made) as name:
         for rule in made.rules:
-            ask_for(channel, msgspec.structs.replace(rule, session=name), Steered)
+            ask_for(channel, msgspec.structs.replace(rule, session=name))
         yield name

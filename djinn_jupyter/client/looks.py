@@ -9,7 +9,7 @@ import msgspec
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, largest
-from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.influences import influence_lines
@@ -22,8 +22,8 @@ from djinn_jupyter.wire.looks import LookRecipe
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 from djinn_jupyter.wire.readings import TokenShift
-from djinn_jupyter.wire.replies import Edited, Inspected, LensRead
 from djinn_jupyter.wire.replies import Effect as EffectReply
+from djinn_jupyter.wire.replies import Inspected, LensRead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,5 +190,5 @@ def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere
         if stop.site != made.site:
             raise UsageError(f"it was read at {made.site}, and this model stops at {stop.site}.")
         for edit in made.edits:
-            ask_for(channel, msgspec.structs.replace(edit, session=name), Edited)
-        return ask_for(channel, msgspec.structs.replace(made.asked, session=name), kind)
+            ask_for(channel, msgspec.structs.replace(edit, session=name))
+        return expect(ask_for(channel, msgspec.structs.replace(made.asked, session=name)), kind)

@@ -65,15 +65,15 @@ class MovingSession:
 def _move(here: Channel, session: str, there: Channel, name: str, *, force: bool) -> None:
     """Return when the session is there. On an error or an interrupt it is settled that it stays, unless it has arrived
     and only the reply was lost."""
-    to, move = ask_for(there, ask.ReadProvenance(), replies.ProvenanceRead), uuid4().hex
-    store = _store_between(ask_for(here, ask.ReadProvenance(), replies.ProvenanceRead), to)
+    to, move = ask_for(there, ask.ReadProvenance()), uuid4().hex
+    store = _store_between(ask_for(here, ask.ReadProvenance()), to)
     try:
         person = person_of(name) if to.person is None else to.person  # an own user may name a person's session
         sent = ask.SendAway(session=session, to=to.provenance, move=move, store=store, person=person, force=force)
-        ask_for(here, sent, replies.SentAway)
-        ask_for(there, ask.TakeIn(session=name, move=move, store=store), replies.Opened)
+        ask_for(here, sent)
+        ask_for(there, ask.TakeIn(session=name, move=move, store=store))
     except BaseException as error:
-        stayed = ask_for(here, ask.SettleMove(session=session, move=move), replies.MoveSettled).stayed
+        stayed = ask_for(here, ask.SettleMove(session=session, move=move)).stayed
         if stayed or not isinstance(error, DjinnError):
             raise
     else:
@@ -92,6 +92,6 @@ def _store_between(here: replies.ProvenanceRead, there: replies.ProvenanceRead) 
 def _close_here(here: Channel, session: str, move: str) -> None:
     """Close the session that has moved. An engine that does not answer finds out when it begins anew."""
     try:
-        ask_for(here, ask.SettleMove(session=session, move=move), replies.MoveSettled)
+        ask_for(here, ask.SettleMove(session=session, move=move))
     except EngineUnavailable:
         pass

@@ -6,26 +6,27 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, expect
+from djinn_jupyter.client.connection.channel import Answer, Channel, ask_for, expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.waiting import far_within
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.progress import WorkProgressed
-from djinn_jupyter.wire.replies import CircuitsRun, EdgesAttributed, GraphMade, HeadsRead, Pausing, Reply
-from djinn_jupyter.wire.requests import AttributeEdges, MakeGraph, Pause, ReadHeads, RunCircuits
+from djinn_jupyter.wire.replies import CircuitsRun, EdgesAttributed, GraphMade, HeadsRead, Reply
+from djinn_jupyter.wire.requests import AttributeEdges, MakeGraph, Pause, ReadHeads, RunCircuits, SessionRequest
 
-InParts = AttributeEdges | MakeGraph | ReadHeads | RunCircuits
 ITS_PARTS: Final = "`kept` of this error has the parts that were done."
 
 
 def replied_in_parts(
-    channel: Channel, request: InParts, kind: type[Expected], work: str, kept: Callable[[Expected], object]
-) -> Expected:
+    channel: Channel, request: SessionRequest[Answer], work: str, kept: Callable[[Answer], object]
+) -> Answer:
     """Return the reply to a request whose work has parts; the line of the wait says how far it is. On an interrupt, and
     where the session is paused from elsewhere, the engine replies with those that were done, of which WorkInterrupted
     has what is `kept`. A second interrupt, and one where there are no parts yet or nothing is kept, is a
     KeyboardInterrupt."""
+    kind = type(request).answered_by
+    reply: Answer
     with followed(channel, request.session, request) as under_way:
         try:
             for event in under_way.events():
@@ -42,7 +43,7 @@ def replied_in_parts(
     raise WorkInterrupted(f"{work} was interrupted, and the engine told to end it. {ITS_PARTS}", parts)
 
 
-def _is_whole(request: InParts, reply: object) -> bool:
+def _is_whole(request: object, reply: object) -> bool:
     """Return whether a reply has all parts that were asked for."""
     if isinstance(request, ReadHeads) and isinstance(reply, HeadsRead):
         return len(reply.lines) == len(request.lines)
@@ -60,7 +61,7 @@ def _ended(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
     if channel.take_back(reply) or channel.down_since is not None:
         raise KeyboardInterrupt
     try:
-        if not ask_for(channel, Pause(session=session), Pausing).was_running and not reply.done():
+        if not ask_for(channel, Pause(session=session)).was_running and not reply.done():
             raise KeyboardInterrupt
         return reply.result()
     except DjinnError:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.pooling import Pooled
-from djinn_jupyter.wire.replies import PooledRead
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.stops import StoppedSession
@@ -31,7 +30,7 @@ def read_pooled(
     request = ask.ReadPooled(
         session=session.name, site=site, positions=positions, ahead=ahead, alone=among, last=last, rounded=rounded
     )
-    return ask_for(session.channel, request, PooledRead).pooled
+    return ask_for(session.channel, request).pooled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,4 +67,4 @@ def read_pattern(
         strongest_at=drawn.queries,
         rounded=rounded,
     )
-    return ask_for(session.channel, request, PooledRead).pooled
+    return ask_for(session.channel, request).pooled

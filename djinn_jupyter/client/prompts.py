@@ -16,7 +16,6 @@ from djinn_jupyter.errors import MessageTooLarge, NoTokenizer, UsageError
 from djinn_jupyter.plain_files import contents_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import MOST_TOKENS
-from djinn_jupyter.wire.replies import Tokenized
 
 FIELDS: Final = ("tokens", "text", "prompt")
 LISTS: Final = {"prompt": "a list of texts or of lists of token ids", "pair": "a list of pairs (clean, corrupted)"}
@@ -77,7 +76,7 @@ def of_prompt(number: int) -> Iterator[None]:
 
 def _tokens(channel: Channel, prompt: object) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        return ask_for(channel, ask.Tokenize(text=prompt), Tokenized).tokens
+        return ask_for(channel, ask.Tokenize(text=prompt)).tokens
     return token_ids(prompt)
 
 

@@ -23,7 +23,7 @@ from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Mode
-from djinn_jupyter.wire.replies import MetricsRead, PassRead, Scored
+from djinn_jupyter.wire.replies import PassRead, Scored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,7 +149,7 @@ def _score(
         while part is not None:
             first = sum(len(reply.tokens) for reply in found)
             far(f"{first:,}{of_how_many(prompts)} prompts")
-            found.append(ask_for(channel, request_of(session=session, prompts=part, first=first), Scored))
+            found.append(ask_for(channel, request_of(session=session, prompts=part, first=first)))
             part = next(parts, None)
 
 
@@ -161,7 +161,7 @@ def _kept(found: Sequence[Scored]) -> tuple[str, Losses | None]:
 def _scored_again(channel: Channel, reply: Scored) -> Scored:
     with ruling_session(channel, reply.made) as rules_of, temporary_session(channel, "score") as session:
         request = ask.Score(session=session, prompts=reply.tokens, rules_of=rules_of, mode=reply.mode, seed=reply.seed)
-        return ask_for(channel, request, Scored)
+        return ask_for(channel, request)
 
 
 class ScoredSession:
@@ -199,7 +199,7 @@ class ScoredSession:
         if strange or not texts:
             given = f"{shown(strange[0])} is none" if strange else "none was given"
             raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
-        return ask_for(self._channel, ask.ReadMetrics(session=self.name, metrics=texts), MetricsRead).values
+        return ask_for(self._channel, ask.ReadMetrics(session=self.name, metrics=texts)).values
 
     def all_logits(self) -> np.ndarray[Any, Any]:
         """Return the logits, fp32 [positions, vocabulary], of the present line in one pass over its tokens, under its
@@ -244,12 +244,12 @@ class ScoredSession:
 
     def _read_pass(self, sites: tuple[str, ...], *, ahead: bool, logits: bool) -> PassRead:
         request = ask.ReadPass(session=self.name, sites=sites, ahead=ahead, logits=logits)
-        return ask_for(self._channel, request, PassRead)
+        return ask_for(self._channel, request)
 
 
 def _scored_line(channel: Channel, line: str, what: Any) -> Scored:
     with interruptible("The measurement"), temporary_session(channel, "score") as session:
-        return ask_for(channel, ask.Score(session=session, prompts=(line,), what=what, rules_of=line), Scored)
+        return ask_for(channel, ask.Score(session=session, prompts=(line,), what=what, rules_of=line))
 
 
 def _parts(prompts: Iterable[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], ...]]:

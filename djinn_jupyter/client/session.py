@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from djinn_jupyter.client.adapters import AdaptedSession
 from djinn_jupyter.client.arguments import chosen_tokens, typed
@@ -13,7 +13,7 @@ from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.batches import Batch
 from djinn_jupyter.client.breakpoints import Breakpoints
-from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
+from djinn_jupyter.client.connection.channel import Answer, Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.forking import Forks
 from djinn_jupyter.client.heads import HeadsOfSession
@@ -38,8 +38,6 @@ from djinn_jupyter.wire.nouns import AttentionName, PassesMeant, SessionDescript
 
 if TYPE_CHECKING:
     import numpy as np
-
-Expected = TypeVar("Expected")
 
 
 class RemoteSession(
@@ -101,12 +99,12 @@ class RemoteSession(
 
     def pause(self) -> bool:
         """Ask a run, started by another thread or notebook, to stop; return False when nothing was running."""
-        return self._ask(ask.Pause(session=self.name), replies.Pausing).was_running
+        return self._ask(ask.Pause(session=self.name)).was_running
 
     @property
     def stop(self) -> Paused:
         """The present stop, read from the engine. IllegalMove when the session is not stopped."""
-        return self._paused(self._ask(ask.ReadStop(session=self.name), replies.Paused))
+        return self._paused(self._ask(ask.ReadStop(session=self.name)))
 
     def where(self) -> Paused:
         """Return the present stop with all that influences it, whichever client moved the session there; IllegalMove
@@ -115,11 +113,11 @@ class RemoteSession(
 
     def history(self) -> StopHistory:
         """Return the stops that `back` can go to, and which of them is the present one."""
-        return StopHistory.of(self._ask(ask.ReadHistory(session=self.name), replies.History))
+        return StopHistory.of(self._ask(ask.ReadHistory(session=self.name)))
 
     def logits(self) -> np.ndarray[Any, Any]:
         """Return the logits, fp32 [vocabulary], at the last position of the last finished pass."""
-        return to_numpy(self._ask(ask.ReadLogits(session=self.name), replies.Logits).logits)
+        return to_numpy(self._ask(ask.ReadLogits(session=self.name)).logits)
 
     # ------------------------------------------------------------------------------------------- intervention
 
@@ -144,13 +142,13 @@ class RemoteSession(
         spelled = self._spelled(positions)
         made, words = at_stop(as_edit(edit), self, site, spelled)
         request = ask.ApplyEdit(session=self.name, edit=made, site=site, positions=spelled, words=words, stop=stop)
-        edited = self._ask(request, replies.Edited)
+        edited = self._ask(request)
         self.changes += 1
         return edited
 
     def revert(self, *, stop: StopIdentity | None = None) -> Paused:
         """Undo all edits of the present stop."""
-        reverted = self._ask(ask.RevertEdits(session=self.name, stop=stop), replies.Paused)
+        reverted = self._ask(ask.RevertEdits(session=self.name, stop=stop))
         self.changes += 1
         return self._paused(reverted)
 
@@ -158,12 +156,12 @@ class RemoteSession(
         """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`.
         IllegalMove where no pass is stopped."""
         request = ask.MeasureEffect(session=self.name, top=top, tokens=chosen_tokens(tokens))
-        return Effect(self._ask(request, replies.Effect))
+        return Effect(self._ask(request))
 
     def enable_edit(self, number: int, enabled: bool = True) -> Paused:
         """Turn an edit of the present stop on, or off: the value is then computed with the other edits alone. Edits are
         numbered from 1 in `stop.influences.edits`."""
-        switched = self._ask(ask.EnableEdit(session=self.name, number=number, enabled=enabled), replies.Paused)
+        switched = self._ask(ask.EnableEdit(session=self.name, number=number, enabled=enabled))
         self.changes += 1
         return self._paused(switched)
 
@@ -187,7 +185,7 @@ class RemoteSession(
         ('from position 2 on', 'in the prompt', 'when norm > 3')
         """
         request = steering(self, str(site), as_edit(edit), positions, self._named, when=when, on=on)
-        return SteeringRule(self, self._ask(request, replies.Steered).rule)
+        return SteeringRule(self, self._ask(request).rule)
 
     def rules(self) -> SteeringRules:
         """Return the steering rules in the order in which they apply."""
@@ -196,11 +194,11 @@ class RemoteSession(
     def enable_rule(self, number: int, enabled: bool = True) -> SteeringRule:
         """Turn a rule on or off. UnknownRule."""
         request = ask.EnableRule(session=self.name, number=number, enabled=enabled)
-        return SteeringRule(self, self._ask(request, replies.Steered).rule)
+        return SteeringRule(self, self._ask(request).rule)
 
     def unsteer(self, number: int | None = None) -> int:
         """End the rule of that number, or all. Return how many ended. UnknownRule."""
-        return self._ask(ask.Unsteer(session=self.name, number=number), replies.Cleared).count
+        return self._ask(ask.Unsteer(session=self.name, number=number)).count
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -219,7 +217,7 @@ class RemoteSession(
             positions=self._spelled(positions),
             ahead=ahead,
         )
-        return Snapshot(self._ask(request, replies.Inspected))
+        return Snapshot(self._ask(request))
 
     def lens(
         self,
@@ -233,7 +231,7 @@ class RemoteSession(
         `tokens` (each the text of exactly one token, or its number) in `chosen` of each row."""
         chosen, spelled = chosen_tokens(tokens), self._spelled(positions)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=chosen)
-        return Lens(self._ask(request, replies.LensRead))
+        return Lens(self._ask(request))
 
     def attribute(
         self,
@@ -253,7 +251,7 @@ class RemoteSession(
         request = ask.Attribute(
             session=self.name, tokens=tokens, heads=heads, neurons=neurons, position=at[0], ahead=ahead
         )
-        return Attribution(self._ask(request, replies.Attributed))
+        return Attribution(self._ask(request))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
         """Return the value of an expression of the condition language at a position of the stopped pass."""
@@ -262,39 +260,39 @@ class RemoteSession(
     def evaluated(self, expression: str, position: int = -1, site: str | int | None = None) -> replies.Evaluated:
         """Return the value with the stop that it was read from."""
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
-        return self._ask(request, replies.Evaluated)
+        return self._ask(request)
 
     # --------------------------------------------------------------------------------------------------- life
 
     def describe(self) -> SessionDescription:
         """Return the session's state, tokens, breakpoints, rules, watches and bytes."""
-        return self._ask(ask.Describe(session=self.name), replies.Described).session
+        return self._ask(ask.Describe(session=self.name)).session
 
     @typed
     def attend(self, attention: AttentionName) -> SessionDescription:
         """Choose how the passes of this session compute attention, as in `engine.session`, before its first prompt."""
-        return self._ask(ask.SetAttention(session=self.name, attention=attention), replies.Described).session
+        return self._ask(ask.SetAttention(session=self.name, attention=attention)).session
 
     @typed
     def share(self, person: str, access: Access | None = "read") -> SessionDescription:
         """Let a person who is admitted to the engine `read` this session (inspect, listen, fork), or also `write` it
         (run and edit it, all but close and share it), as `OWNER@NAME`; None takes it back. UsageError where it belongs
         to the engine's own user, or to another."""
-        return self._ask(ask.Share(session=self.name, person=person, access=access), replies.Described).session
+        return self._ask(ask.Share(session=self.name, person=person, access=access)).session
 
     def accept_recomputed(self) -> SessionDescription:
         """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
-        return self._ask(ask.AcceptRecomputed(session=self.name), replies.Described).session
+        return self._ask(ask.AcceptRecomputed(session=self.name)).session
 
     def detach(self) -> None:
         """Release the session; it stays as it is for the next client that opens it."""
-        self._ask(ask.Detach(session=self.name), replies.Detached)
+        self._ask(ask.Detach(session=self.name))
 
     def close(self, *, force: bool = False) -> int:
         """End the session and return the number of pages freed. SessionsWouldSuffer, unless `force`, where it belongs
         to another notebook or is open in another kernel."""
         self._complete_finished()
-        return self._ask(ask.Close(session=self.name, force=force), replies.Closed).pages_freed
+        return self._ask(ask.Close(session=self.name, force=force)).pages_freed
 
     def __repr__(self) -> str:
         return f"Session {self.label} of {self._channel.welcome.model.name}"
@@ -304,7 +302,7 @@ class RemoteSession(
     def checkpoint(self, name: str, *, replace: bool = False) -> replies.CheckpointSaved:
         """Save the session in a checkpoint file called `name`; an existing one is replaced only with `replace`."""
         request = ask.SaveCheckpoint(session=self.name, name=name, replace=replace)
-        return self._ask(request, replies.CheckpointSaved)
+        return self._ask(request)
 
     def restore(self, name: str, *, force: bool = False) -> SessionDescription:
         """Return to the state saved in a checkpoint (by name, or a file's path); the session's present state is lost,
@@ -312,15 +310,15 @@ class RemoteSession(
         `force`, where the session belongs to another notebook or is open in another kernel."""
         self._complete_finished()
         request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
-        restored = self._ask(request, replies.Opened).session
+        restored = self._ask(request).session
         self.moves += 1
         self._last = None
         return restored
 
     # ------------------------------------------------------------------------------------------------ private
 
-    def _ask(self, request: ask.Request, kind: type[Expected]) -> Expected:
-        return ask_for(self._channel, request, kind)
+    def _ask(self, request: ask.RequestBase[Answer]) -> Answer:
+        return ask_for(self._channel, request)
 
     def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
         self._complete_finished()

@@ -27,7 +27,6 @@ from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import MeasurementEnded, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.module_form import AddedModuleDescription
-from djinn_jupyter.wire.replies import AddedModules
 from djinn_jupyter.wire.texts import shown
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _whole(name: str, measure: Callable[[], Losses], done: Mapping[str, Losses])
 
 def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:
     """Return the added module of a site, or those of a name."""
-    there = ask_for(channel, ask.ListAddedModules(), AddedModules).modules
+    there = ask_for(channel, ask.ListAddedModules()).modules
     found = [one for one in there if module in (one.site, one.name)]
     if not found:
         known = ", ".join(one.site for one in there) or "none"

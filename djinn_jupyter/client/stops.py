@@ -198,7 +198,7 @@ class Finished(Generated):
         return self._logits
 
     def _last_logits(self) -> np.ndarray[Any, Any]:
-        read = ask_for(self.session.channel, ask.ReadLogits(session=self.session.name), replies.Logits)
+        read = ask_for(self.session.channel, ask.ReadLogits(session=self.session.name))
         self._require_read_here(read.stop)
         return to_numpy(read.logits)
 

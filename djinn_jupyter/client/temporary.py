@@ -10,7 +10,6 @@ from djinn_jupyter.client.connection.channel import Channel, all_sessions, ask_f
 from djinn_jupyter.errors import DjinnError, SessionHeld
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.replies import Closed, Described, Opened
 
 
 @contextmanager
@@ -21,12 +20,12 @@ def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -
     name, engine = open_temporarily(channel, kind), channel.welcome.engine
     try:
         if adapter is not None:
-            ask_for(channel, ask.SetAdapter(session=name, adapter=adapter), Described)
+            ask_for(channel, ask.SetAdapter(session=name, adapter=adapter))
         yield name
     finally:
         if channel.welcome.engine == engine:
             with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone
-                ask_for(channel, ask.Close(session=name), Closed)
+                ask_for(channel, ask.Close(session=name))
 
 
 def open_temporarily(channel: Channel, kind: str) -> str:
@@ -37,7 +36,7 @@ def open_temporarily(channel: Channel, kind: str) -> str:
         taken.add(name)
         with suppress(SessionHeld):
             try:
-                if ask_for(channel, ask.Open(session=name, temporary=True), Opened).created:
+                if ask_for(channel, ask.Open(session=name, temporary=True)).created:
                     return name
             except KeyboardInterrupt:  # it may be there by now, and nothing else would close it
                 channel.ask(ask.Close(session=name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.moving import MovingSession
-from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Tier, Transfer
 
@@ -19,11 +18,11 @@ class TieredSession(MovingSession):
     def swap_out(self, tier: Tier = "host") -> Transfer | None:
         """Move the session's pages and states from the device to `host` or `disk` until they are next needed; None when
         nothing had to move. TierFull when the tier has no room."""
-        return ask_for(self._channel, ask.SwapOut(session=self.name, tier=tier), replies.Swapped).transfer
+        return ask_for(self._channel, ask.SwapOut(session=self.name, tier=tier)).transfer
 
     def swap_in(self) -> Transfer | None:
         """Bring the session back now; None when it is on the device already. SlabFull when there is no room."""
-        return ask_for(self._channel, ask.SwapIn(session=self.name), replies.Swapped).transfer
+        return ask_for(self._channel, ask.SwapIn(session=self.name)).transfer
 
     @typed
     def rest(self, expected_seconds: float) -> bool:
@@ -37,4 +36,4 @@ class TieredSession(MovingSession):
         True
         """
         request = ask.Rest(session=self.name, expected_seconds=expected_seconds)
-        return ask_for(self._channel, request, replies.Described).session.residency != "resident"
+        return ask_for(self._channel, request).session.residency != "resident"

@@ -15,7 +15,7 @@ from djinn_jupyter.client.likeness import require_modules, session_like
 from djinn_jupyter.client.measurement import Measurement, origin_of
 from djinn_jupyter.client.measurement_files import WATCHED, KeptWatched
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Watching, WatchRead
+from djinn_jupyter.wire.replies import WatchRead
 from djinn_jupyter.wire.watches import WatchedLine, spell_watch
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class Watched(Measurement):
         found = {}
         for one in passes_of(line.passes):
             if one.end - 1 in wanted:
-                ask_for(channel, self._watch(session), Watching)
+                ask_for(channel, self._watch(session))
             feed(channel, session, line.tokens, one)
             if one.end - 1 in wanted:
                 request = ask.ReadWatch(session=session, site=self.site, direction=self.direction)
-                found[one.end - 1] = ask_for(channel, request, WatchRead)
+                found[one.end - 1] = ask_for(channel, request)
         return found
 
     def _watch(self, session: str) -> ask.Watch:

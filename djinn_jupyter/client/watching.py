@@ -6,7 +6,6 @@ from djinn_jupyter.client.arrays import from_any
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import WatchDescription
 from djinn_jupyter.wire.watches import Direction
@@ -40,12 +39,12 @@ class WatchingSession:
             raise UsageError("name is what a direction is called: give that too, or leave name out.")
         along = None if direction is None else Direction(name=name or "direction", vector=from_any(direction))
         request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
-        return ask_for(self._channel, request, replies.Watching).watch
+        return ask_for(self._channel, request).watch
 
     def watched(self, site: str | int, name: str | None = None) -> Watched:
         """Return the recordings of the site's watch; `name` is that of a direction."""
         request = ask.ReadWatch(session=self.name, site=str(site), direction=name)
-        return Watched(ask_for(self._channel, request, replies.WatchRead))
+        return Watched(ask_for(self._channel, request))
 
     def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
         """End the watch of a site, or all, with what they recorded; `name` is that of a direction. Return how many
@@ -53,4 +52,4 @@ class WatchingSession:
         if site is None and name is not None:
             raise UsageError("name is that of a direction which is watched at a site: give the site too.")
         request = ask.Unwatch(session=self.name, site=None if site is None else str(site), direction=name)
-        return ask_for(self._channel, request, replies.Cleared).count
+        return ask_for(self._channel, request).count

@@ -9,7 +9,6 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import WeightRead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,4 +21,4 @@ def read_weight(
     ends = no_ends(UsageError("Write the rows and columns of a matrix with both ends, as 0:100."))
     chosen = [spell_positions(part, ends) for part in (rows, columns)]
     request = ask.ReadWeight(name=name, rows=chosen[0], columns=chosen[1], fold_norm=fold_norm)
-    return to_numpy(ask_for(channel, request, WeightRead).values)
+    return to_numpy(ask_for(channel, request).values)

@@ -99,7 +99,7 @@ class HookedLines:
         """Close the sessions."""
         for name in self._names:
             with suppress(DjinnError):  # another client closed it, or the engine is gone
-                ask_for(self._channel, ask.Close(session=name), replies.Closed)
+                ask_for(self._channel, ask.Close(session=name))
         self._names, self._first, self._armed = [], None, (0, ())
 
     # --- the pass ---------------------------------------------------------------------------------------------------

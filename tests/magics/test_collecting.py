@@ -77,10 +77,10 @@ def test_losses_of_the_first_prompts_are_kept_where_the_measurement_ends(
     monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)
     ask_for = scoring.ask_for
 
-    def break_in(channel: Any, request: Any, expected: Any) -> Any:
+    def break_in(channel: Any, request: Any) -> Any:
         if isinstance(request, requests.Score) and request.first:
             raise broken
-        return ask_for(channel, request, expected)
+        return ask_for(channel, request)
 
     monkeypatch.setattr(scoring, "ask_for", break_in)
     notebook.shell.user_ns["prompts"] = [[1, 2, 3], [4, 5, 6]]

@@ -256,13 +256,13 @@ async def test_an_interrupt_takes_a_long_prompt_back_and_pauses_nothing(monkeypa
 
     def cell(channel: SocketChannel) -> told.Reply:
         run = ask.Run(session="paris", tokens=tuple(range(70_000, 570_000)), max_new_tokens=1)
-        ask_for(channel, ask.Open(session="paris"), told.Opened)
+        ask_for(channel, ask.Open(session="paris"))
         channel.show_receiving(interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_until_stop(channel, "paris", run, None)
         with pytest.raises(KeyboardInterrupt):
             run_until_stop(channel, "paris", run, lambda token: None)
-        return ask_for(channel, ask.Describe(session="paris"), told.Described)
+        return ask_for(channel, ask.Describe(session="paris"))
 
     with served(tcp=True) as house:
         taken = taken_by(house)

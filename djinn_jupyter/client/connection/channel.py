@@ -27,9 +27,10 @@ from djinn_jupyter.wire.listing import ListSessions, listed
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Sessions, Welcome
-from djinn_jupyter.wire.requests import Request, Resume, Run, Step
+from djinn_jupyter.wire.requests import Request, RequestBase, Resume, Run, Step
 
 Expected = TypeVar("Expected")
+Answer = TypeVar("Answer", bound=ReplyBase)
 Item = TypeVar("Item")
 MOVES = Run | Resume | Step
 
@@ -99,9 +100,10 @@ class Unkept:
         return said
 
 
-def ask_for(channel: Channel, request: Request, kind: type[Expected]) -> Expected:
-    """Send a request, wait, and return the reply; WireError where it is not of `kind`."""
-    return expect(channel.ask(request).result(), kind)
+def ask_for(channel: Channel, request: RequestBase[Answer]) -> Answer:
+    """Send a request, wait, and return the reply; WireError where it is none that answers it."""
+    reply: Answer = expect(channel.ask(request).result(), type(request).answered_by)
+    return reply
 
 
 def sessions_of(answer: Callable[[ListSessions], Reply]) -> tuple[SessionDescription, ...]:

@@ -25,7 +25,6 @@ from djinn_jupyter.integrations.nnsight.serving import Serving
 from djinn_jupyter.integrations.stepped_lines import SteppedLines
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
-from djinn_jupyter.wire.replies import Described
 
 FORWARDS: Final = ("__call__", "_call")
 NO_GRAPH: Final = "Values of an engine carry no graph for gradients; `dj.attribute` computes them on the engine."
@@ -134,7 +133,7 @@ class LanguageModel(NnterpNames, TransformersModel):  # type: ignore[misc]
     def _opened(self, number: int) -> str:
         name = open_temporarily(self._engine.channel, "nnsight")
         if self._attention is not None:
-            ask_for(self._engine.channel, ask.SetAttention(session=name, attention=self._attention), Described)
+            ask_for(self._engine.channel, ask.SetAttention(session=name, attention=self._attention))
         return name
 
 

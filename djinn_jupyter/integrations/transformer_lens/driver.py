@@ -28,7 +28,6 @@ from djinn_jupyter.integrations.transformer_lens.interventions import Function, 
 from djinn_jupyter.integrations.transformer_lens.norms import of_norm
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
-from djinn_jupyter.wire.replies import Described
 
 WITHOUT_EFFECT: Final = frozenset({"output_attentions", "use_cache", "return_dict"})  # on the values of a pass
 
@@ -171,7 +170,7 @@ class DjinnDriver:
         channel = self.engine.channel
         name = open_temporarily(channel, "TransformerLens")
         if self._attention is not None:
-            ask_for(channel, ask.SetAttention(session=name, attention=self._attention), Described)
+            ask_for(channel, ask.SetAttention(session=name, attention=self._attention))
         return name
 
 
