@@ -14,25 +14,9 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.activations import Activations as Activations
-    from djinn_jupyter.client.attributing import attribute as attribute
-    from djinn_jupyter.client.attribution import Attribution as Attribution
-    from djinn_jupyter.client.circuit_curves import CircuitCurve as CircuitCurve
-    from djinn_jupyter.client.circuit_curves import circuit_curve as circuit_curve
-    from djinn_jupyter.client.circuits import Circuit as Circuit
-    from djinn_jupyter.client.circuits import auroc as auroc
-    from djinn_jupyter.client.circuits import circuit as circuit
-    from djinn_jupyter.client.direct import direct as direct
-    from djinn_jupyter.client.edges import Edges as Edges
-    from djinn_jupyter.client.edges import edges as edges
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
     from djinn_jupyter.client.engine import collect as collect
-    from djinn_jupyter.client.graphs import AttributionGraph as AttributionGraph
-    from djinn_jupyter.client.graphs import attribution_graph as attribution_graph
-    from djinn_jupyter.client.grid import Grid as Grid
-    from djinn_jupyter.client.heads import HeadPatterns as HeadPatterns
-    from djinn_jupyter.client.heads import HeadScores as HeadScores
     from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.client.loading import attach as attach
     from djinn_jupyter.client.loading import beside as beside
@@ -41,21 +25,13 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.looks import Effect as Effect
     from djinn_jupyter.client.looks import Lens as Lens
-    from djinn_jupyter.client.pair_metrics import per_pair as per_pair
-    from djinn_jupyter.client.paths import path as path
-    from djinn_jupyter.client.pruning import acdc as acdc
     from djinn_jupyter.client.reproducing import reproduce as reproduce
     from djinn_jupyter.client.reproduction import Reproduction as Reproduction
-    from djinn_jupyter.client.scoring import Losses as Losses
     from djinn_jupyter.client.session import RemoteSession as RemoteSession
-    from djinn_jupyter.client.splicing import Splice as Splice
-    from djinn_jupyter.client.splicing import splice as splice
     from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
     from djinn_jupyter.client.stops import Finished as Finished
     from djinn_jupyter.client.stops import Interrupted as Interrupted
     from djinn_jupyter.client.stops import Paused as Paused
-    from djinn_jupyter.client.sweep_arguments import noise as noise
-    from djinn_jupyter.client.sweeping import sweep as sweep
     from djinn_jupyter.client.training.calls import steering_vector as steering_vector
     from djinn_jupyter.client.training.calls import train_probe as train_probe
     from djinn_jupyter.client.training.calls import train_sae as train_sae
@@ -64,6 +40,30 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.training.trained import TrainedModule as TrainedModule
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
+    from djinn_jupyter.methods.attribution.api.attributing import attribute as attribute
+    from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve as CircuitCurve
+    from djinn_jupyter.methods.circuits.api.circuit_curves import circuit_curve as circuit_curve
+    from djinn_jupyter.methods.circuits.api.circuits import Circuit as Circuit
+    from djinn_jupyter.methods.circuits.api.circuits import auroc as auroc
+    from djinn_jupyter.methods.circuits.api.circuits import circuit as circuit
+    from djinn_jupyter.methods.circuits.api.edges import Edges as Edges
+    from djinn_jupyter.methods.circuits.api.edges import edges as edges
+    from djinn_jupyter.methods.circuits.api.pruning import acdc as acdc
+    from djinn_jupyter.methods.datasets.api.activations import Activations as Activations
+    from djinn_jupyter.methods.datasets.api.scoring import Losses as Losses
+    from djinn_jupyter.methods.datasets.api.splicing import Splice as Splice
+    from djinn_jupyter.methods.datasets.api.splicing import splice as splice
+    from djinn_jupyter.methods.direct.api.attribution import Attribution as Attribution
+    from djinn_jupyter.methods.direct.api.direct import direct as direct
+    from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph as AttributionGraph
+    from djinn_jupyter.methods.graphs.api.graphs import attribution_graph as attribution_graph
+    from djinn_jupyter.methods.heads.api import HeadPatterns as HeadPatterns
+    from djinn_jupyter.methods.heads.api import HeadScores as HeadScores
+    from djinn_jupyter.methods.paths.api import path as path
+    from djinn_jupyter.methods.sweep.api.grid import Grid as Grid
+    from djinn_jupyter.methods.sweep.api.pair_metrics import per_pair as per_pair
+    from djinn_jupyter.methods.sweep.api.sweep_arguments import noise as noise
+    from djinn_jupyter.methods.sweep.api.sweeping import sweep as sweep
 
 _HOMES = {
     "load": "client.loading",
@@ -71,38 +71,38 @@ _HOMES = {
     "attach": "client.loading",
     "connect": "client.loading",
     "beside": "client.loading",
-    "sweep": "client.sweeping",
-    "path": "client.paths",
-    "per_pair": "client.pair_metrics",
-    "attribute": "client.attributing",
-    "acdc": "client.pruning",
-    "attribution_graph": "client.graphs",
-    "auroc": "client.circuits",
-    "circuit": "client.circuits",
-    "circuit_curve": "client.circuit_curves",
-    "direct": "client.direct",
-    "edges": "client.edges",
-    "noise": "client.sweep_arguments",
+    "sweep": "methods.sweep.api.sweeping",
+    "path": "methods.paths.api",
+    "per_pair": "methods.sweep.api.pair_metrics",
+    "attribute": "methods.attribution.api.attributing",
+    "acdc": "methods.circuits.api.pruning",
+    "attribution_graph": "methods.graphs.api.graphs",
+    "auroc": "methods.circuits.api.circuits",
+    "circuit": "methods.circuits.api.circuits",
+    "circuit_curve": "methods.circuits.api.circuit_curves",
+    "direct": "methods.direct.api.direct",
+    "edges": "methods.circuits.api.edges",
+    "noise": "methods.sweep.api.sweep_arguments",
     "reproduce": "client.reproducing",
     "collect": "client.engine",
-    "splice": "client.splicing",
+    "splice": "methods.datasets.api.splicing",
     "train_sae": "client.training.calls",
     "train_transcoder": "client.training.calls",
     "train_tuned_lens": "client.training.calls",
     "train_probe": "client.training.calls",
     "steering_vector": "client.training.calls",
-    "Activations": "client.activations",
-    "Attribution": "client.attribution",
-    "Grid": "client.grid",
+    "Activations": "methods.datasets.api.activations",
+    "Attribution": "methods.direct.api.attribution",
+    "Grid": "methods.sweep.api.grid",
     "Reproduction": "client.reproduction",
-    "Losses": "client.scoring",
-    "Edges": "client.edges",
-    "AttributionGraph": "client.graphs",
-    "Circuit": "client.circuits",
-    "HeadScores": "client.heads",
-    "HeadPatterns": "client.heads",
-    "CircuitCurve": "client.circuit_curves",
-    "Splice": "client.splicing",
+    "Losses": "methods.datasets.api.scoring",
+    "Edges": "methods.circuits.api.edges",
+    "AttributionGraph": "methods.graphs.api.graphs",
+    "Circuit": "methods.circuits.api.circuits",
+    "HeadScores": "methods.heads.api",
+    "HeadPatterns": "methods.heads.api",
+    "CircuitCurve": "methods.circuits.api.circuit_curves",
+    "Splice": "methods.datasets.api.splicing",
     "Lens": "client.looks",
     "Effect": "client.looks",
     "TrainedModule": "client.training.trained",

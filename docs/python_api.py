@@ -21,7 +21,8 @@ import msgspec
 
 import djinn_jupyter as dj
 from djinn_jupyter import errors
-from djinn_jupyter.client import activations, edits
+from djinn_jupyter.client import edits
+from djinn_jupyter.methods.datasets.api import activations
 
 LEAST_WIDTH = 110
 SUPPORTS = {
@@ -126,7 +127,9 @@ def attributes(kind: type) -> list[str]:
 
 
 def _is_ours(kind: type) -> bool:
-    return kind.__module__.startswith("djinn_jupyter.client") and not getattr(kind, "_is_protocol", False)
+    of_a_method = re.fullmatch(r"djinn_jupyter\.methods\.\w+\.api(\.\w+)?", kind.__module__)
+    ours = of_a_method or kind.__module__.startswith("djinn_jupyter.client")
+    return bool(ours) and not getattr(kind, "_is_protocol", False)
 
 
 def _is_called(member: Any) -> bool:

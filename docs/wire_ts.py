@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 import re
 import types
 import typing
@@ -13,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter import wire
+from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.server import answers, messages, protocol
-from djinn_jupyter.wire import edits, nouns, replies, requests, sweeps
+from djinn_jupyter.wire import edits, nouns, replies, requests
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
@@ -48,8 +47,7 @@ def wire_ts() -> dict[str, str]:
     events = typing.get_args(replies.Event)
     crossing = _crossing([*protocol.SPOKEN, *events])
     answered = [kind for kind in typing.get_args(replies.Reply) if kind in crossing]
-    found = (f"{wire.__name__}.{module.name}" for module in pkgutil.iter_modules(wire.__path__))
-    modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in (*found, messages.__name__)}
+    modules = {_file(name): importlib.import_module(name) for name in sorted({kind.__module__ for kind in crossing})}
     structs = {name: [*_interfaces(module, crossing - {*events})] for name, module in modules.items()}
     parts = {
         "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
@@ -61,12 +59,18 @@ def wire_ts() -> dict[str, str]:
         "protocol": [PROTOCOL % protocol.digest()],
     }
     parts["edits"].append(_union("Edit", typing.get_args(edits.Edit)))
-    parts["sweeps"].append(_union("SweptEdit", typing.get_args(sweeps.SweptEdit)))
+    parts["sweep"].append(_union("SweptEdit", typing.get_args(sweeps.SweptEdit)))
     parts["messages"] += [_union(name, typing.get_args(getattr(messages, name))) for name in ("Live", "Said")]
     texts = {name: "\n".join(part) for name, part in parts.items() if part}
     files = {name: "\n".join([HEAD, *_imports(name, texts), text]) for name, text in texts.items()}
     index = "".join(f"export * from './{name}';\n" for name in texts)
     return {f"{name}.ts": text for name, text in (*files.items(), ("index", f"{HEAD}\n{index}"))}
+
+
+def _file(module: str) -> str:
+    """Return the name of a module's file: of a method's requests the method's."""
+    folder, _, name = module.rpartition(".")
+    return folder.rpartition(".")[2] if name == "request" else name
 
 
 def _crossing(kinds: Iterable[Any]) -> set[type]:

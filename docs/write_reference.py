@@ -29,6 +29,7 @@ from djinn_jupyter.engine.persistence import (
 from djinn_jupyter.engine.session import residence_states as residency
 from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.magics.groups import GROUPS
+from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import (
     access,
@@ -45,7 +46,6 @@ from djinn_jupyter.wire import (
     replies,
     requests,
     rules,
-    sweeps,
     transfers,
 )
 from djinn_jupyter.wire.edits import Edit

@@ -9,28 +9,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.client import adapters, added_modules, collecting, heads, scoring, weights
-from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client import adapters, added_modules, weights
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import token_ids
-from djinn_jupyter.client.collecting import OnCollected
 from djinn_jupyter.client.connection.channel import Channel, all_sessions, ask_for
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.frames import Listing
-from djinn_jupyter.client.heads import HeadScores
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.positions import Positions
-from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.waiting import waiting
 from djinn_jupyter.errors import EngineUnavailable, UsageError
+from djinn_jupyter.methods.datasets.api import collecting, scoring
+from djinn_jupyter.methods.datasets.api.activations import Activations
+from djinn_jupyter.methods.datasets.api.collecting import OnCollected
+from djinn_jupyter.methods.datasets.api.scoring import Losses
+from djinn_jupyter.methods.datasets.request.collecting import StoredDtype
+from djinn_jupyter.methods.heads import api as heads
+from djinn_jupyter.methods.heads.api import HeadScores
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterDescription
-from djinn_jupyter.wire.collecting import StoredDtype
 from djinn_jupyter.wire.module_form import AddedModuleDescription
 from djinn_jupyter.wire.nouns import (
     AttentionName,

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.pair_metrics import PerPair, metric_in
 from djinn_jupyter.errors import MessageTooLarge, NoTokenizer, UsageError
+from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, metric_in
 from djinn_jupyter.plain_files import contents_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import MOST_TOKENS

@@ -6,19 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import shown, typed
-from djinn_jupyter.client.attribution import Attribution
-from djinn_jupyter.client.circuit_curves import CircuitCurve
-from djinn_jupyter.client.circuits import Circuit
-from djinn_jupyter.client.edge_files import CIRCUIT, CURVE, EDGES
-from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
-from djinn_jupyter.client.graph_files import GRAPH
-from djinn_jupyter.client.graphs import AttributionGraph
-from djinn_jupyter.client.grid import Grid
-from djinn_jupyter.client.heads import HeadPatterns, HeadScores
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.measurement import Measurement, origin_of
@@ -33,16 +23,26 @@ from djinn_jupyter.client.measurement_files import (
     SPLICE,
     WATCHED,
 )
-from djinn_jupyter.client.reproducing_collections import reproduced_collection
-from djinn_jupyter.client.reproducing_grids import reproduced_grid
 from djinn_jupyter.client.reproduction import SHARED, Reproduction, Result, compared
-from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.snapshots import Snapshot
-from djinn_jupyter.client.splicing import Splice
 from djinn_jupyter.client.training.again import trained_again, trained_in
 from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
 from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
+from djinn_jupyter.methods.circuits.api.circuits import Circuit
+from djinn_jupyter.methods.circuits.api.edge_files import CIRCUIT, CURVE, EDGES
+from djinn_jupyter.methods.circuits.api.edges import Edges
+from djinn_jupyter.methods.datasets.api.activations import Activations
+from djinn_jupyter.methods.datasets.api.reproducing_collections import reproduced_collection
+from djinn_jupyter.methods.datasets.api.scoring import Losses
+from djinn_jupyter.methods.datasets.api.splicing import Splice
+from djinn_jupyter.methods.direct.api.attribution import Attribution
+from djinn_jupyter.methods.graphs.api.graph_files import GRAPH
+from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
+from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
+from djinn_jupyter.methods.sweep.api.grid import Grid
+from djinn_jupyter.methods.sweep.api.reproducing_grids import reproduced_grid
 
 MEASUREMENTS: Final = (
     (LOSSES, Losses),

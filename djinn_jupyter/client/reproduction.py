@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.displayed import Displayed
-from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.training.trained import TrainedModule
+from djinn_jupyter.methods.datasets.api.activations import Activations
+from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.wire.fingerprints import DIGESTS, differences
 from djinn_jupyter.wire.provenance import Provenance
 

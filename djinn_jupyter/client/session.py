@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from djinn_jupyter.client.adapters import AdaptedSession
 from djinn_jupyter.client.arguments import chosen_tokens, typed
 from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.batches import Batch
 from djinn_jupyter.client.breakpoints import Breakpoints
 from djinn_jupyter.client.connection.channel import Answer, Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.forking import Forks
-from djinn_jupyter.client.heads import HeadsOfSession
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.patches import at_stop
@@ -24,12 +22,14 @@ from djinn_jupyter.client.positions import Positions, positions_of_text, spell_p
 from djinn_jupyter.client.rules import SteeringRule, SteeringRules, steering
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.runs import Runs
-from djinn_jupyter.client.scoring import ScoredSession
 from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.tiers import TieredSession
 from djinn_jupyter.client.watching import WatchingSession
 from djinn_jupyter.errors import DjinnError, UsageError, WireError
+from djinn_jupyter.methods.datasets.api.scoring import ScoredSession
+from djinn_jupyter.methods.direct.api.attribution import Attribution
+from djinn_jupyter.methods.heads.api import HeadsOfSession
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access

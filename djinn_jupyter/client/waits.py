@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from djinn_jupyter.client.grid import Grid
 from djinn_jupyter.client.interrupts import WorkInterrupted, interruptible
+from djinn_jupyter.methods.sweep.api.grid import Grid
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training import site_rows
+from djinn_jupyter.methods.datasets.api.activations import Activations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

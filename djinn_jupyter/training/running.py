@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SaeJob, SteeringJob, TranscoderJob, TunedLensJob
 from djinn_jupyter.client.training.provenance import provenance
 from djinn_jupyter.client.training.trained import PROVENANCE, VECTOR
+from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.module_files import folder, saelens
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
 from djinn_jupyter.training.labelling import labels_of, left_out

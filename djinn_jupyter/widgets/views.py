@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.methods.circuits.card.circuit import circuit_view, curve_view
+from djinn_jupyter.methods.circuits.card.edges import edges_view
+from djinn_jupyter.methods.datasets.card import collected_lines, loss_lines, progress_line_view
+from djinn_jupyter.methods.direct.card import attribution_view
+from djinn_jupyter.methods.doses.card import dose_response_view
+from djinn_jupyter.methods.graphs.card import attribution_graph_view
+from djinn_jupyter.methods.heads.card import patterns_view, scores_view
+from djinn_jupyter.methods.lens.card import lens_grid_view, lens_view
+from djinn_jupyter.methods.sweep.card import grid_view
 from djinn_jupyter.widgets.added import adapter_line, added_line
 from djinn_jupyter.widgets.attention import PATTERN_CELLS
-from djinn_jupyter.widgets.attribution import attribution_view
-from djinn_jupyter.widgets.attribution_graph import attribution_graph_view
-from djinn_jupyter.widgets.circuit import circuit_view, curve_view
-from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import ROWS as DIFF_ROWS
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
-from djinn_jupyter.widgets.dose import dose_response_view
-from djinn_jupyter.widgets.edges import edges_view
 from djinn_jupyter.widgets.effect import edit_view
-from djinn_jupyter.widgets.grid import grid_view
-from djinn_jupyter.widgets.heads import patterns_view, scores_view
-from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
 from djinn_jupyter.widgets.receiving import receiving_view

@@ -6,20 +6,22 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgesAttributed
+from djinn_jupyter.methods.datasets.request.collecting import Collected, CollectionProgressed
+from djinn_jupyter.methods.datasets.request.scoring import Scored
+from djinn_jupyter.methods.direct.request import Attributed
+from djinn_jupyter.methods.graphs.request import GraphMade
+from djinn_jupyter.methods.heads.request import HeadsRead
+from djinn_jupyter.methods.sweep.request import MetricsRead, SweepProgressed, Swept
 from djinn_jupyter.wire.adapters import AdapterAdded, Adapters
 from djinn_jupyter.wire.added_modules import AddedModules, ModuleAdded
-from djinn_jupyter.wire.attribution import Attributed
 from djinn_jupyter.wire.breakpoints import BreakpointSet
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.checkpoints import Checkpoints, CheckpointSaved
-from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
-from djinn_jupyter.wire.edges import CircuitsRun, EdgesAttributed
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.failed import Failed
 from djinn_jupyter.wire.figures import Compared, FiguresRead
-from djinn_jupyter.wire.graphs import GraphMade
 from djinn_jupyter.wire.greeting import Departed, Pong, ShuttingDown, Welcome
-from djinn_jupyter.wire.heads import HeadsRead
 from djinn_jupyter.wire.history import History, Tree
 from djinn_jupyter.wire.interventions import Edited, Steered
 from djinn_jupyter.wire.listening import EventsMissed, Listening
@@ -38,9 +40,7 @@ from djinn_jupyter.wire.progress import WorkProgressed
 from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
 from djinn_jupyter.wire.requests import KINDS
 from djinn_jupyter.wire.running import Finished, Logits, Paused, Pausing
-from djinn_jupyter.wire.scoring import Scored
 from djinn_jupyter.wire.swapping import Noted, Swapped, WeightsMoved
-from djinn_jupyter.wire.sweeps import MetricsRead, SweepProgressed, Swept
 from djinn_jupyter.wire.watches import Watching, WatchRead
 from djinn_jupyter.wire.weights import Copies, WeightRead
 
@@ -110,4 +110,6 @@ class SessionChanged(EventBase):
 if TYPE_CHECKING:
     Event = EventBase
 else:
-    Event = reduce(or_, sorted(EventBase.__subclasses__(), key=lambda kind: kind.__module__))
+    Event = reduce(
+        or_, sorted(EventBase.__subclasses__(), key=lambda kind: ("methods" in kind.__module__, kind.__module__))
+    )

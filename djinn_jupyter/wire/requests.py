@@ -6,18 +6,19 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.direct.request import Attribute
+from djinn_jupyter.methods.graphs.request import MakeGraph
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import CheckSweep, ReadMetrics, Sweep
 from djinn_jupyter.wire.adapters import AddAdapter, ListAdapters, RemoveAdapter, SetAdapter
 from djinn_jupyter.wire.added_modules import AddModule, ListAddedModules, RemoveModule
-from djinn_jupyter.wire.attribution import Attribute
 from djinn_jupyter.wire.breakpoints import ClearBreakpoints, EnableBreakpoint, SetBreakpoint
-from djinn_jupyter.wire.checking import CheckCollect, CheckSweep
 from djinn_jupyter.wire.checkpoints import DropCheckpoint, ListCheckpoints, RestoreCheckpoint, SaveCheckpoint
-from djinn_jupyter.wire.collecting import Collect
-from djinn_jupyter.wire.edges import AttributeEdges, RunCircuits
 from djinn_jupyter.wire.figures import Compare, ReadFigures
-from djinn_jupyter.wire.graphs import MakeGraph
 from djinn_jupyter.wire.greeting import Goodbye, Hello, Ping, Shutdown
-from djinn_jupyter.wire.heads import ReadHeads
 from djinn_jupyter.wire.history import ReadHistory, ReadTree
 from djinn_jupyter.wire.interventions import ApplyEdit, EnableEdit, EnableRule, RevertEdits, Steer, Unsteer
 from djinn_jupyter.wire.listening import Listen, Unlisten
@@ -32,14 +33,12 @@ from djinn_jupyter.wire.pieces import Assemble, DropPieces, PutPiece, ReadPiece
 from djinn_jupyter.wire.pooling import ReadPooled
 from djinn_jupyter.wire.request_base import OwnerRequest, RequestBase, RequestMeta, SessionRequest, StopRequest
 from djinn_jupyter.wire.running import Back, Pause, ReadLogits, ReadStop, Resume, Run, Step
-from djinn_jupyter.wire.scoring import Score
 from djinn_jupyter.wire.sharing import Share
 from djinn_jupyter.wire.swapping import Note, ReadCopies, Rest, Sleep, SwapIn, SwapOut, Wake
-from djinn_jupyter.wire.sweeps import ReadMetrics, Sweep
 from djinn_jupyter.wire.watches import ReadWatch, Unwatch, Watch
 from djinn_jupyter.wire.weights import ReadWeight
 
-KINDS: Final = tuple(sorted(RequestMeta.kinds, key=lambda kind: kind.__module__))
+KINDS: Final = tuple(sorted(RequestMeta.kinds, key=lambda kind: ("methods" in kind.__module__, kind.__module__)))
 
 if TYPE_CHECKING:
     Request = RequestBase[Any]

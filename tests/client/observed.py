@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.wire.nouns import StopIdentity
 
 NOISE = frozenset({"seconds", "idle_seconds", "saved", "path", "last_transfer", "transfer", "by"})

@@ -12,20 +12,20 @@ import numpy as np
 
 import djinn_jupyter as dj
 import djinn_jupyter.client
-from djinn_jupyter.client.activations import Values
-from djinn_jupyter.client.circuit_curves import CircuitCurve
-from djinn_jupyter.client.doses import DoseRows, responses
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing
-from djinn_jupyter.client.graphs import PrunedGraph
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
+from djinn_jupyter.methods.datasets.api.activations import Values
+from djinn_jupyter.methods.doses.api import DoseRows, responses
+from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
+from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
 from tests import saes, transcoders
 
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]

@@ -13,9 +13,10 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.gradients import graphing
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
+from djinn_jupyter.methods.graphs.engine import graphing
+from djinn_jupyter.methods.sweep.request import CheckSweep
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.checking import CheckCollect, CheckSweep
 from tests import transcoders
 from tests.client.tables import LINE, METRIC, OTHER
 from tests.engine.desk import Desk
@@ -107,8 +108,8 @@ def waits_in_one_wrapper(public: object) -> bool:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no part be larger by a faster machine."""
     monkeypatch.setattr("djinn_jupyter.engine.session.telling.TOLD_SECONDS", -1.0)
-    monkeypatch.setattr("djinn_jupyter.engine.gradients.line.SLICE_SECONDS", -1.0)
-    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 5)
+    monkeypatch.setattr("djinn_jupyter.methods.attribution.engine.line.SLICE_SECONDS", -1.0)
+    monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 5)
     monkeypatch.setattr(graphing, "TOGETHER", 4)
 
 

@@ -10,12 +10,13 @@ import pytest
 from msgspec import structs
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import confirming, sweeping
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.sweeping import swept_again
-from djinn_jupyter.client.swept_replies import noted
 from djinn_jupyter.errors import DjinnError, SlabFull, SweepEnded, UsageError
-from djinn_jupyter.widgets.grid import grid_view
+from djinn_jupyter.methods.attribution.api import confirming
+from djinn_jupyter.methods.sweep.api import sweeping
+from djinn_jupyter.methods.sweep.api.sweeping import swept_again
+from djinn_jupyter.methods.sweep.api.swept_replies import noted
+from djinn_jupyter.methods.sweep.card import grid_view
 from djinn_jupyter.widgets.spelling import figure
 from djinn_jupyter.wire import requests as ask
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.api.edges import Edges
 from tests.client.reached import reached
 from tests.engine.desk import build_desk, tokens
 from tests.engine.gradients import plain_circuits

@@ -13,8 +13,8 @@ import torch
 import djinn_jupyter as dj
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.sweeps import sweep as sweeps
 from djinn_jupyter.errors import SweepEnded, UsageError
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire import requests as ask
 from tests.client.reached import reached
 from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC, swept

@@ -13,12 +13,14 @@ from typing import Any, Final
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import activations, graphs, memory_trace, rules
+from djinn_jupyter.client import memory_trace, rules
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.training.trained import TrainedModule
 from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.methods.datasets.api import activations
+from djinn_jupyter.methods.graphs.api import graphs
 from tests.client import tables
 from tests.client.reached import reached
 

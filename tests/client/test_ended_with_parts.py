@@ -13,8 +13,8 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import partial_replies, waiting
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.graphs import AttributionGraph
-from djinn_jupyter.engine.gradients import graphing
+from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
+from djinn_jupyter.methods.graphs.engine import graphing
 from djinn_jupyter.wire import requests as ask
 from tests.client.test_graphs import LINE, graph, planted  # noqa: F401  fixtures
 from tests.engine.desk import Desk

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.activations import Values
-from djinn_jupyter.client.doses import DoseRows
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import ByColumn, Listing
-from djinn_jupyter.client.graphs import PrunedGraph
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.reproducing import MEASUREMENTS
 from djinn_jupyter.client.reproduction import numbers_of
 from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.methods.datasets.api.activations import Values
+from djinn_jupyter.methods.doses.api import DoseRows
+from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
+from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
 from tests import saes, transcoders
 from tests.client import tables
 

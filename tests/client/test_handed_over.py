@@ -19,16 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import handed_over
-from djinn_jupyter.client.checking import Question, require_all
-from djinn_jupyter.client.collecting import Collection, CollectionWork, shard_request
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable, StorageFailed, UnknownSession, UsageError, WireError
+from djinn_jupyter.methods.common.api.checking import Question, require_all
+from djinn_jupyter.methods.datasets.api import handed_over
+from djinn_jupyter.methods.datasets.api.collecting import Collection, CollectionWork, shard_request
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, CollectFields
 from djinn_jupyter.wire import codec, replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.checking import CheckCollect
-from djinn_jupyter.wire.collecting import CollectFields
 from tests.client.direct import DirectChannel
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk

@@ -86,7 +86,7 @@ def test_an_interrupt_while_a_text_becomes_tokens_is_one_too(
 
 
 def test_what_a_measurement_had_found_is_kept(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)
+    monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 4)
     whole, kept = engine.loss([LINE, OTHER]), []
     for moment in itertools.count(1):
         with monkeypatch.context() as patch:
@@ -106,7 +106,7 @@ def test_what_a_measurement_had_found_is_kept(engine: RemoteEngine, monkeypatch:
 def test_what_a_measurement_had_found_is_kept_where_its_session_is_ended(
     engine: RemoteEngine, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)
+    monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 4)
     whole = engine.loss([LINE, OTHER])
     told, asked = engine.channel.ask, itertools.count(1)
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import circuits, waiting
-from djinn_jupyter.client.circuit_curves import CircuitCurve
+from djinn_jupyter.client import waiting
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import MeasurementEnded, SlabFull
+from djinn_jupyter.methods.circuits.api import circuits
+from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
 from djinn_jupyter.wire import requests as ask
 from tests import saes
 
@@ -135,7 +136,9 @@ def test_pruning_keeps_the_names_of_the_edges_that_are_left(engine: RemoteEngine
 def test_a_splice_keeps_whole_losses_by_name(
     engine: RemoteEngine, cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)  # a request for each prompt of each loss
+    monkeypatch.setattr(
+        "djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 4
+    )  # a request for each prompt of each loss
     engine.add_module("sae", saes.saved(tmp_path / "sae", saes.drawn(32)), at="resid_post.1")
     model = engine.loss(CLEAN)
     try:

@@ -11,7 +11,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.widgets.grid import grid_view
+from djinn_jupyter.methods.sweep.card import grid_view
 from djinn_jupyter.widgets.spelling import figure
 
 CLEAN, CORRUPTED = (9, 8, 7, 21, 22), (9, 8, 7, 31, 22)

@@ -10,8 +10,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.methods.circuits.api.edges import Edges
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.engine.sweeps import test_planted_circuit as induction

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import pruning
-from djinn_jupyter.client.edges import Edges
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.pruning import heard
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.api import pruning
+from djinn_jupyter.methods.circuits.api.edges import Edges
+from djinn_jupyter.methods.circuits.api.pruning import heard
 from djinn_jupyter.wire import requests as ask
 from tests.client.reached import reached
 from tests.client.test_planted_edges import INDUCED, INDUCTION, RELAY, RELAYED, relays

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.reproducing_grids import compared_grids
 from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.methods.sweep.api.reproducing_grids import compared_grids
 from tests.client.reached import reached
 from tests.client.test_continuing import cut_short, with_values
 from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC, swept

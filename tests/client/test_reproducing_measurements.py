@@ -11,9 +11,9 @@ import torch
 from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import scoring
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api import scoring
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.engine.words import tokenizer

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import collecting, sweeping
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.spreading import Tell, spread
 from djinn_jupyter.engine.wavefront.call_size import CallSize
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, StorageFailed, SweepEnded, UnknownSite, UsageError
+from djinn_jupyter.methods.common.api.spreading import Tell, spread
+from djinn_jupyter.methods.datasets.api import collecting
+from djinn_jupyter.methods.sweep.api import sweeping
 from djinn_jupyter.wire import replies
 from tests import saes
 from tests.client.reached import reached

@@ -17,9 +17,9 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.sweeps import sweep as sweeps
 from djinn_jupyter.engine.wavefront.wavefront import Wavefront
 from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire import requests as ask
 from tests.client.direct import DirectChannel
 from tests.engine.desk import ME, Desk

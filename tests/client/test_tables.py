@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import ByColumn
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import MissingDependency, UsageError
+from djinn_jupyter.methods.direct.api.attribution import Attribution
 from tests.client import tables
 
 LINE = tables.LINE

@@ -16,13 +16,13 @@ from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
 from djinn_jupyter.engine.model.hooks import crossing
 from djinn_jupyter.engine.model.hooks.gates import Leave
-from djinn_jupyter.engine.sweeps import path_lines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.call_size import CallSize
 from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.methods.paths.engine import path_lines
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom

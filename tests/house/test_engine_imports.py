@@ -29,9 +29,9 @@ LATE = {
     "magics/cell_events.py": ("`%load_ext` must not wait for zmq", {"client.session"}),
     "magics/debugging.py": ("experimental; only its magic loads it", {"magics.native_panel"}),
     "magics/kernel_state.py": ("the package itself, whose names are found when they are used", {""}),
-    "widgets/attribution.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/dose.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/grid.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "methods/direct/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "methods/doses/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "methods/sweep/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "widgets/snapshot.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "widgets/watch.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
 }

@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import activations, frames, graphs, history, interrupts, memory_trace, rules, tree
+from djinn_jupyter.client import frames, history, interrupts, memory_trace, rules, tree
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.pair_statistics import PairStatistics
 from djinn_jupyter.client.reproducing import MEASUREMENTS
+from djinn_jupyter.methods.datasets.api import activations
+from djinn_jupyter.methods.graphs.api import graphs
+from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from djinn_jupyter.engine.collecting import shard, shard_file
 from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.methods.datasets.engine import shard, shard_file
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.checking import Checked
 from tests.magics.headed import made

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.methods.circuits.request import CircuitRecipe, EdgeRecipe
 from djinn_jupyter.wire import nouns, replies, requests
-from djinn_jupyter.wire.edges import CircuitRecipe, EdgeRecipe
 from tests.magics.graphed import Graphed
 from tests.magics.swept import PROVENANCE
 from tests.widgets.edged import edges_attributed

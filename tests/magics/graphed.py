@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from djinn_jupyter.methods.graphs.request import GraphRecipe
 from djinn_jupyter.wire import nouns, replies, requests
-from djinn_jupyter.wire.graphs import GraphRecipe
 from tests.magics.swept import PROVENANCE
 from tests.widgets.graphed import graph_made
 

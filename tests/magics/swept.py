@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from djinn_jupyter.methods.sweep.request import Recipe
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.sweeps import Recipe
 from tests.widgets.swept import swept
 
 PROVENANCE = Provenance(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import requests
-from djinn_jupyter.wire.sweeps import Estimate
 from tests.magics.conftest import Notebook, last
 
 METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.client.circuit_curves import SIZES
-from djinn_jupyter.client.circuits import Circuit
-from djinn_jupyter.widgets.graph import MIME
+from djinn_jupyter.methods.circuits.api.circuit_curves import SIZES
+from djinn_jupyter.methods.circuits.api.circuits import Circuit
+from djinn_jupyter.methods.circuits.card.graph import MIME
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client import scoring
 from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.methods.datasets.api import scoring
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook, last
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_meant_is_one_line(notebook: Notebook, line: str, said: s
 def test_losses_of_the_first_prompts_are_kept_where_the_measurement_ends(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch, broken: BaseException, said: str
 ) -> None:
-    monkeypatch.setattr("djinn_jupyter.client.scoring.ASKED_TOKENS", 4)
+    monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 4)
     ask_for = scoring.ask_for
 
     def break_in(channel: Any, request: Any) -> Any:

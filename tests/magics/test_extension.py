@@ -155,8 +155,8 @@ def test_static_shows_the_final_form_at_once(
 
 
 def test_a_result_that_a_cell_returns_is_displayed_as_the_magics_show_it(bare: Notebook) -> None:
-    from djinn_jupyter.client.grid import Grid
-    from djinn_jupyter.widgets.grid import grid_view
+    from djinn_jupyter.methods.sweep.api.grid import Grid
+    from djinn_jupyter.methods.sweep.card import grid_view
     from tests.widgets.swept import swept
 
     formatter = bare.shell.display_formatter

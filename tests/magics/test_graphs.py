@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.widgets.graph import MIME
+from djinn_jupyter.methods.circuits.card.graph import MIME
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 

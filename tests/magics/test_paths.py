@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client import paths
-from djinn_jupyter.client.paths import path
+from djinn_jupyter.methods.paths import api as paths
+from djinn_jupyter.methods.paths.api import path
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 

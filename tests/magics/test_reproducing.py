@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from djinn_jupyter.client.grid import Grid
+from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 from tests.widgets.swept import with_values

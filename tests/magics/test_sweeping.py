@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.methods.sweep.request import Mean, Noise
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Progress
-from djinn_jupyter.wire.sweeps import Mean, Noise
 from tests.magics.conftest import Notebook, last
 
 METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""

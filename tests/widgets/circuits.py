@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.circuit_curves import CircuitCurve
-from djinn_jupyter.client.circuits import Circuit
-from djinn_jupyter.client.faithfulness import Interval
-from djinn_jupyter.wire.edges import CircuitRecipe, CircuitsRun
+from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
+from djinn_jupyter.methods.circuits.api.circuits import Circuit
+from djinn_jupyter.methods.circuits.api.faithfulness import Interval
+from djinn_jupyter.methods.circuits.request import CircuitRecipe, CircuitsRun
 from djinn_jupyter.wire.requests import RunCircuits
 from tests.magics.swept import PROVENANCE
 from tests.widgets import edged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.graphs import AttributionGraph
+from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import GraphMade
 from tests.widgets.edged import STOP

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from djinn_jupyter.methods.sweep.request import Axis, Measured
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import Mode
-from djinn_jupyter.wire.sweeps import Axis, Measured
 from tests.widgets.samples import HEADS, LAYERS, PROMPT
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 
-from djinn_jupyter.widgets import edge_layout
-from djinn_jupyter.widgets.attribution_graph import attribution_graph_view
-from djinn_jupyter.widgets.graph import MIME
+from djinn_jupyter.methods.circuits.card import edge_layout
+from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.graphs.card import attribution_graph_view
 from tests.widgets import graphed
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.edges import Edges
-from djinn_jupyter.widgets.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
-from djinn_jupyter.widgets.edges import edges_view
-from djinn_jupyter.widgets.graph import MIME, MOST
+from djinn_jupyter.methods.circuits.api.edges import Edges
+from djinn_jupyter.methods.circuits.card.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
+from djinn_jupyter.methods.circuits.card.edges import edges_view
+from djinn_jupyter.methods.circuits.card.graph import MIME, MOST
 from tests.widgets import edged
 
 POINTS = 24

@@ -7,8 +7,8 @@ import re
 import msgspec
 import numpy as np
 
-from djinn_jupyter.client.grid import Grid, unfinished
-from djinn_jupyter.widgets.grid import COLUMNS, PLAIN_COLUMNS, grid_view
+from djinn_jupyter.methods.sweep.api.grid import Grid, unfinished
+from djinn_jupyter.methods.sweep.card import COLUMNS, PLAIN_COLUMNS, grid_view
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from tests.widgets.swept import swept, with_values
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.heads import HeadPatterns, HeadScores
-from djinn_jupyter.widgets.heads import HEADS, LAYERS, patterns_view, scores_view
+from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
+from djinn_jupyter.methods.heads.card import HEADS, LAYERS, patterns_view, scores_view
 from tests.magics.headed import heads_read
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from djinn_jupyter import former_files
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.interrupts import WorkInterrupted
@@ -25,6 +24,7 @@ from djinn_jupyter.client.training.process import OnTrained, train
 from djinn_jupyter.client.training.trained import PROVENANCE, VECTOR, TrainedModule, module_in
 from djinn_jupyter.client.training.unembedding import unembedding_of
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.module_files.safetensors_file import tensors_in
 
 if TYPE_CHECKING:

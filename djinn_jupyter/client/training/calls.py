@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
@@ -26,6 +25,7 @@ from djinn_jupyter.client.training.process import OnTrained, train
 from djinn_jupyter.client.training.trained import TrainedModule, module_in
 from djinn_jupyter.client.training.unembedding import unembedding_of
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.module_files.writing import require_free
 
 MOST: Final = 2**20

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

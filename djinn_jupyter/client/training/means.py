@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.training.jobs import SteeringJob
 from djinn_jupyter.client.training.provenance import provenance
 from djinn_jupyter.client.training.site_rows import labels_of, rows_of
 from djinn_jupyter.client.training.trained import PROVENANCE, VECTOR
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.module_files import folder
 from djinn_jupyter.module_files.writing import safetensors_bytes, write_folder
 from djinn_jupyter.wire.arrays import Array

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.training.jobs import AnyJob
+from djinn_jupyter.methods.datasets.api.activations import Activations
 
 INTERRUPTED: Final = "interrupted"
 PLACES: Final = ("collection", "to", "head")  # paths of this machine say nothing on another

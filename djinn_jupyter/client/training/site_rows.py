@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
 
 Numbers = np.ndarray[Any, Any]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.wire import requests as ask
 
 if TYPE_CHECKING:

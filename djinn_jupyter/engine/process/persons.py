@@ -18,9 +18,9 @@ from djinn_jupyter.engine.process.own_folders import Folders, without
 from djinn_jupyter.engine.requests.owners import not_shared
 from djinn_jupyter.engine.requests.sharing import require_granted
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.request.collecting import CollectFields
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
-from djinn_jupyter.wire.collecting import CollectFields
 from djinn_jupyter.wire.naming import of_person, person_of, respelled
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.people import PersonDescription

@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.wire.edges import CircuitsRun, EdgesAttributed
-from djinn_jupyter.wire.graphs import GraphMade
+from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgesAttributed
+from djinn_jupyter.methods.graphs.request import GraphMade
 
 Told = TypeVar("Told", EdgesAttributed, CircuitsRun, GraphMade)
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from djinn_jupyter.engine.gradients.edges import READERS
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.scheduling.tokenizing import limit
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.engine.edges import READERS
 from djinn_jupyter.wire.bounds import BOUNDED_BY
 
 

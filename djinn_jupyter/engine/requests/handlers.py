@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.circuits.recordings import Recordings
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.adapters import AdapterRequests
 from djinn_jupyter.engine.requests.added_modules import AddedModuleRequests
-from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
-from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
 from djinn_jupyter.engine.requests.comparing import ComparisonRequests
-from djinn_jupyter.engine.requests.edges import EdgeRequests
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
-from djinn_jupyter.engine.requests.graphs import GraphRequests
 from djinn_jupyter.engine.requests.handles import RequestHandlers
-from djinn_jupyter.engine.requests.heads import HeadRequests
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
@@ -28,16 +22,22 @@ from djinn_jupyter.engine.requests.people import PeopleRequests
 from djinn_jupyter.engine.requests.resuming import ResumingRequests
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.swap import SwapRequests
-from djinn_jupyter.engine.requests.sweeping import SweepRequests
 from djinn_jupyter.engine.requests.switching import SwitchingRequests
 from djinn_jupyter.engine.requests.tree import TreeRequests
 from djinn_jupyter.engine.requests.weights import WeightRequests
 from djinn_jupyter.engine.requests.whole_images import WholeImages
+from djinn_jupyter.engine.requests.workspace import Workspace
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.engine.sweeps.workspace import Workspace
+from djinn_jupyter.methods.circuits.engine.handlers import EdgeRequests
+from djinn_jupyter.methods.circuits.engine.recordings import Recordings
+from djinn_jupyter.methods.datasets.engine.handlers import CollectionRequests, ScoreRequests
+from djinn_jupyter.methods.direct.engine.handlers import AttributionRequests
+from djinn_jupyter.methods.graphs.engine.handlers import GraphRequests
+from djinn_jupyter.methods.heads.engine.handlers import HeadRequests
+from djinn_jupyter.methods.sweep.engine.handlers import SweepRequests
 
 
 def request_handlers(

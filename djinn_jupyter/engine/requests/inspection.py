@@ -21,6 +21,7 @@ from djinn_jupyter.engine.requests.look_recipes import look_recipe
 from djinn_jupyter.engine.requests.making_rules import checked_condition
 from djinn_jupyter.engine.requests.pooling import PartOfPass, pooled_for
 from djinn_jupyter.engine.requests.watch_recipes import watch_recipe
+from djinn_jupyter.engine.requests.workspace import Workspace
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.influences import influences
@@ -29,7 +30,6 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
-from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask

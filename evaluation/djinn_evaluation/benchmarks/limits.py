@@ -29,7 +29,7 @@ from djinn_evaluation.benchmarks.patching import CASES, PAIRS, POSITIONS, THEIRS
 from djinn_evaluation.benchmarks.results import Figure, Result, at_least
 from djinn_evaluation.benchmarks.setting import GPT2, Shape
 from djinn_jupyter.engine.forward.multiplication import ManyRows
-from djinn_jupyter.engine.sweeps.sweep import RECHECKED
+from djinn_jupyter.methods.sweep.engine.sweep import RECHECKED
 
 ROWS = (16, 77, 115, 230, 285, 400, 600, 1024)
 ROUNDS = 7

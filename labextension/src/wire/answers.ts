@@ -1,16 +1,20 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Attributed,
+} from './direct';
+
+import {
+  Accepted,
+} from './messages';
+
+import {
   Adapters,
 } from './adapters';
 
 import {
   AddedModules,
 } from './added_modules';
-
-import {
-  Attributed,
-} from './attribution';
 
 import {
   BreakpointSet,
@@ -91,10 +95,6 @@ import {
   Copies,
 } from './weights';
 
-import {
-  Accepted,
-} from './messages';
-
 /** What each request is answered with; `Failed` comes as an error. */
 export interface Answers {
   readonly RemoveAdapter: Cleared;
@@ -102,7 +102,6 @@ export interface Answers {
   readonly ListAdapters: Adapters;
   readonly RemoveModule: Cleared;
   readonly ListAddedModules: AddedModules;
-  readonly Attribute: Attributed;
   readonly SetBreakpoint: BreakpointSet;
   readonly EnableBreakpoint: BreakpointSet;
   readonly ClearBreakpoints: Cleared;
@@ -152,4 +151,5 @@ export interface Answers {
   readonly Unwatch: Cleared;
   readonly Watch: Watching;
   readonly ReadWatch: WatchRead;
+  readonly Attribute: Attributed;
 }

@@ -16,14 +16,6 @@ import {
   Transfer,
 } from './transfers';
 
-/** `done` of the `total` prompts of a shard are computed. */
-export interface CollectionProgressed {
-  readonly event: 'CollectionProgressed';
-  readonly session: string;
-  readonly done: number;
-  readonly total: number;
-}
-
 /**
  * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
  * long, or its line was lost for too long.
@@ -115,6 +107,14 @@ export interface SessionChanged {
   readonly session: string;
 }
 
+/** `done` of the `total` prompts of a shard are computed. */
+export interface CollectionProgressed {
+  readonly event: 'CollectionProgressed';
+  readonly session: string;
+  readonly done: number;
+  readonly total: number;
+}
+
 /**
  * These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
  * `unedited` are those of the line without an edit. `recipe` as in Swept.
@@ -132,7 +132,6 @@ export interface SweepProgressed {
 }
 
 export type WireEvent =
-  | CollectionProgressed
   | EventsMissed
   | WorkProgressed
   | SessionOpened
@@ -146,4 +145,5 @@ export type WireEvent =
   | RuleRefused
   | SessionSwapped
   | SessionChanged
+  | CollectionProgressed
   | SweepProgressed;

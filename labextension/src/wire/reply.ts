@@ -1,6 +1,36 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  CircuitsRun,
+  EdgesAttributed,
+} from './circuits';
+
+import {
+  Collected,
+} from './collecting';
+
+import {
+  Scored,
+} from './scoring';
+
+import {
+  Attributed,
+} from './direct';
+
+import {
+  GraphMade,
+} from './graphs';
+
+import {
+  HeadsRead,
+} from './heads';
+
+import {
+  MetricsRead,
+  Swept,
+} from './sweep';
+
+import {
   AdapterAdded,
   Adapters,
 } from './adapters';
@@ -9,10 +39,6 @@ import {
   AddedModules,
   ModuleAdded,
 } from './added_modules';
-
-import {
-  Attributed,
-} from './attribution';
 
 import {
   BreakpointSet,
@@ -28,15 +54,6 @@ import {
 } from './checkpoints';
 
 import {
-  Collected,
-} from './collecting';
-
-import {
-  CircuitsRun,
-  EdgesAttributed,
-} from './edges';
-
-import {
   Failed,
 } from './failed';
 
@@ -46,19 +63,11 @@ import {
 } from './figures';
 
 import {
-  GraphMade,
-} from './graphs';
-
-import {
   Departed,
   Pong,
   ShuttingDown,
   Welcome,
 } from './greeting';
-
-import {
-  HeadsRead,
-} from './heads';
 
 import {
   HistoryRead,
@@ -136,19 +145,10 @@ import {
 } from './running';
 
 import {
-  Scored,
-} from './scoring';
-
-import {
   Noted,
   Swapped,
   WeightsMoved,
 } from './swapping';
-
-import {
-  MetricsRead,
-  Swept,
-} from './sweeps';
 
 import {
   WatchRead,
@@ -169,23 +169,16 @@ export type WireReply =
   | Adapters
   | ModuleAdded
   | AddedModules
-  | Attributed
   | BreakpointSet
-  | Checked
   | Opened
   | CheckpointSaved
   | Checkpoints
-  | Collected
-  | EdgesAttributed
-  | CircuitsRun
   | FiguresRead
   | Compared
-  | GraphMade
   | Welcome
   | Departed
   | Pong
   | ShuttingDown
-  | HeadsRead
   | HistoryRead
   | Tree
   | Paused
@@ -215,13 +208,20 @@ export type WireReply =
   | PooledRead
   | Pausing
   | Logits
-  | Scored
   | Swapped
   | Noted
   | WeightsMoved
   | Copies
-  | MetricsRead
-  | Swept
   | Watching
   | WatchRead
-  | WeightRead;
+  | WeightRead
+  | EdgesAttributed
+  | CircuitsRun
+  | Collected
+  | Checked
+  | Scored
+  | Attributed
+  | GraphMade
+  | HeadsRead
+  | MetricsRead
+  | Swept;

@@ -1,6 +1,10 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Attribute,
+} from './direct';
+
+import {
   ListAdapters,
   RemoveAdapter,
   SetAdapter,
@@ -10,10 +14,6 @@ import {
   ListAddedModules,
   RemoveModule,
 } from './added_modules';
-
-import {
-  Attribute,
-} from './attribution';
 
 import {
   ClearBreakpoints,
@@ -112,7 +112,6 @@ export type WireRequest =
   | ListAdapters
   | RemoveModule
   | ListAddedModules
-  | Attribute
   | SetBreakpoint
   | EnableBreakpoint
   | ClearBreakpoints
@@ -161,4 +160,5 @@ export type WireRequest =
   | ReadCopies
   | Unwatch
   | Watch
-  | ReadWatch;
+  | ReadWatch
+  | Attribute;

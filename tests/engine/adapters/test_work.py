@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.sweeps.continuing import recipe_of
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.sweep.engine.continuing import recipe_of
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
-from djinn_jupyter.wire.sweeps import Estimate
 from tests import adapters
 from tests.engine.adapters.adapting import ENDS, add, let_go, use
 from tests.engine.desk import Desk, build_desk, tokens

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
-from djinn_jupyter.wire.sweeps import Estimate
 from tests import saes
 from tests.engine.added.adding import add, opened
 from tests.engine.desk import Desk, desk_of, tokens

@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.collecting import shard_file
-from djinn_jupyter.engine.collecting.collection import Collecting
-from djinn_jupyter.engine.collecting.shard import Shard
 from djinn_jupyter.errors import (
     IllegalMove,
     InvalidEdit,
@@ -24,6 +21,9 @@ from djinn_jupyter.errors import (
     UnknownSite,
     UsageError,
 )
+from djinn_jupyter.methods.datasets.engine import shard_file
+from djinn_jupyter.methods.datasets.engine.collection import Collecting
+from djinn_jupyter.methods.datasets.engine.shard import Shard
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.shard_files import ShardFile
-from djinn_jupyter.engine.collecting import destinations
-from djinn_jupyter.engine.collecting.collection import Collecting
-from djinn_jupyter.engine.collecting.destinations import MOST_HANDED_OVER, InFolder, WithClient
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.shard_files import ShardFile
+from djinn_jupyter.methods.datasets.engine import destinations
+from djinn_jupyter.methods.datasets.engine.collection import Collecting
+from djinn_jupyter.methods.datasets.engine.destinations import MOST_HANDED_OVER, InFolder, WithClient
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, desk_of, tokens

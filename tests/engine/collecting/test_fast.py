@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.collecting import collection
-from djinn_jupyter.engine.collecting.batches import Batches, WantedRows
-from djinn_jupyter.engine.collecting.shard import Shard
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.wavefront.filling import batches_of
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
+from djinn_jupyter.methods.datasets.engine import collection
+from djinn_jupyter.methods.datasets.engine.batches import Batches, WantedRows
+from djinn_jupyter.methods.datasets.engine.shard import Shard
 from tests.engine.collecting.test_collections import LAYERS, PROMPTS, collected, values
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.collecting.heads import read_line, targets_of
-from djinn_jupyter.engine.requests import heads
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError, SlabFull
+from djinn_jupyter.methods.heads.engine import handlers as heads
+from djinn_jupyter.methods.heads.engine.heads import read_line, targets_of
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from djinn_jupyter.engine.collecting import scoring
-from djinn_jupyter.engine.collecting.scoring import loss_of
 from djinn_jupyter.engine.requests import answer_sizes
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
+from djinn_jupyter.methods.datasets.engine import scoring
+from djinn_jupyter.methods.datasets.engine.scoring import loss_of
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.collecting import scoring, shared_losses
-from djinn_jupyter.engine.collecting.batches import Batches, NotBatched
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import sections
 from djinn_jupyter.errors import SlabFull, UsageError
+from djinn_jupyter.methods.datasets.engine import scoring, shared_losses
+from djinn_jupyter.methods.datasets.engine.batches import Batches, NotBatched
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.collecting.test_collections import LAYERS

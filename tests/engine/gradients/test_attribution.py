@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.gradients import line
-from djinn_jupyter.engine.gradients.attributing import Attributing
-from djinn_jupyter.engine.gradients.line import GradedLine
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidCondition, SlabFull, UsageError
+from djinn_jupyter.methods.attribution.engine import line
+from djinn_jupyter.methods.attribution.engine.attributing import Attributing
+from djinn_jupyter.methods.attribution.engine.line import GradedLine
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero
-from djinn_jupyter.wire.sweeps import Estimate
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.gradients import plain_gradients
 from tests.families import build

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.sweeps import Estimate
 from tests.device import DEVICE
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.gradients import plain_corrections

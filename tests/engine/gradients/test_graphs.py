@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.gradients.graphing import influences
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.graphs.engine.graphing import influences
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import GraphMade
 from tests import saes, transcoders

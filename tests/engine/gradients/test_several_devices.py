@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.sweeps import Estimate
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
 from tests.homes import DEVICES, two_homes

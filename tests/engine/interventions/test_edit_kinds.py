@@ -10,6 +10,7 @@ import torch
 from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.methods.sweep.request import SweptEdit
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import (
     Add,
@@ -24,7 +25,6 @@ from djinn_jupyter.wire.edits import (
     Set,
 )
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
-from djinn_jupyter.wire.sweeps import SweptEdit
 
 WIDTH = 4
 EDITS = get_args(Edit)

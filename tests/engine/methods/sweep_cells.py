@@ -10,9 +10,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.sweeps.swept_edits import elsewhere
+from djinn_jupyter.methods.sweep.engine.swept_edits import elsewhere
+from djinn_jupyter.methods.sweep.request import Mean, Noise, Resample
 from djinn_jupyter.wire.edits import Add, Scale, Zero
-from djinn_jupyter.wire.sweeps import Mean, Noise, Resample
 from tests.engine.desk import array, tokens
 from tests.engine.methods.plain_hooks import Hook, Hooks, PlainHooks, at, put
 

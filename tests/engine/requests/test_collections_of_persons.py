@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.checking import CheckCollect
 from djinn_jupyter.wire.replies import Collected, Failed, Opened
 from tests.engine.desk import desk_of, tokens
 from tests.engine.requests.house import House

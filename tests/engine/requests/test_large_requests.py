@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.circuits.edge_patching import EdgeNames
-from djinn_jupyter.engine.gradients.edges import LayerEnds
 from djinn_jupyter.engine.requests import answer_sizes
 from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.engine.edge_patching import EdgeNames
+from djinn_jupyter.methods.circuits.engine.edges import LayerEnds
+from djinn_jupyter.methods.circuits.request import MOST_EDGES
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
+from djinn_jupyter.methods.sweep.request import CheckSweep
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.checking import CheckCollect, CheckSweep
-from djinn_jupyter.wire.edges import MOST_EDGES
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import KINDS
 from tests.engine.crowd import is_refusal

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.sweeps.lines import LinesAlone
+from djinn_jupyter.methods.common.engine.lines import LinesAlone
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Progress

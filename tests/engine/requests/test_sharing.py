@@ -12,9 +12,9 @@ import pytest
 from djinn_jupyter.engine.process.persons import Person, named_by
 from djinn_jupyter.engine.session.shares import MOST_PERSONS, Shares
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.checking import CheckCollect
 from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused, SessionClosed
 from tests.engine.cases import KINDS
 from tests.engine.desk import desk_of, tokens

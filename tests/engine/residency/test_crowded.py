@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from djinn_jupyter.engine.session.given_arrays import arrays_within
+from djinn_jupyter.methods.sweep.request import Estimate
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Paused
-from djinn_jupyter.wire.sweeps import Estimate
 from tests import saes
 from tests.engine.added import adding
 from tests.engine.desk import Desk, tokens

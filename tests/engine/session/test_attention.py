@@ -12,9 +12,9 @@ import torch
 from djinn_jupyter.engine.forward import other_attention
 from djinn_jupyter.engine.model.hooks.attention import SDPA
 from djinn_jupyter.errors import IllegalMove, OutOfDeviceMemory, UnknownSite, UsageError
+from djinn_jupyter.methods.sweep.request import Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Zero
-from djinn_jupyter.wire.sweeps import Swept
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.sweeps.alignment import SweptLine, aligned, chosen_positions
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.methods.common.engine.alignment import SweptLine, aligned, chosen_positions
+from djinn_jupyter.methods.sweep.request import Noise, Resample
 from djinn_jupyter.wire.edits import Zero
-from djinn_jupyter.wire.sweeps import Noise, Resample
 from tests.engine.desk import Desk, desk_of
 from tests.engine.plain import plain_of
 from tests.engine.sweeps import plain_sweep

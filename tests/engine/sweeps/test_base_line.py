@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.sweeps import cell_edits
-from djinn_jupyter.engine.sweeps.lines import RunLine
-from djinn_jupyter.engine.sweeps.together import Together
+from djinn_jupyter.methods.common.engine.lines import RunLine
+from djinn_jupyter.methods.sweep.engine import cell_edits
+from djinn_jupyter.methods.sweep.engine.together import Together
 from tests.device import DEVICE
 from tests.engine.desk import desk_of, tokens
 from tests.engine.plain import plain_of

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.sweeps import pair_sweep
-from djinn_jupyter.engine.sweeps.joined_source import JoinedSource
-from djinn_jupyter.engine.sweeps.lines import LinesAlone
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.methods.common.engine.lines import LinesAlone
+from djinn_jupyter.methods.sweep.engine import pair_sweep
+from djinn_jupyter.methods.sweep.engine.joined_source import JoinedSource
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, swept, values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.sweeps import sweep as sweeps
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from tests.engine.desk import build_desk, tokens
 from tests.engine.sweeps import plain_sweep
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, A, B, swept, values

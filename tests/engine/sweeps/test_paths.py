@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.sweeps import path_sweep
-from djinn_jupyter.engine.sweeps.path_lines import PathLines
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.methods.paths.engine import path_sweep
+from djinn_jupyter.methods.paths.engine.path_lines import PathLines
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set, Zero
 from tests.device import DEVICE

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.sweeps import cell_edits
-from djinn_jupyter.engine.sweeps import sweep as sweeps
 from djinn_jupyter.engine.wavefront import shared_cache, wavefront
 from djinn_jupyter.engine.wavefront.call_size import CallSize
+from djinn_jupyter.methods.sweep.engine import cell_edits
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_alignment import LONGER

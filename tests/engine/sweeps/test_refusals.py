@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.errors import DjinnError, IllegalMove, InvalidCondition, InvalidEdit, UnknownSite, UsageError
+from djinn_jupyter.methods.sweep.request import Noise
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Scale
-from djinn_jupyter.wire.sweeps import Noise
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, METRIC, swept
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.wavefront.packing import Packing
+from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import build_desk, desk_of
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, GRID, LAYERS, METRIC, swept, values

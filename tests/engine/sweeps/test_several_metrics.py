@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.sweeps import sweep as sweeps
-from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.methods.common.engine.lines import LinesAlone
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_sweeps import LAYERS, METRIC, A, B, swept, values
 

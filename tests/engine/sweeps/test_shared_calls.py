@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.system.nested import tensors_within
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.call_size import CallSize

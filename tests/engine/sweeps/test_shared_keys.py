@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.inside import NotPacked
 from djinn_jupyter.engine.wavefront.shared_keys import Handing, MappingWatch, SharedEntry, first_other_keys

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.methods.sweep.request import Mean
 from djinn_jupyter.wire.edits import Scale, Zero
-from djinn_jupyter.wire.sweeps import Mean
 from tests.engine.desk import Desk, desk_of
 from tests.engine.plain import plain_of
 from tests.engine.sweeps import plain_sweep

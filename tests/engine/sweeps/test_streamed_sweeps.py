@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.sweeps import sweep as sweeps
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from tests.engine.desk import desk_of
 from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk
 from tests.engine.sweeps.test_sweeps import swept, values

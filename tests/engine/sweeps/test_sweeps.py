@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.sweeps import sweep as sweeps
-from djinn_jupyter.engine.sweeps.lines import LinesAlone
-from djinn_jupyter.engine.sweeps.workspace import Reservation
+from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.call_size import CallSize
@@ -22,6 +20,8 @@ from djinn_jupyter.errors import (
     OutOfDeviceMemory,
     SlabFull,
 )
+from djinn_jupyter.methods.common.engine.lines import LinesAlone
+from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.sweeps.swept_edits import elsewhere, noised
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.methods.sweep.engine.swept_edits import elsewhere, noised
+from djinn_jupyter.methods.sweep.request import Mean, Noise, Resample
 from djinn_jupyter.wire.edits import Add, Scale, Zero
-from djinn_jupyter.wire.sweeps import Mean, Noise, Resample
 from tests.engine.desk import Desk, desk_of
 from tests.engine.plain import plain_of
 from tests.engine.sweeps import plain_sweep

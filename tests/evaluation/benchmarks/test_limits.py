@@ -9,7 +9,7 @@ import pytest
 from djinn_evaluation.benchmarks import limits
 from djinn_evaluation.benchmarks.patching import CASES, LATE, POSITIONS, Case
 from djinn_evaluation.benchmarks.setting import Shape
-from djinn_jupyter.engine.sweeps.sweep import Sweeping
+from djinn_jupyter.methods.sweep.engine.sweep import Sweeping
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import desk_of, tokens
 

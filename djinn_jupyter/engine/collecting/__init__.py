@@ -1,1 +1,0 @@
-"""Collections: values of many prompts, written to files shard by shard. Answers no request itself."""

@@ -1,1 +1,0 @@
-"""Gradients of a metric at the points of a line, by autograd through the model's own layers. Answers no request."""

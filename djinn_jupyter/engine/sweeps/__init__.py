@@ -1,1 +1,0 @@
-"""Sweeps: one edit at many places of a line, a metric of the logits of each. Answers no request itself."""

@@ -1,0 +1,1 @@
+"""Methods: one folder for each, which the core finds by the registry."""

@@ -1,0 +1,1 @@
+"""Attribution patching: what a sweep would find, estimated from gradients."""

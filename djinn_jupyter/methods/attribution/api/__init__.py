@@ -1,0 +1,1 @@
+"""Calls, and the results that they return."""

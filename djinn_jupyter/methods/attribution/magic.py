@@ -1,0 +1,56 @@
+"""Attribution: what a sweep of the present line would find, estimated by gradients, shown as a heatmap."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import attributing
+from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.methods.datasets.magic import engines_beside
+from djinn_jupyter.methods.sweep.magic import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
+
+
+@magics_class
+class AttributingMagics(Group):
+    @verb(
+        SITE,
+        option("--over", help="of point, layer, position, head, neuron; default the site's stars, else layer,position"),
+        option(
+            "--from",
+            dest="clean",
+            metavar="NAME",
+            help="the clean line: a session, or a variable with a text or token ids; without it gradient x activation",
+        ),
+        *CELLS,
+        option("--steps", type=int, help="integrated gradients: the mean over so many points between the lines"),
+        option("--correct", metavar="LIST", help="as AtP* does: attention (queries and keys), cancellation, or both"),
+        option("--top", type=int, metavar="K", help="compute the K strongest cells too, by an exact sweep"),
+        option("--seed", type=int, help="of --edit resample; default 0"),
+        ADAPTER,
+        BESIDE,
+        HOVER,
+        KEEP,
+        SESSION,
+        literal=True,
+    )
+    def djinn_attribute(self, args: Namespace) -> None:
+        """Estimate by gradients what a sweep of the present line would change, and draw it."""
+        if not (args.metrics or args.prompts):
+            raise UsageError("An attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
+        session, pairs = self.state.session(args.session), pairs_of(self, args)
+        draw_swept(
+            self.state,
+            args,
+            lambda on_progress: attributing.attribute(
+                self.state.engine,
+                corrupted=session if pairs is None else None,
+                pairs=pairs,
+                clean=named_line(self.state, args.clean),
+                beside=engines_beside(self.state, args.beside),
+                **cells_of(self.state, args),
+                **given(seed=args.seed, steps=args.steps, corrections=args.correct, top=args.top, adapter=args.adapter),
+            ),
+        )

@@ -1,0 +1,383 @@
+"""`dj.circuit`: edges that do a task, with all others patched from the corrupted line, and how faithful they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from djinn_jupyter.client.arguments import checked_seed, shown, typed
+from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.frames import in_columns
+from djinn_jupyter.client.interrupts import counted, in_parts
+from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.measurement import STRONGEST
+from djinn_jupyter.client.partial_replies import replied_in_parts
+from djinn_jupyter.client.waiting import far
+from djinn_jupyter.client.waits import waits
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.api.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
+from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeMeasurement
+from djinn_jupyter.methods.circuits.api.edges import Edges, name_of
+from djinn_jupyter.methods.circuits.api.faithfulness import Interval, faithfulness_of
+from djinn_jupyter.methods.circuits.request import CircuitRecipe, EdgeRecipe
+from djinn_jupyter.methods.sweep.api.pair_statistics import NO_INTERVAL
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.replies import CircuitsRun
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NamedEdge = tuple[str, str]
+Numbers = tuple[tuple[int, int], ...]
+LARGEST: Final = "the largest scores"
+WORK: Final = "The run of a circuit"
+MOST_ASKED: Final = 2**18  # edges in one request
+
+
+class Circuit(EdgeMeasurement):
+    """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
+    `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
+    as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
+    `interval` bounds it, None of fewer than five pairs. `of` counts the edges that there are, and `scores` are those of
+    its own; `how` says how they were chosen."""
+
+    _view = "circuit_view"
+
+    _kind = CIRCUIT
+
+    def __init__(
+        self,
+        replies: Sequence[CircuitsRun],
+        *,
+        scores: Sequence[float],
+        of: int,
+        drawn: Interval,
+        how: str = "",
+        stop: StopIdentity | None = None,
+        engine: str | None = None,
+    ) -> None:
+        import numpy as np
+
+        self.replies, self.scores, self.of, self.drawn = tuple(replies), list(scores), of, drawn
+        self.how, self.stop, self.engine = how, stop, engine
+        self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
+        self.tokens = self._lines = lines_of(replies)
+        self.metrics = tuple(one.metric for one in replies)
+        self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
+        first = replies[0]
+        self.writers, self.readers = first.writers, first.readers
+        assert first.made is not None
+        self.edges = [(first.writers[writer], first.readers[at]) for writer, at in first.made.asked.circuits[0]]
+        self.values: np.ndarray[Any, Any] = np.array([one.values[0] for one in replies])
+        self.corrupted: np.ndarray[Any, Any] = np.array([one.corrupted for one in replies])
+        self.clean: np.ndarray[Any, Any] = np.array([one.clean for one in replies])
+        self.faithfulness, self.interval = faithfulness_of(self.values, self.corrupted, self.clean, drawn)
+
+    @property
+    def _content(self) -> KeptCircuit:
+        return KeptCircuit(
+            values=from_numpy(self.values),
+            replies=self.replies,
+            scores=tuple(self.scores),
+            edges=self.of,
+            confidence=self.drawn.confidence,
+            resamples=self.drawn.resamples,
+            seed=self.drawn.seed,
+            how=self.how,
+            stop=self.stop,
+        )
+
+    @classmethod
+    def _with_content(cls, content: KeptCircuit) -> Circuit:
+        return cls(
+            content.replies,
+            scores=content.scores,
+            of=content.edges,
+            drawn=Interval(confidence=content.confidence, resamples=content.resamples, seed=content.seed),
+            how=content.how,
+            stop=content.stop,
+        )
+
+    def again(self, channel: Channel) -> Circuit:
+        """Return the same circuit, run anew."""
+        return Circuit(
+            [_run(channel, one.made.asked, one.made) for one in counted(self.replies, "pairs") if one.made is not None],
+            scores=self.scores,
+            of=self.of,
+            drawn=self.drawn,
+            how=self.how,
+            stop=self.stop,
+            engine=self.engine,
+        )
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the pair of the metric at this index."""
+        return {"pair": index[0]}
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
+        """Return (writer, reader, score) of its edges with the largest scores by size."""
+        each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]
+        return sorted(each, key=lambda edge: -abs(edge[2]))[: max(count, 0)]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the edges as lists by column: writer, reader and score."""
+        rows = [(*edge, score) for edge, score in zip(self.edges, self.scores, strict=True)]
+        return in_columns(("writer", "reader", "score"), rows)
+
+    def __repr__(self) -> str:
+        low_high = "" if self.interval is None else " ({:z.1%} to {:z.1%})".format(*self.interval)
+        pairs = f", {len(self.replies)} pairs" if len(self.replies) > 1 else ""
+        pairs += f" ({NO_INTERVAL})" if pairs and self.interval is None else ""
+        return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:z.1%}{low_high}{pairs}"
+
+
+@waits(WORK)
+@typed
+def circuit(
+    engine: RemoteEngine,
+    found: Edges,
+    edges: int | Sequence[object] | None = None,
+    *,
+    threshold: float | None = None,
+    faithfulness: float | None = None,
+    absolute: bool = True,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Circuit:
+    """Return the circuit of the first `edges` by the scores in `found`, of those whose score is at least `threshold`,
+    or of the edges that are named; or with `faithfulness` the fewest first edges that are as faithful, found by
+    halving. The model runs on the clean lines of `found`, with all other edges patched from the corrupted ones.
+
+    Scores count by their size; without `absolute` as they are, the largest first. The interval is a percentile
+    bootstrap over pairs, of which each resample has as many. WorkInterrupted has the circuit on the pairs that were
+    done as `kept`, or the smallest so far that is as faithful. UsageError; SlabFull.
+
+    >>> found = dj.edges(
+    ...     engine,
+    ...     clean="The capital of France is",
+    ...     corrupted="The capital of Italy is",
+    ...     metric="logit(' Paris') - logit(' Rome')",
+    ... )
+    >>> small, whole = dj.circuit(engine, found, 200), dj.circuit(engine, found, len(found))
+    >>> len(small), whole.faithfulness
+    (200, 1.0)
+    """
+    given = [one for one in (edges, threshold, faithfulness) if one is not None]
+    if len(given) != 1:
+        raise UsageError("Tell a circuit once: by its edges (a number, or their names), a threshold, or faithfulness.")
+    if not absolute and not (edges is None or isinstance(edges, int)):
+        raise UsageError("absolute says how scores choose edges, and these are named: leave it out.")
+    if any(one is not None and not math.isfinite(one) for one in (threshold, faithfulness)):
+        raise UsageError("A threshold and a faithfulness are finite numbers, such as 0.8.")
+    drawn = Interval(confidence=confidence, resamples=resamples, seed=checked_seed(seed))
+    order = ordered(found, absolute=absolute)
+    with CircuitRuns(engine, found, drawn) as runs:
+        if faithfulness is not None:
+            return _fewest(runs, order, faithfulness)
+        chosen, how = _chosen(found, order, edges, threshold, absolute=absolute)
+        return runs.of([chosen], how)[0]
+
+
+def _chosen(
+    found: Edges, order: Numbers, edges: int | Sequence[object] | None, threshold: float | None, *, absolute: bool
+) -> tuple[Numbers, str]:
+    """Return the edges of a circuit, and how they were chosen."""
+    if threshold is not None:
+        sizes = [abs(float(found.values[edge])) if absolute else float(found.values[edge]) for edge in order]
+        large = tuple(edge for edge, size in zip(order, sizes, strict=True) if size >= threshold)
+        return large, f"scores from {threshold:g} on"
+    if isinstance(edges, int):
+        require_count(found, edges)
+        return order[:edges], LARGEST
+    assert edges is not None
+    return tuple(dict.fromkeys(found.numbers(_named(edges)))), "edges by name"
+
+
+def ordered(found: Edges, *, absolute: bool = True) -> Numbers:
+    """Return all edges by the numbers of their writers and readers, those of the largest scores first."""
+    import numpy as np
+
+    flat = found.values.reshape(-1)
+    ranks = np.argsort(-(np.abs(flat) if absolute else flat), kind="stable")  # NaN go last
+    return tuple((int(row), int(at)) for row, at in (divmod(int(n), len(found.readers)) for n in ranks[: len(found)]))
+
+
+def _named(edges: Sequence[object]) -> Iterator[NamedEdge]:
+    for edge in edges:
+        if not (isinstance(edge, tuple | list) and len(edge) == 2):
+            raise UsageError(
+                f"An edge is named by its writer and its reader, as ('z.0[1]', 'q.1[2]'); {shown(edge)} is not."
+            )
+        yield str(edge[0]), str(edge[1])
+
+
+def require_count(found: Edges, edges: int) -> None:
+    if not 0 <= edges <= len(found):
+        raise UsageError(f"A circuit here has from 0 to {len(found):,} edges, not {edges:,}.")
+
+
+def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
+    """Return the smallest of the circuits that halving meets whose faithfulness is as large."""
+    low, high, how = 0, len(order), f"the fewest for {faithfulness:z.1%}"
+    [best] = runs.of([order], how)
+    if best.faithfulness < faithfulness:
+        raise UsageError(
+            f"All {len(order):,} edges together have a faithfulness of {best.faithfulness:z.1%}, less than the "
+            f"{faithfulness:z.1%} asked for."
+        )
+
+    def smallest(done: list[Circuit]) -> Circuit:
+        return best
+
+    tries = 0
+    while high - low > 1:
+        middle, tries = (low + high) // 2, tries + 1
+        far(f"circuit {tries} of about {math.ceil(math.log2(len(order)))}, of {middle:,} edges")
+        [tried] = runs.of([order[:middle]], how, kept=smallest)
+        if tried.faithfulness >= faithfulness:
+            best, high = tried, middle
+        else:
+            low = middle
+    return best
+
+
+class CircuitRuns:
+    """Runs circuits on every pair of lines that edges were scored on. Inside its block the lines are recorded once, in
+    sessions that close with it."""
+
+    def __init__(self, engine: RemoteEngine, found: Edges, interval: Interval) -> None:
+        self.engine, self.found, self.interval = engine, found, interval
+        self._open = ExitStack()
+        self._sessions: dict[object, str] = {}
+
+    def __enter__(self) -> CircuitRuns:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._open.close()
+
+    def of(
+        self,
+        circuits: Sequence[Numbers],
+        how: str,
+        kept: Callable[[list[Circuit]], object] = lambda done: done[0] if done else None,
+    ) -> list[Circuit]:
+        """Return each circuit, run on all pairs; `how` says how its edges were chosen. An interrupt keeps what is
+        `kept` of those that were run by then, on all pairs or the first ones."""
+        done: list[Circuit] = []
+        part: list[Numbers] = []
+
+        def left(runs: list[CircuitsRun]) -> object:
+            return kept(done or (self._circuits(part, runs, how) if runs else []))
+
+        for part in _in_parts(circuits):
+            requests = tuple(self._requests(part))
+
+            def asked(one: ask.RunCircuits, first: ask.RunCircuits = requests[0]) -> CircuitsRun:
+                return self._asked(one, lambda run: left([run]) if one is first else None)
+
+            done += self._circuits(part, in_parts(WORK, "pairs", requests, asked, left), how)
+        return done
+
+    def _circuits(self, circuits: Sequence[Numbers], runs: Sequence[CircuitsRun], how: str) -> list[Circuit]:
+        """Return circuits that one request ran on each pair; the first ones where it was ended early."""
+        name = name_of(self.engine)
+        return [
+            Circuit(
+                [_alone(one, at) for one in runs],
+                scores=[float(self.found.values[edge]) for edge in numbers],
+                of=len(self.found),
+                drawn=self.interval,
+                how=how,
+                stop=self.found.stop if self.found.engine == name else None,
+                engine=name,
+            )
+            for at, numbers in enumerate(circuits[: len(runs[0].values)])
+        ]
+
+    def made(self, circuits: Sequence[Numbers]) -> list[CircuitsRun]:
+        """Return the runs of all circuits on each pair."""
+        return [self._asked(one) for one in self._requests(circuits)]
+
+    def _asked(self, request: ask.RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
+        return replied_in_parts(self.engine.channel, request, WORK, kept)
+
+    def _requests(self, circuits: Sequence[Numbers]) -> Iterator[ask.RunCircuits]:
+        for reply in self.found.replies:
+            if reply.made is None:
+                raise UsageError("These edges do not say of which lines they are; score them anew with dj.edges.")
+            asked = reply.made.asked
+            yield ask.RunCircuits(
+                session=self._session(reply.made),
+                corrupted=asked.corrupted,
+                clean=asked.clean,
+                metric=asked.metric,
+                circuits=tuple(circuits),
+            )
+
+    def _session(self, made: EdgeRecipe) -> str:
+        """Return the session that computes as these edges were scored, opened where there is none."""
+        how = made.attention, made.adapter
+        if how not in self._sessions:
+            self._sessions[how] = self._open.enter_context(session_like(self.engine.channel, "circuit", made))
+        return self._sessions[how]
+
+
+def _in_parts(circuits: Sequence[Numbers]) -> Iterator[list[Numbers]]:
+    """Yield the circuits in parts of at most MOST_ASKED edges together; one that is larger is a part alone."""
+    part: list[Numbers] = []
+    for one in circuits:
+        if part and sum(map(len, (*part, one))) > MOST_ASKED:
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
+
+
+def _run(channel: Channel, request: ask.RunCircuits, made: CircuitRecipe) -> CircuitsRun:
+    with session_like(channel, "circuit", made) as name:
+        return ask_for(channel, msgspec.structs.replace(request, session=name))
+
+
+def _alone(run: CircuitsRun, at: int) -> CircuitsRun:
+    """Return the part of a run that is of one circuit."""
+    assert run.made is not None
+    asked = msgspec.structs.replace(run.made.asked, circuits=(run.made.asked.circuits[at],))
+    made = msgspec.structs.replace(run.made, asked=asked)
+    return msgspec.structs.replace(run, values=(run.values[at],), made=made)
+
+
+@typed
+def auroc(found: Edges, known: Iterable[object]) -> float:
+    """Return how often an edge of the circuit `known` has a larger score, by size, than another edge, a tie counted
+    half: the area under the curve of hits over false alarms. UsageError.
+
+    >>> found = dj.edges(engine, clean=[1, 2, 3], corrupted=[1, 2, 4], metric="logit(5)")
+    >>> dj.auroc(found, [(writer, reader) for writer, reader, _ in found.top(5)])
+    1.0
+    """
+    import numpy as np
+
+    there = np.zeros(found.values.shape, dtype=bool)
+    for edge in found.numbers(_named(tuple(known))):
+        there[edge] = True
+    scored = ~np.isnan(found.values)
+    inside, outside = (np.abs(found.values[scored & part]) for part in (there, ~there))
+    if not len(inside) or not len(outside):
+        raise UsageError("An AUROC is of a circuit that has some of the edges, and neither none nor all.")
+    below = np.searchsorted(np.sort(outside), inside, side="left")
+    upto = np.searchsorted(np.sort(outside), inside, side="right")
+    return float((below + upto).mean() / 2 / len(outside))

@@ -1,0 +1,264 @@
+"""`dj.edges`: what each edge between a writer and a reader of the residual carries, estimated by gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.connection.channel import Channel
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.engines.attachments import engine_id
+from djinn_jupyter.client.frames import in_columns
+from djinn_jupyter.client.interrupts import counted, in_parts
+from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.client.partial_replies import replied_in_parts
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waits import waits
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.api.edge_files import EDGES, KeptEdges, circumstances, lines_of
+from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeMeasurement
+from djinn_jupyter.methods.circuits.request import EdgeMethod, EdgeRecipe
+from djinn_jupyter.methods.common.api.line_sources import line_source
+from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
+from djinn_jupyter.methods.sweep.api.sweep_arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
+from djinn_jupyter.methods.sweep.request import MOST_STEPS
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import EdgesAttributed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ANY_SESSION: Final = "edges"
+WORK: Final = "The attribution of edges"
+
+
+class Edges(EdgeMeasurement):
+    """`values` are float64 [writers, readers], NaN where a writer is not before a reader: by how much the metric would
+    change, to first order, if that reader got what that writer writes in the clean line. `corrupted` and `clean` are
+    the metrics of the two lines. Of several pairs all are means, and `by_pair` has the scores of each. `engine` is the
+    engine's name in views, None where it is no process of its own. `exact` is NaN but at the edges that were `patched`
+    exactly too, None where none was. `tokens` are the corrupted and the clean line of each pair."""
+
+    _view = "edges_view"
+
+    _kind = EDGES
+
+    def __init__(
+        self,
+        replies: Sequence[EdgesAttributed],
+        *,
+        paired: bool = False,
+        engine: str | None = None,
+        patched: Sequence[EdgesAttributed] = (),
+    ) -> None:
+        import numpy as np
+
+        first = replies[0]
+        self.replies, self.patched, self.paired, self.engine = tuple(replies), tuple(patched), paired, engine
+        self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
+        self.tokens = self._lines = lines_of(replies)
+        self.stop = None if paired else first.stop
+        self.writers, self.readers = first.writers, first.readers
+        self.steps, self.method = first.steps, first.method
+        self.metrics = tuple(one.metric for one in replies)
+        self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
+        self.corrupted = float(np.mean([one.corrupted for one in replies]))
+        self.clean = float(np.mean([one.clean for one in replies]))
+        self.by_pair: np.ndarray[Any, Any] = np.stack([to_numpy(one.scores) for one in replies])
+        self.values: np.ndarray[Any, Any] = self.by_pair.mean(axis=0)
+        each = [to_numpy(one.scores) for one in patched]
+        self.exact: np.ndarray[Any, Any] | None = np.stack(each).mean(axis=0) if each else None
+
+    @property
+    def _content(self) -> KeptEdges:
+        return KeptEdges(paired=self.paired, replies=self.replies, patched=self.patched)
+
+    @classmethod
+    def _with_content(cls, content: KeptEdges) -> Edges:
+        return cls(content.replies, paired=content.paired, patched=content.patched)
+
+    def again(self, channel: Channel) -> Edges:
+        """Return the same edges, scored anew."""
+        each, exact = (
+            [scored(channel, one.made.asked, one.made) for one in counted(replies, "pairs") if one.made is not None]
+            for replies in (self.replies, self.patched)
+        )
+        return Edges(each, paired=self.paired, engine=self.engine, patched=exact)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the writer and the reader of the score at this index."""
+        return {"writer": self.writers[index[0]], "reader": self.readers[index[1]]}
+
+    def __len__(self) -> int:
+        import numpy as np
+
+        return int(np.count_nonzero(~np.isnan(self.values)))
+
+    def numbers(self, edges: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
+        """Yield edges by the numbers of their writers and readers. Raises UsageError for one that there is not."""
+        import numpy as np
+
+        writers, readers = ({name: at for at, name in enumerate(names)} for names in (self.writers, self.readers))
+        for writer, reader in edges:
+            row, at = writers.get(writer, -1), readers.get(reader, -1)
+            if row < 0 or at < 0 or np.isnan(self.values[row, at]):
+                raise UsageError(
+                    f"There is no edge from {writer} to {reader}; found.writers and found.readers have the names, and "
+                    "a writer comes before its reader."
+                )
+            yield row, at
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the edges as lists by column: writer, reader and score; and the exact change, where any was."""
+        import numpy as np
+
+        places = [tuple(at) for at in np.argwhere(~np.isnan(self.values)).tolist()]
+        table = in_columns(
+            ("writer", "reader", "score"),
+            [(self.writers[row], self.readers[at], float(self.values[row, at])) for row, at in places],
+        )
+        return table if self.exact is None else table | {"exact": [float(self.exact[at]) for at in places]}
+
+    def __repr__(self) -> str:
+        steps = ", patched exactly" if self.method == "exact" else "" if self.steps == 1 else f", {self.steps} steps"
+        pairs = f", {len(self.replies)} pairs" if self.paired else ""
+        size = f"{len(self.writers)} writers x {len(self.readers)} readers"
+        head = f"{len(self):,} edges of {self.metric}, {size}{steps}{pairs}"
+        return "\n".join([head, *(f"{writer} -> {reader}: {score:+.3f}" for writer, reader, score in self.top())])
+
+
+@waits(WORK)
+@typed
+def edges(
+    engine: RemoteEngine,
+    *,
+    clean: object = None,
+    corrupted: object = None,
+    metric: GivenMetric = None,
+    pairs: object = None,
+    steps: int = 1,
+    method: EdgeMethod = "gradients",
+    top: int | None = None,
+    adapter: str | None = None,
+) -> Edges:
+    """Return the score of every edge (edge attribution patching; Syed et al. 2023) from a writer of the residual (the
+    embedding, a head z.3[2], an MLP mlp_out.3) to a reader (queries, keys and values of a head, as q.3[2], an MLP
+    mlp_in.3, the logits): (clean - corrupted) output of the writer x gradient of the metric by what that reader alone
+    reads.
+
+    With `steps` the gradient is the mean over as many points of the way between the lines' embeddings (EAP-IG; Hanna et
+    al. 2024). A line is a text, token ids or a session, both of equally many tokens; two lists of equally many lines,
+    or `pairs` as in `dj.sweep`, are pairs, whose scores are averaged, with one metric for all, `dj.per_pair([...])`, or
+    the answers of the pairs.
+
+    `method="exact"` patches every edge by itself: the score is the change of the metric where that reader gets what
+    that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
+    with so many largest scores of gradients are patched too, and `found.exact` has their changes. With an `adapter`, by
+    its name, lines that are no session's are its model's. A model whose heads and MLPs do not sum to its residual is
+    refused with the reason. WorkInterrupted has the Edges of the pairs that were done as `kept`, or of the first one
+    the edges that were patched. UsageError; UnknownSite; InvalidCondition; SlabFull.
+
+    >>> found = dj.edges(
+    ...     engine,
+    ...     clean="The capital of France is",
+    ...     corrupted="The capital of Italy is",
+    ...     metric="logit(' Paris') - logit(' Rome')",
+    ... )
+    >>> found.values.shape, len(found.top(3))
+    ((41, 105), 3)
+    """
+    if not 1 <= steps <= MOST_STEPS:
+        raise UsageError(f"Integrated gradients take from 1 to {MOST_STEPS:,} steps, not {steps:,}.")
+    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
+    if clean is None or corrupted is None:
+        raise UsageError("Edges are scored between two lines: give clean=... and corrupted=..., or pairs.")
+    paired = are_lines(corrupted) or are_lines(clean)
+    lines = pairs_of(corrupted, clean) if paired else [(corrupted, clean)]
+    if top is not None and (method == "exact" or top < 1):
+        raise UsageError("The edges of the largest scores of gradients are patched too with top, from 1 on.")
+    require_texts(adapter, corrupted, clean)
+    metrics = _metric_of_each(metric, len(lines))
+    asked = [_asked(engine, *pair, each, steps, method) for pair, each in zip(lines, metrics, strict=True)]
+
+    def edges_of(replies: list[EdgesAttributed]) -> Edges | None:
+        return Edges(replies, paired=paired, engine=name_of(engine)) if replies else None
+
+    def first_scored(one: ask.AttributeEdges) -> EdgesAttributed:
+        with temporary_session(engine.channel, "edges", adapter) as name:
+            request = msgspec.structs.replace(one, session=name)
+            first = one is asked[0]  # of a later pair the pairs before are kept
+            return replied_in_parts(engine.channel, request, WORK, lambda reply: edges_of([reply]) if first else None)
+
+    replies = in_parts(WORK, "pairs", asked, first_scored, edges_of)
+    found = Edges(replies, paired=paired, engine=name_of(engine))
+    if top is None:
+        return found
+
+    def with_patched(done: list[EdgesAttributed]) -> Edges:
+        return Edges(found.replies, paired=paired, engine=found.engine, patched=done)
+
+    def patched_alone(reply: EdgesAttributed) -> Edges | None:
+        return None if paired else with_patched([reply])
+
+    patching = tuple(_patching(found, top))
+    patched = in_parts(
+        WORK, "pairs, patched", patching, lambda one: scored(engine.channel, *one, patched_alone), lambda done: found
+    )
+    return with_patched(patched)
+
+
+def _metric_of_each(metric: GivenMetric, pairs: int) -> tuple[str, ...]:
+    """Return a metric for each pair. Raises UsageError."""
+    if isinstance(metric, PerPair):
+        metric.require(pairs)
+        return metric.metrics
+    found = metrics_of(metric)
+    if not isinstance(metric, str):
+        raise UsageError(
+            "Edges have no axis for a list of metrics; write metric=dj.per_pair([...]) for one of each pair."
+        )
+    return found * pairs
+
+
+def _asked(
+    engine: RemoteEngine, corrupted: object, clean: object, metric: str, steps: int, method: EdgeMethod
+) -> ask.AttributeEdges:
+    return ask.AttributeEdges(
+        session=ANY_SESSION,
+        corrupted=line_source(engine, corrupted),
+        clean=line_source(engine, clean),
+        metric=metric,
+        steps=steps,
+        method=method,
+    )
+
+
+def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, EdgeRecipe]]:
+    """Yield the requests that patch the edges with the largest mean scores exactly, in every pair, and the recipes of
+    their scores."""
+    edges = tuple(found.numbers((writer, reader) for writer, reader, _ in found.top(top)))
+    for reply in found.replies:
+        assert reply.made is not None
+        yield msgspec.structs.replace(reply.made.asked, method="exact", steps=1, chosen=edges), reply.made
+
+
+def scored(
+    channel: Channel,
+    request: ask.AttributeEdges,
+    made: EdgeRecipe,
+    kept: Callable[[EdgesAttributed], object] = lambda reply: None,
+) -> EdgesAttributed:
+    """Return the scores of a request, computed as those were whose recipe this is. An interrupt has what is `kept` of
+    the edges that were patched by then."""
+    with session_like(channel, "edges", made) as name:
+        request = msgspec.structs.replace(request, session=name)
+        return replied_in_parts(channel, request, WORK, kept)
+
+
+def name_of(engine: RemoteEngine) -> str | None:
+    """Return the name of an engine in views, None where it is no process of its own."""
+    return None if engine.entry is None else engine_id(engine.entry)

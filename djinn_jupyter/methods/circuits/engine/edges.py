@@ -1,0 +1,229 @@
+"""Edge attribution (EAP; Syed et al. 2023, arXiv 2310.10348; with steps EAP-IG, Hanna et al. 2024, arXiv 2403.17806).
+
+An edge goes from a writer (the embedding, a head, an MLP) to a reader (the queries, keys or values of a head, an MLP,
+the logits). Its score is the change of what the writer adds to the residual times the metric's gradient by what this
+reader alone reads of the residual: a gradient that goes back from the reader through the norm before it, not past it.
+
+Shapes: W writers, R readers, S positions, D features, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.methods.attribution.engine.line import (
+    Flowing,
+    GradedLayer,
+    GradedLine,
+    Gradients,
+    GradientStream,
+    recording,
+)
+
+READERS: Final = ("q", "k", "v", "mlp_in")
+UNEXPLAINED: Final = 1e-3  # of the residual's change, in float32; in 16 bits 0.05
+UNEXPLAINED_IN_16_BITS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerEnds:
+    """The writers and readers of one layer. `mid` is where its MLP reads, None where that reads beside attention."""
+
+    z: Tap
+    mlp_out: Tap
+    readers: Mapping[str, Tap]
+    mid: Tap | None
+
+    @classmethod
+    def of(cls, forward: Forward, layer: int) -> LayerEnds:
+        """Find them. Raises UnknownSite where the model's layers have others."""
+        taps = forward.anatomy.taps
+        for point in ("attn_out_post", "mlp_out_post"):
+            if isinstance(taps[point, layer], Tap):
+                raise UnknownSite(f"Edges of layer {layer} are not told apart: a norm stands behind its blocks.")
+        mid = taps["resid_mid", layer]
+        return cls(
+            z=_found(forward, "z", layer),
+            mlp_out=_found(forward, "mlp_out", layer),
+            readers={point: _found(forward, point, layer) for point in READERS},
+            mid=mid if isinstance(mid, Tap) else None,
+        )
+
+    @property
+    def heads(self) -> int:
+        return self.z.heads or 0
+
+    def taps(self) -> Iterator[Tap]:
+        yield from (self.z, self.mlp_out, *self.readers.values())
+        if self.mid is not None:
+            yield self.mid
+
+    def added(self, z_raw: Tensor, mlp_raw: Tensor) -> Tensor:
+        """Return what each head and the MLP add to the residual, in float32 at least [H + 1, S, D], without the output
+        map's bias."""
+        return torch.cat([self.heads_added(z_raw), wide(self.mlp_out.read(mlp_raw))[None]])
+
+    def heads_added(self, z_raw: Tensor) -> Tensor:
+        """Return the same of each head [H, S, D]."""
+        module: Any = self.z.module
+        value, nothing = self.z.read(z_raw), torch.zeros_like(z_raw)
+        found = [self._mapped(module, nothing)]
+        for head in range(self.heads):
+            one = torch.zeros_like(value)
+            one[:, head] = value[:, head]
+            found.append(self._mapped(module, self.z.write(nothing, one)))
+        return wide(torch.stack([one - found[0] for one in found[1:]]))
+
+    def _mapped(self, module: Any, given: Tensor) -> Tensor:
+        made: Tensor = module.forward(given)  # without the hooks of taps, and with the adapter of the line
+        return made.reshape(-1, made.shape[-1])
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EdgeScores:
+    """Takes the gradients of readers. `writers_WSD` are the changes of what each writer adds, in order."""
+
+    layers: Sequence[LayerEnds]
+    weight: float
+    writers_WSD: Tensor
+    found: dict[str, Tensor] = field(default_factory=dict)
+
+    def read(self, reader: str, before: int, gradient_1SD: Tensor) -> None:
+        """Add the scores of the edges from the first `before` writers to a reader."""
+        gradient_SD = gradient_1SD[0].to(self.writers_WSD.dtype)
+        scores_W = torch.einsum("wsd,sd->w", self.writers_WSD[:before], gradient_SD).double()
+        self.found[reader] = self.weight * scores_W + self.found.get(reader, 0.0)
+
+    def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None:
+        """Take no notice of the gradients at taps: readers' own are taken."""
+
+    def before(self, layer: int) -> int:
+        """Return how many writers come before a layer."""
+        return writers_before(self.layers, layer)
+
+    def matrix(self, readers: Sequence[str]) -> Tensor:
+        """Return the scores [W, R], on the host; NaN where the writer is not before the reader."""
+        found = torch.full((len(self.writers_WSD), len(readers)), torch.nan, dtype=torch.float64)
+        for number, reader in enumerate(readers):
+            if reader in self.found:
+                scores_W = self.found[reader].cpu()
+                found[: len(scores_W), number] = scores_W
+        return found
+
+
+class EdgedLine(GradedLine):
+    """A line whose readers' gradients are taken on the way back: one of each head, through the norm before it."""
+
+    def __init__(self, forward: Forward, arguments: Any, layers: Sequence[LayerEnds]) -> None:
+        super().__init__(forward, arguments, [tap for one in layers for tap in one.taps()])
+        self._ends = layers
+
+    def _through(self, ran: GradedLayer, flowing: Flowing, gradients: Gradients) -> Flowing:
+        assert ran.after_1SD is not None and ran.edges is not None and isinstance(gradients, EdgeScores)
+        layer, behind = len(self._runs), flowing[GradientStream(0)]
+        if layer == self.forward.layers - 1:
+            gradients.read("logits", len(gradients.writers_WSD), behind)
+        with recording(True):
+            entry = get_gradient_edge(ran.entry_1SD)
+        edges = {tap.site: edge for tap, edge in ran.edges}
+        own, *within = _grads([ran.after_1SD], [entry, *edges.values()], [behind])
+        at = dict(zip(edges, within, strict=True))
+        for name, head, tap in self._readers(layer):
+            gradient = at.get(tap.site)
+            if gradient is not None:
+                target, before = self._read_at(layer, name, entry, edges, gradients)
+                part = gradient if head is None else _of_head(tap, gradient, head)
+                [read] = _grads([edges[tap.site]], [target], [part])
+                if read is not None:
+                    gradients.read(spelled(name, layer, head), before, read.reshape(behind.shape))
+        return {GradientStream(0): torch.zeros_like(ran.entry_1SD) if own is None else own}
+
+    def _readers(self, layer: int) -> Iterator[tuple[str, int | None, Tap]]:
+        for point, tap in self._ends[layer].readers.items():
+            heads: Sequence[int | None] = [None] if point == "mlp_in" else range(tap.heads or 0)
+            yield from ((point, head, tap) for head in heads)
+
+    def _read_at(
+        self, layer: int, point: str, entry: GradientEdge, edges: Mapping[Any, GradientEdge], scores: EdgeScores
+    ) -> tuple[GradientEdge, int]:
+        """Return where a reader reads the residual, and how many writers come before it."""
+        ends, before = self._ends[layer], scores.before(layer)
+        if point == "mlp_in" and ends.mid is not None:
+            return edges[ends.mid.site], before + ends.heads
+        return entry, before
+
+
+def wide(value: Tensor) -> Tensor:
+    """Return a value in float32 at least."""
+    return value.float() if value.dtype.itemsize < 4 else value
+
+
+def writers_before(layers: Sequence[LayerEnds], layer: int) -> int:
+    """Return how many writers come before a layer."""
+    return 1 + sum(one.heads + 1 for one in layers[:layer])
+
+
+def names_of(layers: Sequence[LayerEnds]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of all writers and of all readers, in order."""
+    writers, readers = ["embed"], []
+    for layer, ends in enumerate(layers):
+        writers += [*(f"z.{layer}[{head}]" for head in range(ends.heads)), f"mlp_out.{layer}"]
+        for point, tap in ends.readers.items():
+            units: Sequence[int | None] = [None] if point == "mlp_in" else range(tap.heads or 0)
+            readers += [spelled(point, layer, unit) for unit in units]
+    return tuple(writers), (*readers, "logits")
+
+
+def require_sum(writers_WSD: Tensor, change_1SD: Tensor) -> None:
+    """Raise UnknownSite where the writers' changes do not sum to that of the last residual."""
+    change, allowed = wide(change_1SD[0]), UNEXPLAINED if change_1SD.dtype.itemsize > 2 else UNEXPLAINED_IN_16_BITS
+    size = float((writers_WSD.sum(0) - change).norm() / change.norm().clamp_min(1e-30))
+    if size > allowed:
+        raise UnknownSite(
+            "What the heads and MLPs of this model add does not sum to its residual, so edges explain nothing "
+            f"({size:.2%} of the change is something else)."
+        )
+
+
+def _found(forward: Forward, point: str, layer: int) -> Tap:
+    tap = forward.anatomy.taps[point, layer]
+    if isinstance(tap, str) or (point not in ("mlp_in", "mlp_out") and tap.heads is None):
+        why = tap if isinstance(tap, str) else f"{point} is not divided into heads"
+        raise UnknownSite(f"Edges of layer {layer} are not told apart: {why}.")
+    return tap
+
+
+def spelled(point: str, layer: int, head: int | None) -> str:
+    return f"{point}.{layer}" if head is None else f"{point}.{layer}[{head}]"
+
+
+def _of_head(tap: Tap, gradient: Tensor, head: int) -> Tensor:
+    """Return a gradient's part of one head, zero elsewhere."""
+    value = tap.read(gradient.contiguous())
+    part = torch.zeros_like(value)
+    part[:, head] = value[:, head]
+    return tap.write(torch.zeros_like(gradient), part)
+
+
+def _grads(outputs: Sequence[Any], inputs: Sequence[GradientEdge], by: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    with recording(True):
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            list(outputs), list(inputs), list(by), retain_graph=True, allow_unused=True
+        )
+    return found
+
+
+def entry_between(one: Tensor, other: Tensor, step: int, steps: int) -> Tensor:
+    """Return the entry of a step's pass: the line's own where it is the only one, else a midpoint of equal parts of the
+    way to the other's."""
+    with recording(False):
+        return one if steps == 1 else torch.lerp(one, other, (step + 0.5) / steps)

@@ -1,0 +1,1 @@
+"""Collections, losses and splices: what runs over many prompts."""

@@ -1,0 +1,252 @@
+"""Collected activations, read where they lie: shards are mapped into memory, and only the values asked for are read."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.client.frames import Tabular, in_columns
+from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
+from djinn_jupyter.methods.datasets.api.shard_files import ShardFile, dtype_of
+from djinn_jupyter.wire.texts import natural_order
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SAME: Final = ("format", "model", "adapter", "modules", "sites", "positions", "dtype", "mode", "seed")
+PLACES: Final = ("prompt", "position", "token")
+ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
+
+
+class Activations(Tabular):
+    """The collection in a folder. `complete` is False where the shards that follow are still to be collected. Where
+    prompts shared passes, some of each shard were computed again alone, and `largest_difference` is what they differed
+    by; `exact` is True where every prompt was computed alone."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = given_path(folder, "folder")
+        paths = sorted(self.folder.glob("shard-*.safetensors"), key=lambda path: natural_order(path.name))
+        self.shards = [ShardFile.at(path) for path in paths]
+        if not self.shards:
+            raise UsageError(f"There is no collection in {self.folder}.")
+        self._check()
+        note = self.shards[0].note
+        self.sites: tuple[str, ...] = tuple(note["sites"])
+        self.positions: tuple[int, ...] | None = None if note["positions"] is None else tuple(note["positions"])
+        self.model: str = note["model"]["name"]
+        self.complete = bool(self.shards[-1].note["last"])
+        made = [shard.note["computed"] for shard in self.shards]
+        differences = [one["largest_difference"] for one in made if one["largest_difference"] is not None]
+        self.exact = all(one["mode"] == "exact" for one in made)
+        self.largest_difference: float | None = max(differences, default=None)
+        self.notes: tuple[str, ...] = tuple(dict.fromkeys(note for one in made for note in one["notes"]))
+        self.tokens = Values(self, "tokens", by_token=True)
+
+    def _check(self) -> None:
+        """Raise StorageFailed where a shard is missing, is there twice, or is of another collection."""
+        first = 0
+        for number, shard in enumerate(self.shards):
+            follows = (shard.note["shard"], shard.note["first"]) == (number, first)
+            if not follows or any(shard.note.get(name) != self.shards[0].note.get(name) for name in SAME):
+                raise StorageFailed(
+                    f"{shard.path} is not shard {number} of this collection: one is missing or foreign."
+                )
+            first += shard.note["prompts"]
+            if _forms(shard) != _forms(self.shards[0]):
+                raise StorageFailed(f"{shard.path} has values of another form than the shards before it.")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the values follow from: the prompts' tokens, the sites, the arguments of `engine.collect`, the
+        attention, the adapter, the model and the machine."""
+        asked = {name: self.shards[0].note[name] for name in ASKED}
+        first = self.shards[0].made
+        adapter = None if first.adapter is None else msgspec.structs.asdict(first.adapter)
+        lines = [tuple(tokens.tolist()) for tokens in self.tokens]
+        by = msgspec.structs.asdict(first.by)
+        return {"lines": lines, **asked, "attention": first.attention, "adapter": adapter, "by": by}
+
+    def __len__(self) -> int:
+        """Return the number of prompts."""
+        count: int = sum(shard.note["prompts"] for shard in self.shards)
+        return count
+
+    def __getitem__(self, site: str) -> Values:
+        if site not in self.sites:
+            raise UsageError(f"{site!r} was not collected; there are: {', '.join(self.sites)}.")
+        return Values(self, site, by_token=self.positions is None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def told(self) -> dict[str, list[Any]]:
+        """Return the shape and dtype of each site's values by column, which reads none of them."""
+        values = [self[site] for site in self.sites]
+        return {
+            "site": list(self.sites),
+            "shape": [list(v.shape) for v in values],
+            "dtype": [v.dtype.name for v in values],
+        }
+
+    def positions_kept(self) -> Iterator[tuple[int, int]]:
+        """Yield the prompt and the position of each row of a site's values, in order."""
+        for prompt, tokens in enumerate(self.tokens):
+            kept = range(len(tokens)) if self.positions is None else self.positions
+            yield from ((prompt, at % len(tokens)) for at in kept)
+
+    def dataset(self) -> Any:
+        """Return a `datasets.Dataset` with a row for each prompt: its tokens, and its values at each site. Rows are
+        read when they are asked for."""
+        try:
+            made = import_module("datasets").Dataset.from_dict({"prompt": list(range(len(self)))})
+        except ImportError:
+            raise MissingDependency("dataset() needs Hugging Face's datasets: pip install datasets.") from None
+        made.set_transform(self._rows)
+        return made
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return all sites as lists by column, with a row for each position of each prompt: the prompt, the position,
+        the token there, and each site's value; of several features a column each, named by the site and its number."""
+        tables = {site: self[site].columns() for site in self.sites}
+        places = {name: column for name, column in tables[self.sites[0]].items() if name in PLACES}
+        return places | {
+            f"{site}{name.removeprefix('value')}": column
+            for site, table in tables.items()
+            for name, column in table.items()
+            if name not in PLACES
+        }
+
+    def _rows(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        numbers = batch["prompt"]
+        columns = {"tokens": self.tokens, **{site: self[site] for site in self.sites}}
+        return {"prompt": numbers, **{name: [values[n] for n in numbers] for name, values in columns.items()}}
+
+    def __repr__(self) -> str:
+        size = sum(shard.path.stat().st_size for shard in self.shards)
+        whole = "" if self.complete else ", not complete"
+        shards = f"{len(self.shards):,} shard{'s' * (len(self.shards) != 1)}"
+        return (
+            f"Activations of {len(self):,} prompt{'s' * (len(self) != 1)} at {', '.join(self.sites)} of {self.model}: "
+            f"{shards}, {spell_bytes(size)} in {self.folder}{whole}"
+        )
+
+
+def _forms(shard: ShardFile) -> list[tuple[str, list[int]]]:
+    """Return the dtype and the shape of a row of each site's values."""
+    entries = (shard.entries[site] for site in shard.note["sites"])
+    return [(entry["dtype"], entry["shape"][1:]) for entry in entries]
+
+
+class Values(Tabular):
+    """A site's values, one item a prompt. numpy.asarray(values) reads all of them: [prompt, ...], or [row, ...] where
+    prompts have a row for each token."""
+
+    def __init__(self, of: Activations, name: str, *, by_token: bool) -> None:
+        self._of, self.name, self.by_token = of, name, by_token
+        self._first = [0, *accumulate(shard.note["prompts"] for shard in of.shards)]
+        entries = [shard.entries[name] for shard in of.shards]
+        rest = entries[0]["shape"][1:]
+        self.shape: tuple[int, ...] = (sum(entry["shape"][0] for entry in entries), *rest)
+        self.dtype: np.dtype[Any] = dtype_of(entries[0]["dtype"])
+        self._mapped: dict[int, tuple[Any, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        """Return the values of a prompt, or of a slice or list of prompts: an array, or where prompts have a row for
+        each token a list of arrays."""
+        import numpy as np
+
+        if isinstance(chosen, slice):
+            chosen = range(*chosen.indices(len(self)))
+        elif not isinstance(chosen, list | range | np.ndarray):
+            return self._of_prompt(operator.index(chosen))
+        found = [self._of_prompt(operator.index(number)) for number in chosen]
+        if self.by_token:
+            return found
+        return np.stack(found) if found else np.empty((0, *self.shape[1:]), self.dtype)
+
+    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+        return (self._of_prompt(number) for number in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        whole = np.concatenate([self._shard(number)[0] for number in range(len(self._of.shards))])
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def torch(self) -> TorchValues:
+        """Return the same values as tensors, for a torch DataLoader among others."""
+        return TorchValues(self)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the values as lists by column, with a row for each position of each prompt: the prompt, the position,
+        the token there, and `value`; of several features (heads and features one after the other) `value 0`, ..."""
+        import numpy as np
+
+        rows = np.asarray(self)
+        places = [(prompt, at, int(self._of.tokens[prompt][at])) for prompt, at in self._of.positions_kept()]
+        wide = rows.reshape(len(places), -1).astype(np.float64)
+        names = ["value"] if wide.shape[1] == 1 else [f"value {number}" for number in range(wide.shape[1])]
+        return in_columns(PLACES, places) | {name: column.tolist() for name, column in zip(names, wide.T, strict=True)}
+
+    def told(self) -> dict[str, list[Any]]:
+        """Return no table: a display reads no values."""
+        return {}
+
+    def _of_prompt(self, number: int) -> Any:
+        at = number + len(self) if number < 0 else number
+        if not 0 <= at < len(self):
+            raise IndexError(f"There are {len(self)} prompts, and none is number {number}.")
+        shard = bisect.bisect_right(self._first, at) - 1
+        values, starts = self._shard(shard)
+        here = at - self._first[shard]
+        return values[starts[here] : starts[here + 1]] if self.by_token else values[here]
+
+    def _shard(self, number: int) -> tuple[Any, Any]:
+        if number not in self._mapped:
+            shard = self._of.shards[number]
+            self._mapped[number] = (shard.tensor(self.name), shard.tensor("starts") if self.by_token else None)
+        return self._mapped[number]
+
+    def __repr__(self) -> str:
+        return f"Values of {len(self)} prompts at {self.name}: {list(self.shape)}, {self.dtype.name}"
+
+
+class TorchValues(Sequence[Any]):
+    """Values as torch tensors, each a copy."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        try:
+            import_module("torch")  # only where it is asked for
+        except ImportError:
+            raise MissingDependency("Tensors need torch: pip install torch.") from None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        found = self.values[chosen]
+        return [self._tensor(one) for one in found] if isinstance(found, list) else self._tensor(found)
+
+    def _tensor(self, array: Any) -> Any:
+        import numpy as np
+
+        own, torch = np.array(array), import_module("torch")
+        if own.dtype.name == "bfloat16":
+            return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(own)
+
+    def __repr__(self) -> str:
+        return f"{self.values!r}, as torch tensors"

@@ -1,0 +1,1 @@
+"""Collections: values of many prompts, written to files shard by shard."""

@@ -1,0 +1,253 @@
+"""A shard under way: its prompts in batches or each alone, the recheck, then the place that it goes to."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.persistence.file_worker import FileWorker
+from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.wavefront.rounding import difference
+from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.methods.datasets.engine import shard_file
+from djinn_jupyter.methods.datasets.engine.batches import Batches, NotBatched
+from djinn_jupyter.methods.datasets.engine.destinations import Destination, StoredShard
+from djinn_jupyter.methods.datasets.engine.fitting import FittingBatches
+from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of, values_alone
+from djinn_jupyter.methods.datasets.engine.shard import Shard, TensorsByName, tokens_of
+from djinn_jupyter.methods.datasets.request.collecting import Collected, CollectionProgressed
+from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.nouns import Mode, Progress
+
+Result = TypeVar("Result")
+RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
+TOLD_SECONDS: Final = 0.2
+NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
+SMALLER: Final = "A shard's values lie in memory until it is written: have fewer prompts in each, by shard_prompts."
+UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedCollection:
+    """A checked request. `first` is the number of its first prompt, and `last` says that no shard follows. `note`
+    describes the file, within it; `made` is what its values follow from besides the request."""
+
+    destination: Destination
+    shard: int
+    first: int
+    last: bool
+    prompts: tuple[tuple[int, ...], ...]
+    places: CollectedSites
+    positions: tuple[int, ...] | None
+    dtype: torch.dtype | None
+    mode: Mode
+    seed: int
+    note: shard_file.Note
+    made: Circumstances
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardOutcome:
+    """The way in which a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
+
+    mode: Mode
+    rechecked: list[int] = field(default_factory=list)
+    largest: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Collecting:
+    """One shard, computed in the memory of one session."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        session: Session,
+        asked: CheckedCollection,
+        batches: Batches,
+        files: FileWorker,
+        until_done: UntilDone,
+    ) -> None:
+        self.runtime, self.session, self.asked, self.batches = runtime, session, asked, batches
+        self.outcome = ShardOutcome(mode=asked.mode)
+        self._files, self._until_done = files, until_done
+        self._told = time.monotonic()
+
+    def steps(self, workspace: Workspace) -> Steps:
+        """Compute the shard and put it where it goes, unless it is there. Raises OutOfDeviceMemory where a batch finds
+        none."""
+        self._note_progress(0)
+        asked, tokens = self.asked, tokens_of(self.asked.prompts)
+        there = yield from self._done(lambda _: asked.destination.found(tokens, asked.note))
+        if there is not None:
+            return self._reply(there, existed=True)
+        with workspace.opened(self.runtime.space, self.session) as room:
+            with device_memory_for("a batch of this collection", NO_MEMORY):
+                shard = yield from self._computed(room)
+            tensors = shard.whole()
+            stored = yield from self._done(lambda abandoned: asked.destination.put(tensors, self._note(), abandoned))
+        return self._reply(stored, existed=False)
+
+    def _done(self, work: Callable[[threading.Event], Result]) -> Generator[Blocked | None, None, Result]:
+        """Have the files' thread do the work, which ends early where the request does."""
+        abandoned = threading.Event()
+        started = self._files.start(lambda: work(abandoned))
+        try:
+            result: Result = yield from self._until_done(started)
+            return result
+        finally:
+            abandoned.set()
+
+    def _computed(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
+        asked = self.asked
+        if asked.mode == "fast":
+            why = yield from self._why_alone()
+            if why is None:
+                shard = yield from self._together(room)
+                if shard is not None:
+                    return shard
+            else:
+                self.outcome.notes.append(f"Each prompt was run alone, for these cannot share a pass: {why}.")
+        return (yield from self._one_by_one(room))
+
+    def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
+        """Return why prompts cannot share passes; None where they can."""
+        if not self.session.as_loaded:
+            return f"they are {self.session.why_alone}"
+        return (yield from self.batches.why_not(self._alone, self.asked.places))
+
+    def _one_by_one(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
+        asked, shard = self.asked, self._empty()
+        self.outcome.mode = "exact"
+        for index, tokens in enumerate(asked.prompts):
+            values = yield from self._alone(tokens, asked.places, self._rows(index), asked.dtype)
+            if index == 0:
+                yield from self._take(room, shard, values)
+            shard.put(index, values)
+            self._tell(index + 1)
+            yield None
+        return shard
+
+    def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
+        """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
+        asked, shard, done = self.asked, self._empty(), 0
+        fitting = FittingBatches(self.batches, asked.prompts, room)
+        while (taken := (yield from fitting.take())) is not None:
+            batch, held = taken
+            prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]
+            try:
+                for found in self.batches.run(prompts, rows, asked.places, asked.dtype):
+                    if found is None:
+                        yield None
+                    else:
+                        values = found
+            except NotBatched as error:
+                self.outcome.notes.append(f"Each prompt was run alone, for these cannot share a pass: {error}.")
+                return None
+            finally:
+                room.give_back(held)
+            if not done:
+                yield from self._take(room, shard, values)
+            shard.put_many(batch, values)
+            done += len(batch)
+            self._tell(done)
+            yield None
+        return shard if (yield from self._recheck(shard)) else None
+
+    def _recheck(self, shard: Shard) -> Generator[Blocked | None, None, bool]:
+        """Compute some prompts of the shard again, alone, and note by how much they differ. Return False where that is
+        more than rounding."""
+        asked, outcome = self.asked, self.outcome
+        numbers = range(len(asked.prompts))
+        for index in random.Random(asked.seed + asked.shard).sample(numbers, min(RECHECKED, len(numbers))):
+            exact = yield from self._alone(asked.prompts[index], asked.places, self._rows(index), asked.dtype)
+            found = shard.values_of(index)
+            most = max(_difference(found[name], exact[name]) for name in exact)
+            outcome.largest = most if outcome.largest is None else max(outcome.largest, most)
+            outcome.rechecked.append(asked.first + index)
+            if not all(self.batches.agree(found[name], exact[name]) for name in exact):
+                outcome.notes.append(
+                    f"Prompt {asked.first + index} (counted from 0), computed with others, differed from the same "
+                    f"computed alone by up to {most:.2g}, more than rounding: every prompt of its shard was run alone."
+                )
+                outcome.largest, outcome.rechecked = None, []
+                return False
+            yield None
+        return True
+
+    def _empty(self) -> Shard:
+        return Shard(self.asked.prompts, None if self.asked.positions is None else len(self.asked.positions))
+
+    def _take(self, room: Reservation, shard: Shard, values: TensorsByName) -> Pieces:
+        """Take the memory of the shard, where its values lie on the device: on the CPU."""
+        room.give_back(room.held)
+        needed = self.asked.destination.bytes_in_memory(shard.bytes_for(values))
+        if self.runtime.forward.device.type == "cpu":
+            try:
+                yield from room.take(needed)
+            except SlabFull as error:
+                raise SlabFull(f"{error} {SMALLER}") from None
+
+    def _rows(self, index: int) -> list[int] | None:
+        return rows_of(self.asked.positions, len(self.asked.prompts[index]), self.asked.first + index)
+
+    def _alone(
+        self,
+        tokens: tuple[int, ...],
+        places: CollectedSites,
+        rows: list[int] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Generator[Blocked | None, None, TensorsByName]:
+        return (yield from values_alone(self.runtime, self.session, tokens, places, rows, dtype))
+
+    def _note_progress(self, done: int) -> None:
+        """Note how many prompts of the whole collection are done."""
+        asked = self.asked
+        total = asked.first + len(asked.prompts) if asked.last else None
+        self.session.progress.note(Progress(doing="collecting", done=asked.first + done, total=total))
+
+    def _tell(self, done: int) -> None:
+        self._note_progress(done)
+        if time.monotonic() - self._told < TOLD_SECONDS:
+            return
+        self._told = time.monotonic()
+        total = len(self.asked.prompts)
+        self.runtime.publish(CollectionProgressed(session=self.session.name, done=done, total=total))
+
+    def _reply(self, stored: StoredShard, *, existed: bool) -> Collected:
+        return Collected(
+            shard=self.asked.shard,
+            path=None if stored.path is None else str(stored.path),
+            content=stored.content,
+            prompts=len(self.asked.prompts),
+            bytes_stored=stored.size,
+            existed=existed,
+            mode=self.outcome.mode,
+            rechecked=tuple(self.outcome.rechecked),
+            largest_difference=self.outcome.largest,
+            notes=tuple(self.outcome.notes),
+        )
+
+    def _note(self) -> shard_file.Note:
+        """Return the file's note on itself and on its computation."""
+        computed: shard_file.Note = {"mode": self.outcome.mode, "rechecked": self.outcome.rechecked}
+        computed |= {"largest_difference": self.outcome.largest, "notes": self.outcome.notes}
+        return {**self.asked.note, "computed": {**computed, "made": msgspec.to_builtins(self.asked.made)}}
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Return by how much two values differ at most: infinitely where only one of them is a finite number."""
+    return float(difference(one.to(torch.float32), other.to(torch.float32)).abs().max())

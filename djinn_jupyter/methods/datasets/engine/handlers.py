@@ -1,0 +1,209 @@
+"""Collections and scores: check the request and begin the job. Its session is empty: only its memory is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.answer_sizes import require_answerable
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lines import prompt_of, require_empty, require_prompt, under_rules_of
+from djinn_jupyter.engine.requests.origin import circumstances, modules_at
+from djinn_jupyter.engine.requests.workspace import Workspace
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Pieces, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.engine.batches import Batches
+from djinn_jupyter.methods.datasets.engine.collection import CheckedCollection, Collecting, UntilDone
+from djinn_jupyter.methods.datasets.engine.destinations import Destination, InFolder, WithClient
+from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of
+from djinn_jupyter.methods.datasets.engine.scoring import logits_of, loss_of
+from djinn_jupyter.methods.datasets.engine.shard import tokens_of
+from djinn_jupyter.methods.datasets.engine.shard_file import Note, shard_path
+from djinn_jupyter.methods.datasets.engine.shared_losses import SharedLosses
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, CollectFields, shard_name
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.checking import Checked
+from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.progress import Doing, Progress
+from djinn_jupyter.wire.replies import Scored
+
+FORMAT: Final = 1
+ALIKE: Final = ("format", "model", "adapter", "modules")  # in a note, what follows from the engine and not the request
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class CollectionRequests:
+    """`until_done` makes the steps that wait for file work."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        runtime: Runtime,
+        workspace: Workspace,
+        persistence: Persistence,
+        until_done: UntilDone,
+    ) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence, self._until_done = persistence, until_done
+        self._batches = Batches(runtime)
+
+    @handles(ask.Collect)
+    def collect(self, request: ask.Collect, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
+        asked = self._checked(request, session)
+        files = self._persistence.file_worker
+        work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
+        return work.steps(self._workspace)
+
+    @handles(CheckCollect)
+    def check(self, request: CheckCollect, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
+        asked = self._checked(request, session)
+        return self._checked_place(asked)
+
+    def _checked_place(self, asked: CheckedCollection) -> Steps:
+        tokens = tokens_of(asked.prompts)
+        yield from self._until_done(
+            self._persistence.file_worker.start(lambda: asked.destination.check(tokens, asked.note))
+        )
+        return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
+
+    def _checked(self, request: CollectFields[Any], session: Session) -> CheckedCollection:
+        places = CollectedSites.of(self._runtime, request.sites)
+        destination = _destination(request)
+        for index, tokens in enumerate(request.prompts):
+            require_prompt(self._runtime.description, tokens, request.first + index)
+            rows_of(request.positions, len(tokens), request.first + index)
+        return CheckedCollection(
+            destination=destination,
+            shard=request.shard,
+            first=request.first,
+            last=request.last,
+            prompts=request.prompts,
+            places=places,
+            positions=request.positions,
+            dtype=None if request.dtype is None else DTYPES[request.dtype],
+            mode=request.mode,
+            seed=request.seed,
+            note=self._note(request, places, session),
+            made=self._made(session, places),
+        )
+
+    def _made(self, session: Session, places: CollectedSites) -> Circumstances:
+        identity, model = self._persistence.identity, self._runtime.description
+        return circumstances(identity, model, session, (), places.taps.values())
+
+    def _note(self, request: CollectFields[Any], places: CollectedSites, session: Session) -> Note:
+        """Return the note by which this shard is told from others. It is compared before a shard that is there is left
+        as it is."""
+        return {
+            "format": FORMAT,
+            "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._persistence.identity)},
+            "adapter": None if session.adapter is None else session.adapter.identity.digest,
+            "modules": [[one.name, one.at, one.digest] for one in modules_at(places.taps.values())] or None,
+            "sites": [str(site) for site in places.taps],
+            "positions": None if request.positions is None else list(request.positions),
+            "dtype": request.dtype,
+            "mode": request.mode,
+            "seed": request.seed,
+            "shard": request.shard,
+            "first": request.first,
+            "prompts": len(request.prompts),
+            "last": request.last,
+        }
+
+
+def _destination(request: CollectFields[Any]) -> Destination:
+    if request.folder is None:
+        return WithClient(shard_name(request.shard), request.there)
+    if request.there is not None:
+        raise UsageError("The note of a shard that is there is sent in place of a folder, not with one.")
+    folder = Path(request.folder)
+    if not folder.is_absolute():
+        raise UsageError(f"A collection's folder is given by its full path, which {request.folder!r} is not.")
+    return InFolder(shard_path(folder, request.shard))
+
+
+class ScoreRequests:
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence = persistence
+        self._batches = Batches(runtime)
+
+    @handles(ask.Score)
+    def score(self, request: ask.Score, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "score", "engine.loss")
+        model, lines = self._runtime.description, enumerate(request.prompts, request.first)
+        prompts = [prompt_of(self._sessions, model, line, number) for number, line in lines]
+        if request.what == "logits":
+            require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
+        ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
+        rules = under_rules_of(ruling, session)
+        made = circumstances(self._persistence.identity, model, session, rules)
+        return self._steps(session, prompts, rules, request, made)
+
+    def _steps(
+        self,
+        session: Session,
+        prompts: list[tuple[int, ...]],
+        rules: tuple[Rule, ...],
+        request: ask.Score,
+        made: Circumstances,
+    ) -> Steps:
+        shared = SharedLosses(self._runtime, session, self._batches, first=request.first)
+        if request.mode == "fast":
+            yield from self._together(shared, session, prompts, rules, request)
+        found = []
+        doing: Doing = "computing losses" if request.what == "loss" else "computing logits"
+        for index, tokens in enumerate(prompts):
+            if index in shared.losses:
+                found.append(shared.losses[index])
+                continue
+            session.progress.note(Progress(doing=doing, done=request.first + index, total=None))
+            logits_TV = yield from logits_of(self._runtime, session, tokens, rules)
+            found.append(logits_TV.float().to("cpu") if request.what == "logits" else loss_of(logits_TV, tokens))
+            yield None
+        return Scored(
+            tokens=tuple(prompts),
+            values=to_array(found[0] if len(found) == 1 else torch.cat(found)),
+            made=made,
+            seed=request.seed,
+            mode="fast" if shared.losses else "exact",
+            largest_difference=shared.largest,
+            notes=() if shared.why_not is None else (f"Each prompt was computed alone, for {shared.why_not}.",),
+        )
+
+    def _together(
+        self,
+        shared: SharedLosses,
+        session: Session,
+        prompts: list[tuple[int, ...]],
+        rules: tuple[Rule, ...],
+        request: ask.Score,
+    ) -> Pieces:
+        """Compute losses in shared passes, where nothing stands against that."""
+        if request.what == "logits":
+            raise UsageError("Logits of all positions are computed one prompt at a time; leave fast out.")
+        if rules or not session.as_loaded:
+            shared.refuse("passes with steering rules, an adapter, or an attention of their own are not shared")
+            return
+        session.progress.note(Progress(doing="computing losses", done=request.first, total=None))
+        with (
+            device_memory_for("a batch of these prompts", "Close sessions, or run each prompt alone."),
+            self._workspace.opened(self._runtime.space, session) as room,
+        ):
+            yield from shared.compute(room, prompts, request.seed)

@@ -1,0 +1,1 @@
+"""The requests and their replies."""

@@ -1,0 +1,1 @@
+"""Direct attribution: what each part of the model adds to a logit."""

@@ -1,0 +1,1 @@
+"""Dose response: a metric over the strengths of an edit."""

@@ -1,0 +1,1 @@
+"""Attribution graphs: which features caused which, over transcoders."""

@@ -1,0 +1,191 @@
+"""One line through the layers with its attention patterns and the scales of its norms held, and what its MLPs make
+given: then what each MLP reads, and the logits, are affine in the embeddings and in what is given (the local
+replacement model of Ameisen et al. 2025).
+
+Shapes: 1 line, S positions, D features; V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.methods.attribution.engine.line import LayerArguments, recording
+from djinn_jupyter.methods.graphs.engine.frozen_norms import FrozenNorms, norms_in
+from djinn_jupyter.wire.sites import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTaps:
+    """The places of one layer that are held or given. `read` is where its transcoder reads, and `skip_OD` what that
+    adds of it; None where it has none."""
+
+    queries: Tap
+    keys: Tap
+    made: Tap
+    read: Tap | None
+    skip_OD: Tensor | None
+
+    @classmethod
+    def of(cls, forward: Forward, made: Site, read: Tap | None, skip_OD: Tensor | None) -> LayerTaps:
+        """Find those of a layer in which transcoders write at `made`. Raises UnknownSite where the model's layers have
+        others."""
+        with recording(False):
+            own = None if skip_OD is None else skip_OD.clone()  # that of the module is no tensor for a graph
+        return cls(
+            queries=_found(forward, "q", made.layer),
+            keys=_found(forward, "k", made.layer),
+            made=_found(forward, made.point, made.layer),
+            read=read,
+            skip_OD=own,
+        )
+
+    @property
+    def held(self) -> tuple[Tap, ...]:
+        return self.queries, self.keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FrozenRun:
+    """A layer as it ran: its entry and what its MLP was given to make, and what follows: what the transcoder read
+    (None where there is none) and the layer's output."""
+
+    entry_1SD: Tensor
+    given: Tensor
+    read: Tensor | None
+    after_1SD: Tensor
+
+
+class FrozenLine:
+    """A line that ran once by itself; `entries` are before each layer, `made` and `read` raw values of its MLPs."""
+
+    def __init__(self, forward: Forward, arguments: LayerArguments, taps: Sequence[LayerTaps]) -> None:
+        self.forward, self.arguments, self.taps = forward, arguments, taps
+        self.made: list[Tensor] = []
+        self.read: list[Tensor | None] = []
+        self.logits_V = torch.empty(0)
+        self.end_1SD = torch.empty(0)
+        self.bends = False  # logits after the head, as a soft-cap does
+        self._norms = FrozenNorms()
+        self._held: dict[Site, Tensor] = {}
+        layers = forward.anatomy.layers
+        self._within = [norms_in(layer, one.made.module) for layer, one in zip(layers, taps, strict=True)]
+        inside = {module for layer in layers for module in layer.modules()}
+        self._behind = [one for one in norms_in(forward.model) if one not in inside]
+
+    def record(self) -> Generator[None, None, None]:
+        """Run every layer, a step each, as the model does, and keep what is held later."""
+        hidden = self.arguments.entry_1SD
+        for layer, taps in enumerate(self.taps):
+            seen: dict[Site, Tensor] = {}
+
+            def meet(tap: Tap, raw: Tensor, seen: dict[Site, Tensor] = seen) -> None:
+                seen[tap.site] = raw.detach().clone()
+
+            places = [one for one in (*taps.held, taps.made, taps.read) if one is not None]
+            with recording(False), self._norms.noted(self._within[layer]):
+                hidden = self._layer(layer, hidden, places, meet)
+            self._held |= {tap.site: tap.read(seen[tap.site]).clone() for tap in taps.held}
+            self.made.append(seen[taps.made.site])
+            self.read.append(None if taps.read is None else seen[taps.read.site])
+            yield
+        self.end_1SD = hidden
+        with recording(False), self._norms.noted(self._behind):
+            model_V, head_V = self._read_out(hidden[0, -1:])
+        self.bends = head_V is not None and not _alike(model_V, head_V)
+        self.logits_V = head_V if head_V is not None and self.bends else model_V
+
+    def given(self, layer: int) -> Tensor:
+        """Return what the MLP of a layer made, less what the skip of its transcoder adds."""
+        with recording(False):
+            return self.made[layer] - self._skipped(self.taps[layer], self.read[layer], self.made[layer])
+
+    def run(self, layer: int, entry_1SD: Tensor, given: Tensor, *, graph: bool) -> FrozenRun:
+        """Run a layer, with what its MLP makes `given`, but for the skip of its transcoder."""
+        taps, seen = self.taps[layer], dict[Site, Tensor]()
+        with recording(graph):
+            entry, own = (value.detach().requires_grad_(graph) for value in (entry_1SD, given))
+
+        def meet(tap: Tap, raw: Tensor) -> Tensor | None:
+            if tap.site in self._held:
+                return tap.write(raw, self._held[tap.site])
+            seen[tap.site] = raw
+            if tap is not taps.made:
+                return None
+            read = None if taps.read is None else seen[taps.read.site]
+            return own + self._skipped(taps, read, own)
+
+        places = [one for one in (*taps.held, taps.read, taps.made) if one is not None]
+        with recording(graph), self._norms.held(self._within[layer]):
+            after = self._layer(layer, entry.clone(), places, meet)
+        read = None if taps.read is None else seen[taps.read.site]
+        return FrozenRun(entry_1SD=entry, given=own, read=read, after_1SD=after)
+
+    def logits(self, last_1D: Tensor) -> Tensor:
+        """Return the logits [V] of the last position, with the scale of the norm before them held; those of the head
+        where the model bends them afterwards."""
+        with self._norms.held(self._behind):
+            model_V, head_V = self._read_out(last_1D)
+        return head_V if head_V is not None and self.bends else model_V
+
+    def _read_out(self, last_1D: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the model's logits [V], and what its head made, None where that is no module."""
+        head: Any = self.forward.model.get_output_embeddings()
+        if not isinstance(head, nn.Module):
+            return self.forward.epilogue(last_1D)[0], None
+        made: list[Tensor] = []
+        handle = head.register_forward_hook(lambda module, args, output: made.append(output))
+        try:
+            model_V = self.forward.epilogue(last_1D)[0]
+        finally:
+            handle.remove()
+        return model_V, made[-1].reshape(-1, made[-1].shape[-1])[-1]
+
+    def onward(
+        self, entry_1SD: Tensor, given: Callable[[int], Tensor]
+    ) -> Generator[None, None, tuple[list[Tensor | None], Tensor]]:
+        """Run every layer from another entry, with other values given. Return what transcoders read, and the logits."""
+        hidden, read = entry_1SD, []
+        for layer in range(len(self.taps)):
+            ran = self.run(layer, hidden, given(layer), graph=False)
+            hidden = ran.after_1SD
+            read.append(None if ran.read is None else ran.read.clone())
+            yield
+        with recording(False):
+            return read, self.logits(hidden[0, -1:])
+
+    def _layer(self, layer: int, hidden: Tensor, places: Sequence[Tap], meet: Any) -> Tensor:
+        form = self.forward.anatomy.forms[layer]
+        with torch.inference_mode(False):
+            args, kwargs = form.put(*self.arguments.of_layer[layer], hidden)
+            with self.forward.calling(), catch(places, meet):
+                found: Tensor = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
+        return found
+
+    def _skipped(self, taps: LayerTaps, read: Tensor | None, like: Tensor) -> Tensor:
+        if taps.skip_OD is None or read is None:
+            return torch.zeros((), dtype=like.dtype, device=like.device)
+        return linear(read.to(taps.skip_OD.dtype), taps.skip_OD).to(like.dtype)
+
+
+def _found(forward: Forward, point: str, layer: int | None) -> Tap:
+    tap = forward.anatomy.taps[point, layer]
+    if isinstance(tap, str):
+        raise UnknownSite(f"This model has no attribution graph: {point}.{layer} is not there to be held ({tap}).")
+    return tap
+
+
+def _alike(model_V: Tensor, head_V: Tensor) -> bool:
+    """Return whether logits are those of the head, but for a factor and rounding."""
+    model, head = model_V.double(), head_V.double()
+    factor = (model @ head) / (head @ head).clamp_min(1e-30)
+    allowed = (1e-5 if head_V.dtype.itemsize > 2 else 2e-2) * head.abs().max()
+    return bool((model - factor * head).abs().max() <= allowed)

@@ -1,0 +1,90 @@
+"""Attribution graphs: check a request and begin its job. The session is empty: only its memory is used."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.completed import completed
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lines import require_empty
+from djinn_jupyter.engine.requests.origin import origin
+from djinn_jupyter.engine.requests.workspace import Workspace
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.added_modules import AddedModule
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
+from djinn_jupyter.methods.attribution.engine.trial import Trials
+from djinn_jupyter.methods.common.engine.line_sources import LineSources
+from djinn_jupyter.methods.common.engine.metric import Metric
+from djinn_jupyter.methods.graphs.engine.active_features import dictionary_of
+from djinn_jupyter.methods.graphs.engine.graphing import GraphMaking
+from djinn_jupyter.methods.graphs.request import GraphMade, GraphRecipe
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import AttentionName
+
+
+class GraphRequests:
+    def __init__(
+        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
+    ) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence, self._lines = persistence, LineSources(sessions, runtime)
+        self._trials = Trials()
+
+    @handles(ask.MakeGraph)
+    def make_graph(self, request: ask.MakeGraph, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "attribution graph", "dj.attribution_graph")
+        if not 0 < request.probability <= 1:
+            raise UsageError(f"A probability is above 0 and up to 1, not {request.probability}.")
+        stop = None
+        if isinstance(request.line, str):
+            named = self._sessions.find(request.line)
+            session.attend(named.attention or session.attention)
+            session.adapt(named.adapter or session.adapter)
+            stop = named.standing
+        tokens, notes = self._lines.tokens(request.line)
+        metric, modules = self._metric(request.metric), self._modules(request.module, holder)
+        recipe = GraphRecipe(
+            asked=replace(request, session="graph", line=tokens),
+            modules=tuple((str(one.site), one.identity.digest) for one in modules),
+            attention=msgspec.convert(session.attention, AttentionName | None),
+            adapter=None if session.adapter is None else session.adapter.identity,
+            by=origin(self._persistence.identity, self._runtime.description),
+        )
+        making = GraphMaking(self._runtime.of(session), session, tokens, modules, metric, request)
+
+        def made(reply: GraphMade) -> GraphRecipe:
+            features = min(request.features, max(1, len(reply.sites))) if session.progress.ending else request.features
+            return replace(recipe, asked=replace(recipe.asked, features=features))
+
+        return completed(making.steps(self._workspace, self._trials), notes=notes, stop=stop, made=made)
+
+    def _metric(self, text: str | None) -> Metric | None:
+        if text is None:
+            return None
+        [metric] = self._lines.metrics((text,)).each
+        require_slopes(metric)
+        return metric
+
+    def _modules(self, name: str, holder: Holder) -> list[AddedModule]:
+        """Return the transcoders of that name. Raises UnknownSite where there are none, and UsageError for those of
+        which no graph is made."""
+        mine = self._runtime.modules.table.of(holder.person)
+        found = [one for one in mine if one.identity.name == name]
+        if not found:
+            there = ", ".join(dict.fromkeys(one.identity.name for one in mine)) or "none"
+            raise UnknownSite(
+                f"There are no added modules named {name!r}; there are: {there}. Add transcoders by "
+                "engine.add_transcoders (%djinn_add_transcoders) first."
+            )
+        for one in found:
+            dictionary_of(one)
+            written = one.written(self._runtime.forward.anatomy)
+            if isinstance(written, str):
+                raise UsageError(f"{one.site} reads {one.at} and has no graph: {written}.")
+        return found

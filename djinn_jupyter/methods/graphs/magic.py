@@ -1,0 +1,44 @@
+"""Attribution graphs: how features of transcoders make the next token of the present line, drawn."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Final
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.magics.lazily import graphs, views
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
+
+DRAWN: Final = 30
+
+
+@magics_class
+class GraphMagics(Group):
+    @verb(
+        option("module", nargs="?", default="tc", help="the name of the added transcoders; default tc"),
+        option("--metric", type=unquoted, metavar="EXPR", help="default: the logits of the most probable tokens"),
+        option(
+            "--from",
+            dest="line",
+            metavar="NAME",
+            help="another line: a session, or a variable with a text or ids",
+        ),
+        option("--features", type=int, help="compute the effects on so many features; default 1024"),
+        option("--top", type=int, help="draw so many edges, those of most influence; default 30"),
+        KEEP,
+        SESSION,
+        literal=True,
+    )
+    def djinn_graph(self, args: Namespace) -> None:
+        """Make the attribution graph of the present line through added transcoders.
+        The edges of most influence are drawn; a click on a feature stops there, at its position."""
+        if args.line is not None:
+            refuse_session(args)
+        line = self.state.session(args.session) if args.line is None else named_line(self.state, args.line)
+        found = graphs.attribution_graph(
+            self.state.engine, line, args.metric, module=args.module, **given(features=args.features)
+        )
+        self.state.keep(args.keep, found)
+        self.state.screen.show(views.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))

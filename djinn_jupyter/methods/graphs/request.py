@@ -1,0 +1,74 @@
+"""Attribution graphs: the direct effects between the features of transcoders at one prompt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from djinn_jupyter.methods.sweep.request import LineSource
+from djinn_jupyter.wire.adapters import AdapterIdentity
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.limits import Spelling
+from djinn_jupyter.wire.module_form import Digest, ModuleName
+from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+
+MOST_FEATURES: Final = 8192
+MOST_LOGITS: Final = 64
+
+
+class GraphRecipe(Frozen, frozen=True):
+    """All that makes the graph again: the request, with the tokens of its line in place of a session, the digest of
+    each transcoder by its site, and the rest as of edges."""
+
+    asked: MakeGraph
+    modules: tuple[tuple[str, Digest], ...]
+    attention: AttentionName | None
+    by: Provenance
+    adapter: AdapterIdentity | None = None
+
+
+class GraphMade(ReplyBase):
+    """`edges` is float32 [targets, sources]: the direct effect of each source on each target. Targets are the
+    `outputs`, whose shares of the influence are `weights`, then the features at `sites`, each at one of `positions`
+    with its value in `values`. Sources are the same features, then the errors of each layer by position, then the
+    embeddings by position. Of each target, float64: `reached` is what it has by the model's own pass (of a feature
+    before its activation), `bias` what it has without any source, `summed` the bias with the effects of all sources,
+    also of the features that are not among `sites`; `active` counts all that are active. `layers` are those that have
+    a transcoder, in order; `texts` those of the tokens."""
+
+    outputs: tuple[str, ...]
+    weights: tuple[float, ...]
+    sites: tuple[str, ...]
+    positions: tuple[int, ...]
+    values: tuple[float, ...]
+    edges: Array
+    reached: Array
+    bias: Array
+    summed: Array
+    active: int
+    layers: tuple[int, ...]
+    all_layers: int
+    texts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    stop: StopIdentity | None = None
+    made: GraphRecipe | None = None
+
+
+class MakeGraph(SessionRequest[GraphMade], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+    """Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the
+    added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of norms
+    held. Its outputs are the `metric` at the last position, or where there is none the most probable tokens' logits
+    less the mean of all: as few as have this `probability` together, at most `logits`. The effects on `features`
+    features are computed, those of most influence. The session must be empty; only its memory is used."""
+
+    line: LineSource
+    module: ModuleName
+    metric: Spelling | None = None
+    logits: Annotated[int, Meta(ge=1, le=MOST_LOGITS)] = 10
+    probability: float = 0.95
+    features: Annotated[int, Meta(ge=1, le=MOST_FEATURES)] = 1024

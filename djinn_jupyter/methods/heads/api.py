@@ -1,0 +1,230 @@
+"""The attention of heads: scores of all heads of a model, and all patterns of a line."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from djinn_jupyter.client.arguments import typed
+from djinn_jupyter.client.arrays import largest, to_numpy
+from djinn_jupyter.client.connection.channel import Channel
+from djinn_jupyter.client.interrupts import interruptible
+from djinn_jupyter.client.likeness import ruling_session
+from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
+from djinn_jupyter.client.partial_replies import replied_in_parts
+from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.heads.request import MOST_LINES
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import HeadsRead
+
+WORK: Final = "The reading of heads"
+Kind = Literal["previous", "duplicate", "induction"]
+KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
+
+
+class HeadScores(Measurement):
+    """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
+    (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
+    a place. `counted` are the positions that have."""
+
+    _view = "scores_view"
+
+    _kind = SCORES
+
+    def __init__(self, read: HeadsRead, over: str) -> None:
+        self.read_heads, self.over = read, over
+        self.layers, self.made = read.layers, (read.made,)
+        self.tokens = self._lines = read.lines
+        self.counted = dict(zip(KINDS, read.counted, strict=True))
+        self.values = to_numpy(read.scores)
+        self.previous, self.duplicate, self.induction = self.values
+
+    @property
+    def _content(self) -> KeptHeads:
+        return KeptHeads(read=self.read_heads, of=self.over)
+
+    @classmethod
+    def _with_content(cls, content: KeptHeads) -> HeadScores:
+        return cls(content.read, content.of)
+
+    def again(self, channel: Channel) -> HeadScores:
+        """Return the same scores, measured anew."""
+        return HeadScores(_read_again(channel, self.read_heads), self.over)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the kind, the layer and the head of a score."""
+        kind, layer, head = index
+        return {"kind": KINDS[kind], "layer": self.layers[layer], "head": head}
+
+    @property
+    def heads(self) -> int:
+        """The number of heads of the layer that has the most."""
+        return int(self.previous.shape[1])
+
+    def best(self, kind: Kind, count: int = 5) -> list[tuple[int, int, float]]:
+        """Return `top(count, kind)`: the old name, which warns."""
+        warnings.warn("scores.best(kind, count) is scores.top(count, kind) now.", FutureWarning, stacklevel=2)
+        return self.top(count, kind)
+
+    @typed
+    def top(self, count: int = 5, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
+        """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first. UsageError.
+
+        >>> scores = engine.head_scores()
+        >>> sorted((layer, head) for layer, head, score in scores.top(3, "induction") if score > 0.9)
+        [(2, 0), (2, 2), (2, 3)]
+        """
+        if kind not in KINDS:
+            raise UsageError(f"Heads are scored as {', '.join(KINDS)}; {kind!r} is none of them.")
+        return [(self.layers[layer], head, score) for (layer, head), score in largest(getattr(self, kind), count)]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the scores as lists by column: layer, head, and one for each kind."""
+        places = list(itertools.product(self.layers, range(self.heads)))
+        scores: dict[str, list[Any]] = {kind: getattr(self, kind).reshape(-1).tolist() for kind in KINDS}
+        return {"layer": [layer for layer, _ in places], "head": [head for _, head in places], **scores}
+
+    def __repr__(self) -> str:
+        return f"Scores of {len(self.layers)} layers x {self.heads} heads: {self.over}"
+
+
+class HeadPatterns(Measurement):
+    """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
+    have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
+
+    _view = "patterns_view"
+
+    _kind = PATTERNS
+
+    def __init__(self, read: HeadsRead, over: str) -> None:
+        assert read.patterns is not None
+        self.layers, self.texts, self.pooled = read.layers, read.texts, read.pooled
+        self.tokens = self._lines = read.lines
+        self.made = (read.made,)
+        self.values = to_numpy(read.patterns)
+        self.scores = HeadScores(read, over)
+
+    @property
+    def _content(self) -> KeptHeads:
+        return KeptHeads(read=self.scores.read_heads, of=self.scores.over)
+
+    @classmethod
+    def _with_content(cls, content: KeptHeads) -> HeadPatterns:
+        if content.read.patterns is None:
+            raise UsageError("The file has head scores, and no patterns; read it as dj.HeadScores.")
+        return cls(content.read, content.of)
+
+    def again(self, channel: Channel) -> HeadPatterns:
+        """Return the same patterns, measured anew."""
+        return HeadPatterns(_read_again(channel, self.scores.read_heads), self.scores.over)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the layer, the head, the query's position and the key's (of blocks their first)."""
+        layer, head, query, key = index
+        return {"layer": self.layers[layer], "head": head, "query": query * self.pooled, "key": key * self.pooled}
+
+    @property
+    def heads(self) -> int:
+        """The number of heads of the layer that has the most."""
+        return int(self.values.shape[1])
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the weights as lists by column: layer, head, the query's position, the key's (of blocks their first),
+        and the weight. Keys behind their query are left out."""
+        import numpy as np
+
+        sizes = self.values.shape
+        layer, head, query, key = np.indices(sizes).reshape(4, -1)
+        kept = (key <= query) & ~np.isnan(self.values.reshape(-1))  # a layer may have fewer heads
+        layers = np.array(self.layers)[layer[kept]].tolist()
+        places = {"query": query[kept] * self.pooled, "key": key[kept] * self.pooled}
+        weights = self.values.reshape(-1)[kept].tolist()
+        found = {name: at.tolist() for name, at in places.items()}
+        return {"layer": layers, "head": head[kept].tolist(), **found, "weight": weights}
+
+    def __repr__(self) -> str:
+        return f"Patterns of {len(self.layers)} layers x {self.heads} heads over {len(self.texts)} tokens"
+
+
+def head_scores(
+    channel: Channel,
+    prompts: object,
+    length: int | None,
+    samples: int | None,
+    seed: int | None,
+    *,
+    adapter: str | None = None,
+) -> HeadScores:
+    """Return the scores of all heads over the prompts, or where there are none over random tokens repeated once."""
+    if prompts is not None:
+        if any(one is not None for one in (length, samples, seed)):
+            raise UsageError("length, samples and seed are of random tokens; leave them out beside prompts.")
+        lines = tuple(tokenized(channel, given_prompts(prompts)))
+        if not lines:
+            raise UsageError("There are no prompts to score heads on.")
+        return _scored(channel, lines, f"over {len(lines)} prompts", adapter)
+    length, samples, seed = 50 if length is None else length, 8 if samples is None else samples, seed or 0
+    said = f"over {samples} lines of {length} random tokens, repeated once, seed {seed}"
+    lines = _repeated(channel.welcome.model.vocab_size, length, samples, seed)
+    return _scored(channel, lines, said, adapter)
+
+
+def _scored(channel: Channel, lines: Sequence[tuple[int, ...]], over: str, adapter: str | None) -> HeadScores:
+    def first(read: HeadsRead) -> HeadScores:
+        return HeadScores(read, f"{over}, of which the first {len(read.lines)} were read")
+
+    return HeadScores(_read(channel, lines, adapter=adapter, kept=first), over)
+
+
+def _repeated(vocabulary: int, length: int, samples: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    import numpy as np
+
+    if length < 2 or not 1 <= samples <= MOST_LINES or seed < 0:
+        raise UsageError(
+            f"Heads are scored on 1 to {MOST_LINES:,} lines of two or more tokens, drawn by a seed from 0 on."
+        )
+    if length > vocabulary:
+        raise UsageError(f"A line of {length} different tokens needs a larger vocabulary than {vocabulary:,}.")
+    draw = np.random.default_rng(seed)
+    return tuple(tuple(draw.choice(vocabulary, length, replace=False).tolist()) * 2 for _ in range(samples))
+
+
+def _read(
+    channel: Channel,
+    lines: Sequence[tuple[int, ...] | str],
+    *,
+    patterns: bool = False,
+    rules_of: str | None = None,
+    adapter: str | None = None,
+    kept: Callable[[HeadsRead], object] = lambda read: None,
+) -> HeadsRead:
+    with interruptible(WORK), temporary_session(channel, "heads", adapter) as session:
+        request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
+        return replied_in_parts(channel, request, WORK, kept)
+
+
+def _read_again(channel: Channel, read: HeadsRead) -> HeadsRead:
+    with ruling_session(channel, read.made) as rules_of:
+        return _read(channel, read.lines, patterns=read.patterns is not None, rules_of=rules_of)
+
+
+class HeadsOfSession:
+    """The verb of a session that reads all heads on its line."""
+
+    name: str
+    _channel: Channel
+
+    def patterns(self) -> HeadPatterns:
+        """Return the attention patterns of all heads over the present line, in one pass on the side under the session's
+        steering rules. UsageError where edits were made at its stops: they are no part of that pass.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
+        >>> session.patterns().values.shape  # layers, heads, queries, keys
+        (8, 4, 5, 5)
+        """
+        return HeadPatterns(_read(self._channel, [self.name], patterns=True, rules_of=self.name), "on this line")

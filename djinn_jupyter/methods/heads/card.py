@@ -1,0 +1,136 @@
+"""Heads as pictures: the scores of every head, and the patterns of all of them, small, side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from djinn_jupyter.methods.heads.api import KINDS, HeadPatterns, HeadScores, Kind
+from djinn_jupyter.widgets.markup import Html, div, element, folded, over, span, table
+from djinn_jupyter.widgets.pictures import image, share_colour, shares
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, plural, share
+from djinn_jupyter.widgets.theme import card, part
+from djinn_jupyter.widgets.view import View
+
+NAMES = {"previous": "previous token", "duplicate": "duplicate token", "induction": "induction"}
+LOOKS = {
+    "previous": "to the token before",
+    "duplicate": "to earlier places with the same token",
+    "induction": "to what followed these",
+}
+BEST = 4
+LAYERS, HEADS = 48, 32  # drawn
+WIDTH = 640  # of all patterns of a layer, in pixels
+SMALLEST, LARGEST = 18, 72  # sides of a pattern
+CELL = 14
+MEAN = "mean attention; layers down, heads across"
+ROWS = 1024  # of the table of figures
+
+
+def scores_view(scores: HeadScores) -> View:
+    """Return a picture of each score, layers down and heads across, and the heads that have most."""
+    best = [[NAMES[kind], _looks(scores, kind), _best(scores, kind)] for kind in KINDS]
+    notes = _cut(len(scores.layers), scores.heads)
+    html = card(
+        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), _ramp(MEAN)),
+        part(table(["", "a position looks", "the most"], best)),
+        part(folded(_figures(scores))),
+        part(*(div("dj-note", note) for note in notes)) if notes else None,
+        title="Heads",
+        beside=scores.over,
+    )
+    return View(plain="\n".join([repr(scores), columns(best), *notes]), html=html)
+
+
+def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
+    """Return all patterns of a line: a row for each layer, a picture for each head."""
+    layers = ends(len(patterns.layers), LAYERS)
+    heads = min(patterns.heads, HEADS)
+    side = max(SMALLEST, min(LARGEST, WIDTH // heads - 4))
+    rows = [
+        [f"layer {patterns.layers[at]}", *(_pattern(patterns, at, head, side) for head in range(heads))]
+        for at in layers
+    ]
+    best = [[NAMES[kind], _best(patterns.scores, kind)] for kind in KINDS]
+    length = len(patterns.texts)
+    notes = _cut(len(patterns.layers), patterns.heads)
+    beside = (
+        f"{plural(len(patterns.layers), 'layer')}, {plural(patterns.heads, 'head')} each, {plural(length, 'token')}"
+    )
+    html = card(
+        part(
+            table(["", *(str(head) for head in range(heads))], rows),
+            _ramp(_said(patterns)),
+            name="queries down, keys across",
+        ),
+        part(table(["on this line", "the most"], best)),
+        part(*(div("dj-note", note) for note in notes)) if notes else None,
+        title="Patterns of all heads",
+        beside=beside,
+        session=session,
+    )
+    return View(plain="\n".join([repr(patterns), columns(best), *notes]), html=html)
+
+
+def _cut(layers: int, heads: int) -> list[str]:
+    """Say which layers and heads are drawn where that is not all of them."""
+    of_heads = [f"the first {HEADS} of {heads} heads"] if heads > HEADS else []
+    return [*of_heads, *ends_note("layers", ends(layers, LAYERS), layers)]
+
+
+def _looks(scores: HeadScores, kind: Kind) -> str:
+    counted = scores.counted[kind]
+    return f"{LOOKS[kind]} ({plural(counted, 'position')})"
+
+
+def _best(scores: HeadScores, kind: Kind) -> str:
+    found = scores.top(BEST, kind)
+    return ", ".join(f"{layer}.{head} ({figure(score, 2)})" for layer, head, score in found) or "no such position"
+
+
+def _map(scores: HeadScores, kind: Kind) -> Html:
+    """Draw one score, layers down and heads across."""
+    values = getattr(scores, kind)
+    layers, heads = ends(len(scores.layers), LAYERS), min(scores.heads, HEADS)
+    rows = [
+        [
+            element("td", scores.layers[at], class_="dj-soft dj-tight"),
+            *(_cell(float(values[at, head]), f"{scores.layers[at]}.{head}") for head in range(heads)),
+        ]
+        for at in layers
+    ]
+    return div("dj-map", div("dj-name", NAMES[kind]), table(["", *map(over, range(heads))], rows))
+
+
+def _cell(value: float, name: str) -> Html:
+    if np.isnan(value):
+        return element("td", "", title=f"{name}: none", style=f"min-width:{CELL}px;padding:0")
+    red, green, blue = share_colour(share(value))
+    style = f"background:rgb({red},{green},{blue});min-width:{CELL}px;height:{CELL}px;line-height:{CELL}px;padding:0"
+    return element("td", "", title=f"{name}: {figure(value)}", style=style)
+
+
+def _figures(scores: HeadScores) -> Html:
+    found = scores.columns()
+    rows = [
+        [f"{layer}.{head}", *(figure(one, 2) for one in values)]
+        for layer, head, *values in zip(*found.values(), strict=True)
+    ]
+    return table(["layer.head", *(NAMES[kind] for kind in KINDS)], rows[:ROWS], numeric=(1, 2, 3))
+
+
+def _pattern(patterns: HeadPatterns, at: int, head: int, side: int) -> Html:
+    values = patterns.values[at, head]
+    if np.isnan(values).any():  # this layer has fewer heads
+        return element("td", "", class_="dj-tight")
+    alt = f"layer {patterns.layers[at]}, head {head}"
+    picture = shares(values, side, side)
+    return element("td", image(picture, width=side, height=side, alt=alt), class_="dj-tight", title=alt)
+
+
+def _said(patterns: HeadPatterns) -> str:
+    pooled = f"; blocks of {patterns.pooled} positions have their largest weight" if patterns.pooled > 1 else ""
+    return f"attention of a query to a key{pooled}"
+
+
+def _ramp(said: str) -> Html:
+    return div("dj-legend", span("", "0"), " ", span("dj-ramp dj-share", ""), span("", "1"), " \u00b7 ", span("", said))

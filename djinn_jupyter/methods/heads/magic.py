@@ -1,0 +1,62 @@
+"""Heads: scores of all of them in one request, all patterns of a line in one view; matrices of the model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.methods.datasets.magic import prompts_of
+
+
+@magics_class
+class HeadsMagics(Group):
+    @verb(
+        option(
+            "--patterns", action="store_true", help="draw the attention patterns of all heads over the present line"
+        ),
+        option("--prompts", metavar="FILE|NAME", help="score on these; by default on random tokens, repeated once"),
+        option("--length", type=int, help="of the random tokens, before they are repeated; default 50"),
+        option("--samples", type=int, help="lines of random tokens; default 8"),
+        option("--seed", type=int, help="draws the random tokens; default 0"),
+        ADAPTER,
+        KEEP,
+        SESSION,
+    )
+    def djinn_heads(self, args: Namespace) -> None:
+        """Score all heads of the model by where they look: the previous token, a duplicate, what followed it."""
+        drawn = given(length=args.length, samples=args.samples, seed=args.seed)
+        if args.patterns:
+            if args.prompts is not None or args.adapter is not None or drawn:
+                raise UsageError(
+                    "--patterns are of the present line; leave --prompts, --length, --samples, --seed, --adapter out."
+                )
+            session = self.state.session(args.session)
+            patterns = session.patterns()
+            self.state.keep(args.keep, patterns)
+            self.state.screen.show(views.patterns_view(patterns, session.name))
+            return
+        if args.prompts is not None and drawn:
+            raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
+        if args.session is not None:
+            raise UsageError("--session has the line of --patterns; scores are of the model.")
+        prompts = None if args.prompts is None else prompts_of(self, args.prompts)
+        scores = self.state.engine.head_scores(prompts, **drawn, adapter=args.adapter)
+        self.state.keep(args.keep, scores)
+        self.state.screen.show(views.scores_view(scores))
+
+    @verb(
+        option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),
+        option("--rows", help="keep these rows: 5, 1,4 or 0:100"),
+        option("--columns", help="keep these columns"),
+        option("--fold-norm", action="store_true", help="multiply in the gain of the norm before it"),
+        KEEP,
+    )
+    def djinn_weight(self, args: Namespace) -> None:
+        """Read a matrix of the model by name, as the points have it: `x @ matrix` is the next point."""
+        matrix = self.state.engine.weight(args.name, rows=args.rows, columns=args.columns, fold_norm=args.fold_norm)
+        self.state.keep(args.keep, matrix)
+        self.state.screen.say(f"{args.name}: {list(matrix.shape)} {matrix.dtype}")

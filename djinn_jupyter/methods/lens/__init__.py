@@ -1,0 +1,1 @@
+"""The logit lens, as a card."""

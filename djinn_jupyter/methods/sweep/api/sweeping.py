@@ -1,0 +1,407 @@
+"""`dj.sweep`: one edit at many places of a line, and its effect on a metric; over one pair of lines, or many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import msgspec
+
+from djinn_jupyter.client.adapters import same_adapter
+from djinn_jupyter.client.arguments import checked_seed, typed
+from djinn_jupyter.client.connection.channel import expect
+from djinn_jupyter.client.connection.following import followed
+from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
+from djinn_jupyter.client.likeness import require_modules
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.client.waiting import far
+from djinn_jupyter.client.waits import waits
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
+from djinn_jupyter.methods.common.api.checking import Question, require_all
+from djinn_jupyter.methods.common.api.line_sources import line_source
+from djinn_jupyter.methods.common.api.spreading import Tell, spread
+from djinn_jupyter.methods.sweep.api.asked_sweep import AskedSweep
+from djinn_jupyter.methods.sweep.api.asked_sweep import OnProgress as OnProgress
+from djinn_jupyter.methods.sweep.api.grid import Grid, continued, unfinished
+from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
+from djinn_jupyter.methods.sweep.api.sweep_arguments import (
+    are_lines,
+    cells_asked,
+    lines_given,
+    pairs_of,
+    require_no_session,
+    require_texts,
+)
+from djinn_jupyter.methods.sweep.api.swept_replies import (
+    AT_ITS_END,
+    grid_of,
+    nameless,
+    noted,
+    require_shape,
+    without_end,
+)
+from djinn_jupyter.methods.sweep.request import Noise, Recipe
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import AttentionName
+from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
+
+Pair = tuple[object, object]
+MOST_SAMPLES: Final = 10_000
+
+
+@waits("The sweep")
+@typed
+def sweep(
+    engine: RemoteEngine,
+    *,
+    corrupted: object = None,
+    site: str,
+    over: str | Sequence[str] | None = None,
+    metric: GivenMetric = None,
+    clean: object = None,
+    pairs: object = None,
+    edit: object = None,
+    coefs: Sequence[float] = (),
+    positions: object = None,
+    align: object = None,
+    window: int | Mapping[str, int] = 1,
+    in_pairs: bool = False,
+    noise: Noise | None = None,
+    samples: int | None = None,
+    mode: Literal["fast", "exact"] = "fast",
+    seed: int = 0,
+    so_far: Grid | None = None,
+    adapter: str | None = None,
+    beside: Sequence[RemoteEngine] = (),
+    on_progress: OnProgress | None = None,
+) -> Grid:
+    """Return the metric of the line `corrupted` edited at every cell of `over` ("point", "layer", "position", "head",
+    "neuron", "coef"), one cell at a time: patched with the value of `clean` there, or changed by an `edit` such as
+    `dj.zero()`, "mean" (of all positions) or "resample" (another position's, drawn by the seed; of the clean line where
+    there is one). Over "coef" the edit has each of `coefs` as its factor or coefficient. With `noise` the corrupted
+    line is the clean one with noise on some positions, as in causal tracing; `samples` draws it as often, and the grid
+    has them as pairs.
+
+    A cell with a `window` of 3 is edited at its layer and the two after it together (at positions where no layers are
+    swept, or as {"layer": 3, "position": 2} says); `in_pairs` edits two cells at once, and the grid has every axis
+    twice. A star in the site is an axis, which `over` need not name: "z.*[*]" goes over layers and heads, "*.5" over
+    the points of layer 5.
+
+    Only `positions` are edited, where they are named by number or by a token's text: [" Rome", -1], "2:5". Lines of
+    unequal length are patched where `align` says what corresponds: names that both lines have, as [" capital", -1], or
+    tuples of the corrupted line's and the clean one's, as [(" Italy", " France")].
+
+    A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
+    first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them. With
+    an `adapter`, by its name, lines that are no session's are its model's. With other engines of the model `beside`
+    this one, each sweeps a pair at a time, and another takes the pair of one that is lost; where they differ in threads
+    or the like, a note says so.
+
+    `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an expression of logit(),
+    prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')"; with a list of them the grid has an
+    axis for them, and `grid.of(metric)` is that of one. Each pair has its own with `dj.per_pair([...])`, or where
+    `pairs` are objects with `clean`, `corrupted` and `answers`: a token, or the right and the wrong one, whose logits
+    are subtracted. `fast` computes many cells in one pass and some of them again
+    alone, chosen by `seed`; `exact` computes each alone. `on_progress` is called with the grid so far, and with how
+    many of how many cells are done. WorkInterrupted, after an interrupt, has the grid so far as `kept`; SweepEnded,
+    where a sweep fails on the way, as `grid`. The same call with `so_far=grid` goes on: finished cells are kept, and
+    some of them are among those computed again alone. UsageError; UnknownSite; InvalidCondition.
+
+    >>> grid = dj.sweep(
+    ...     engine,
+    ...     clean="The capital of France is",
+    ...     corrupted="The capital of Italy is",
+    ...     site="resid_post",
+    ...     over=("layer", "position"),
+    ...     metric="logit(' Paris') - logit(' Rome')",
+    ... )
+    >>> grid.values.shape, bool(grid.values[0, 3] > 0 > grid.corrupted)
+    ((8, 5), True)
+    """
+    engines = engines_of_one_model(engine, beside)
+    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
+    request = cells_asked(
+        site=site,
+        over=over,
+        metric=metric,
+        edit=edit,
+        positions=positions,
+        align=align,
+        window=window,
+        in_pairs=in_pairs,
+        seed=seed,
+    )
+    request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
+    asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    if noise is not None:
+        return _swept_in_noise(engines, asked, clean, corrupted, samples)
+    if samples is not None:
+        raise UsageError("Samples draw the noise so often: give it too, as noise=dj.noise('1:4').")
+    if corrupted is None:
+        raise UsageError("A sweep needs the line to edit, as corrupted=..., or noise.")
+    return _swept_lines(engines, asked, corrupted, clean)
+
+
+def swept(
+    engine: RemoteEngine,
+    request: ask.Sweep,
+    corrupted: object,
+    clean: object,
+    *,
+    metric: GivenMetric,
+    on_progress: OnProgress | None,
+    so_far: Grid | None,
+    adapter: str | None = None,
+    beside: Sequence[RemoteEngine] = (),
+) -> Grid:
+    """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
+    asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
+
+
+def swept_again(
+    engine: RemoteEngine,
+    made: Sequence[Recipe],
+    before: Grid,
+    on_progress: OnProgress | None,
+    beside: Sequence[RemoteEngine] = (),
+) -> Grid:
+    """Return the grid of the sweeps that made `before`, computed anew from its first cell on."""
+
+    def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
+        request, attention = made[number].asked, made[number].attention
+        require_modules(engine.channel, made[number].modules)
+        adapter = same_adapter(engine.channel, made[number].adapter)
+        asked = AskedSweep(
+            request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter
+        )
+        return _Sweep(engine, asked, pair=request.pair, attention=attention)
+
+    lines = [(one.asked.corrupted, one.asked.clean) for one in made]
+    if before.paired:
+        return _swept_pairs(engines_of_one_model(engine, beside), lines, sweep_of_a_pair)
+    return sweep_of_a_pair(engine, 0).of(*lines[0])
+
+
+def _swept_lines(engines: Sequence[RemoteEngine], asked: AskedSweep, corrupted: object, clean: object) -> Grid:
+    require_texts(asked.adapter, corrupted, clean)
+    if not (are_lines(corrupted) or are_lines(clean)):
+        asked.require_pairs(None, len(engines))
+        return _Sweep(engines[0], asked).of(corrupted, clean)
+    pairs = pairs_of(corrupted, clean)
+    asked.require_pairs(len(pairs))
+    return _swept_pairs(engines, pairs, lambda engine, number: _Sweep(engine, asked.of_pair(number), pair=number))
+
+
+def _swept_in_noise(
+    engines: Sequence[RemoteEngine], asked: AskedSweep, clean: object, corrupted: object, samples: int | None
+) -> Grid:
+    """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
+    if clean is None or corrupted is not None or are_lines(clean):
+        raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
+    asked.require_pairs(None, len(engines) if samples is None else 1)
+    if samples is None:
+        return _Sweep(engines[0], asked).of(clean, clean)
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise UsageError(f"A sweep in noise draws 1 to {MOST_SAMPLES:,} samples, not {samples:,}.")
+    first = asked.request.seed
+    checked_seed(first + samples - 1)
+    return _swept_pairs(
+        engines,
+        [(clean, clean)] * samples,
+        lambda engine, number: _Sweep(engine, asked.with_seed(first + number), pair=number),
+    )
+
+
+def _swept_pairs(
+    engines: Sequence[RemoteEngine], pairs: Sequence[Pair], sweep_of_a_pair: Callable[[RemoteEngine, int], _Sweep]
+) -> Grid:
+    """Sweep one pair after the other; with several engines, one at each. An interrupt ends this with the pair that it
+    meets."""
+    if len(engines) > 1:
+        require_no_session(pairs)
+        require_all(engines, "sweep", lambda engine: sweep_of_a_pair(engine, 0).question(*pairs[0]))
+        pieces = [_PairOfMany(number, pair, sweep_of_a_pair) for number, pair in enumerate(pairs)]
+        return grid_of(spread(engines, pieces), len(pairs), several=sweep_of_a_pair(engines[0], 0).asked.several)
+    found: list[Swept] = []
+    interrupted = False
+    for number, pair in enumerate(pairs):
+        one = sweep_of_a_pair(engines[0], number)
+        one.of_pair, several = f"pair {number + 1} of {len(pairs)}", one.asked.several
+        far(one.of_pair)
+        try:
+            [reply] = one.of(*pair).replies
+            require_shape(reply, found)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            found[-1] = noted(found[-1], f"The sweep is not whole: it was interrupted in pair {len(found)}.")
+            interrupted = True
+            break
+        except DjinnError as error:
+            part = error.grid.replies if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) else ()
+            if not (found or part):
+                raise
+            why = f"The sweep ended in pair {len(found)}: {error}"
+            replies = [*found, *part]
+            missing = len(pairs) - len(replies)
+            raise SweepEnded(why, Grid(replies, paired=True, several=several, missing=missing)) from error
+        found.append(reply)
+        if interrupted := one.interrupted:
+            if number + 1 < len(pairs):
+                found[-1] = noted(without_end(reply), f"The sweep is not whole: it was interrupted in pair {number}.")
+            break
+    missing = len(pairs) - len(found)
+    return Grid(found, paired=True, several=several, interrupted=interrupted, missing=missing)
+
+
+@dataclass(slots=True, eq=False)
+class _PairOfMany:
+    """A pair that is swept by whichever engine is free."""
+
+    number: int
+    lines: Pair
+    sweep_of_a_pair: Callable[[RemoteEngine, int], _Sweep]
+    under_way: _Sweep | None = None
+
+    def run(self, engine: RemoteEngine, tell: Tell) -> Swept:
+        self.under_way = self.sweep_of_a_pair(engine, self.number).telling(tell)
+        try:
+            [reply] = self.under_way.of(*self.lines).replies
+        except SweepEnded as ended:
+            if isinstance(ended.__cause__, EngineUnavailable):  # another engine computes the whole pair
+                raise ended.__cause__ from ended
+            raise
+        return reply
+
+    def end(self) -> None:
+        if self.under_way is not None and self.under_way.session is not None:
+            self.under_way.engine.channel.ask(ask.Close(session=self.under_way.session))
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One sweep, in a session of its own for as long as it runs; closing that session ends it. It is that of a `pair`,
+    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
+
+    engine: RemoteEngine
+    asked: AskedSweep
+    pair: int = 0
+    of_pair: str | None = None
+    attention: AttentionName | None = None
+    cells: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    places: tuple[tuple[Any, ...], ...] = ()
+    unedited: tuple[float, ...] = ()
+    recipe: str = ""
+    told: bool = False  # of cells that this sweep finished
+    done: int = 0  # cells that were finished when it last told
+    interrupted: bool = False
+    session: str | None = None  # once it is open
+
+    def telling(self, tell: Tell) -> _Sweep:
+        """Return the sweep, which has its progress shown by another thread."""
+        show = self.asked.on_progress
+        if show is not None:
+
+            def told(grid: Grid, done: int, total: int) -> None:
+                tell(lambda: show(grid, done, total))
+
+            self.asked = replace(self.asked, on_progress=told)
+        return self
+
+    def of(self, corrupted: object, clean: object) -> Grid:
+        asked = self._of_lines(corrupted, clean)
+        grid: Grid | None = None
+        try:
+            with temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
+                self.session = session
+                if self.attention is not None:
+                    RemoteSession(self.engine.channel, session).attend(self.attention)
+                grid = self._run(session, self._continued(msgspec.structs.replace(asked, session=session)))
+        except KeyboardInterrupt:  # while the session closes: what is computed is there
+            if grid is None:
+                raise
+            self.interrupted = True
+            grid = Grid([noted(grid.replies[0], AT_ITS_END)], several=self.asked.several, interrupted=True)
+        return grid
+
+    def question(self, corrupted: object, clean: object) -> Question:
+        """Return the question to the engine whether it would begin this sweep."""
+        request = self._continued(self._of_lines(corrupted, clean))
+        return Question(request=request, adapter=self.asked.adapter)
+
+    def _of_lines(self, corrupted: object, clean: object) -> ask.Sweep:
+        source = None if clean is None else line_source(self.engine, clean)
+        lines: dict[str, Any] = {"corrupted": line_source(self.engine, corrupted), "clean": source}
+        return msgspec.structs.replace(self.asked.request, pair=self.pair, **lines)
+
+    def _continued(self, request: ask.Sweep) -> ask.Sweep:
+        """Return the request with the cells that are finished already, which this grid has from its beginning on."""
+        before = self.asked.so_far
+        if before is None or self.pair >= len(before.replies):
+            return request
+        reply = before.replies[self.pair]
+        kept = continued(reply)
+        self.places, self.recipe = reply.places, reply.recipe
+        self.unedited = tuple(
+            one.corrupted if reply.into == "corrupted" else math.nan if one.clean is None else one.clean
+            for one in reply.measured
+        )
+        self.cells.update(zip(kept.cells, kept.values, strict=True))
+        self.done = len(kept.cells)
+        return msgspec.structs.replace(request, continued=kept)
+
+    def _run(self, session: str, request: ask.Sweep) -> Grid:
+        with followed(self.engine.channel, session, request) as under_way:
+            try:
+                self._note(under_way.events())
+                return Grid([nameless(expect(under_way.reply.result(), Swept))], several=self.asked.several)
+            except KeyboardInterrupt:
+                if not self.places:
+                    raise
+                self.interrupted = True
+                return self._so_far("it was interrupted")
+            except DjinnError as error:
+                if not self.told:
+                    raise
+                said = f"{len(self.cells)} cells were finished: {error}"
+                raise SweepEnded(f"The sweep ended before its last cell; {said}", self._so_far(str(error))) from error
+
+    def _note(self, events: Iterable[Event]) -> None:
+        """Note the finished cells that are told."""
+        for event in events:
+            if not isinstance(event, SweepProgressed):
+                continue
+            self.places, self.unedited, self.recipe = event.places, event.unedited, event.recipe
+            self.told = True
+            if event.done < self.done:  # the engine distrusts what it told before, and begins anew
+                self.cells.clear()
+            self.done = event.done
+            self.cells.update(zip(event.cells, event.values, strict=True))
+            far(f"{event.done:,} of {event.total:,} cells" + (f" of {self.of_pair}" if self.of_pair else ""))
+            if self.asked.on_progress is not None:
+                self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
+
+    def _so_far(self, why: str) -> Grid:
+        asked = self.asked.request
+        note = f"The sweep is not whole: {why.removesuffix('.')}."
+        return unfinished(
+            self.places,
+            self.cells,
+            unedited=self.unedited,
+            site=asked.site,
+            over=asked.over,
+            metrics=asked.metrics,
+            mode=asked.mode,
+            seed=asked.seed,
+            note=note,
+            several=self.asked.several,
+            in_pairs=asked.in_pairs,
+            receivers=asked.receivers,
+            into=asked.into,
+            interrupted=self.interrupted,
+            recipe=self.recipe,
+        )

@@ -1,0 +1,368 @@
+"""A sweep under way: its lines, its cells one by one or many at once, the recheck, and the reply."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.forward.frame import Override
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.wavefront.call_size import CallPlan
+from djinn_jupyter.engine.wavefront.rounding import rounding_of
+from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
+from djinn_jupyter.errors import OverQuota, SlabFull
+from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
+from djinn_jupyter.methods.common.engine.metric import Values
+from djinn_jupyter.methods.common.engine.places import Cell
+from djinn_jupyter.methods.sweep.engine import swept_edits
+from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits
+from djinn_jupyter.methods.sweep.engine.cell_lines import CellLines, same_end
+from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
+from djinn_jupyter.methods.sweep.engine.found import Found
+from djinn_jupyter.methods.sweep.engine.together import Together, values_of
+from djinn_jupyter.methods.sweep.request import (
+    MOST_PLANNED,
+    Recipe,
+    SweepProgressed,
+    Swept,
+    source_of,
+)
+from djinn_jupyter.wire.nouns import Mode, Progress
+
+CHUNK_ROWS: Final = 4096
+COARSE_SHARE: Final = 8
+STREAMED_CHUNK: Final = 256 * 2**20  # bytes of rows of a streamed model, which crosses the link once a chunk
+COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond
+RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone, of each later pair one
+LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there, of later pairs none
+
+
+class Sweeping:
+    """One sweep of one session."""
+
+    def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
+        self.runtime, self.session, self.asked, self.together = runtime, session, asked, together
+        self.alone = LinesAlone(runtime, session)
+        self.lines = CellLines(together, self.alone)
+        self.mode: Mode = asked.mode
+        self.plan = CallPlan(asked.calls)
+        self.done = len(asked.finished)
+        self.source_values: Values | None = None
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return self.asked.cells()
+
+    def steps(self, workspace: Workspace) -> Steps:
+        """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
+        self._note_progress()
+        advice = "Close sessions, or compute each cell alone (--exact)."
+        with (
+            device_memory_for("a pass of this sweep's lines", advice),
+            workspace.opened(self.runtime.space, self.session) as room,
+        ):
+            return (yield from self._steps(room))
+
+    def _steps(self, room: Reservation) -> Steps:
+        asked, taps = self.asked, tuple(self.asked.places.taps.values())
+        first, source = self.alone.borders()[0], None
+        notes = list(asked.notes)
+        if self.mode == "fast":
+            why = yield from self._why_alone()
+            if why is not None:
+                self.mode = "exact"
+                notes.append(f"Each cell was computed alone, for {why}.")
+            else:
+                self.alone.read((yield from self.together.few_logits.of(asked.metrics.tokens)))
+        if asked.source is not None:
+            seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
+            source = yield from self._source_line(room, seen, asked.source)
+            self.source_values = None if source is None else asked.metrics.of(source.logits_V)
+        spoiled: tuple[Override, ...] = ()
+        if asked.noise is not None and source is not None:
+            raw = swept_edits.noised(source.raw[first.site], asked.noise, asked.seed)
+            spoiled = (Override(tap=first, raw=raw),)
+        together = self.mode == "fast"
+        base = yield from self._reserved(
+            room, self._kept_taps(), asked.line, residuals=True, rows=together, overrides=spoiled
+        )
+        unchanged = asked.metrics.of(base.logits_V)
+        found = Found(
+            metrics=asked.metrics.texts,
+            rounding=rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
+            sizes=asked.metrics.sizes(base.logits_V),
+            unchanged=unchanged,
+            values=asked.before(unchanged),
+            notes=notes,
+        )
+        yield from self._compute(room, self._edits(base, source), self.cells, found)
+        return self._reply(found)
+
+    def _source_line(
+        self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
+    ) -> Generator[Blocked | None, None, RunLine | None]:
+        """Run the line that cells are patched from; None where it runs later, among them."""
+        return (yield from self._reserved(room, taps, tokens, residuals=False))
+
+    def _kept_taps(self) -> tuple[Tap, ...]:
+        """Return the taps whose values of the line are kept."""
+        return tuple(self.asked.places.taps.values())
+
+    def _edits(self, base: RunLine, source: RunLine | None) -> CellEdits:
+        return CellEdits(self.asked.edit, self.asked.seed, base, source)
+
+    def _logits(self, edits: CellEdits, edited: CellEdit) -> Generator[Blocked | None, None, Tensor]:
+        """Return the logits of one cell, computed alone."""
+        return (yield from self.alone.logits(edits.base, edited.tap, edited.raw, edited.later))
+
+    def _why_alone(self) -> Generator[Blocked | None, None, str | None]:
+        """Return why cells cannot share passes; None where they can."""
+        if not self.session.as_loaded:
+            return f"{self.session.why_alone} are shared with no other"
+        why = yield from self._why_family_alone()
+        return None if why is None else f"this family's lines cannot share a pass: {why}"
+
+    def _why_family_alone(self) -> Generator[Blocked | None, None, str | None]:
+        return (yield from self.together.why_not(self.alone))
+
+    def _reserved(
+        self,
+        room: Reservation,
+        taps: tuple[Tap, ...],
+        tokens: tuple[int, ...],
+        *,
+        residuals: bool,
+        rows: bool = False,
+        overrides: tuple[Override, ...] = (),
+    ) -> Generator[Blocked | None, None, RunLine]:
+        """Run a line within what is reserved for it before: as much as its tensors will have, corrected by what they
+        do have."""
+        expected = self.alone.expected_bytes(tokens, taps, residuals=residuals, rows=rows)
+        yield from room.take(expected)
+        line = yield from self.alone.run(tokens, taps, residuals=residuals, rows=rows, overrides=overrides)
+        if line.nbytes > expected:
+            yield from room.take(line.nbytes - expected)
+        else:
+            room.give_back(expected - line.nbytes)
+        return line
+
+    def _compute(self, room: Reservation, edits: CellEdits, cells: list[Cell], found: Found) -> Pieces:
+        found.keep(self.asked.finished, (yield from self._computed_before(edits, cells, found.unchanged)))
+        left = [cell for cell in cells if cell.number not in self.asked.finished]
+        if self.mode == "exact":
+            yield from self._one_by_one(room, edits, left, found)
+            return
+        if left:
+            yield from self._at_once(room, edits, left, found)
+        yield from self._recheck(room, edits, cells, found)
+        why = found.distrusted()
+        if why is not None:
+            found.notes.append(f"{why}: every cell was computed alone.")
+            self.mode, self.done = "exact", 0
+            yield from self._read_again(room, edits, found)
+            yield from self._one_by_one(room, edits, cells, found)
+
+    def _read_again(self, room: Reservation, edits: CellEdits, found: Found) -> Pieces:
+        """Read both lines again, all their logits: those of a few tokens may be what the recheck distrusts."""
+        if found.missed is not None:
+            self.together.few_logits.distrust()
+        self.alone.read(None)
+        end, layers = self.alone.borders()[-1], self.runtime.forward.layers
+        logits_V = yield from self.alone.logits(edits.base, end, self.alone.hidden(edits.base, layers))
+        metrics, unchanged = self.asked.metrics, self.asked.metrics.of(logits_V)
+        found.begin_again(unchanged, metrics.sizes(logits_V), self.asked.before(unchanged))
+        if self.asked.source is not None:
+            yield from self._run_source(room, edits)
+
+    def _run_source(self, room: Reservation, edits: CellEdits) -> Pieces:
+        """Run the line that cells are patched from again, and take its metrics."""
+        assert self.asked.source is not None
+        again = yield from self.alone.run(self.asked.source, (), residuals=False)
+        self.source_values = self.asked.metrics.of(again.logits_V)
+
+    def _computed_before(
+        self, edits: CellEdits, cells: Sequence[Cell], unchanged: Values
+    ) -> Generator[Blocked | None, None, list[int]]:
+        """Return those of the finished cells that were computed and not left out. Where the value is that of the line,
+        the edit tells."""
+        finished, found, compared = self.asked.finished, list[int](), 0
+        for cell in cells:
+            if cell.number not in finished:
+                continue
+            if finished[cell.number] != unchanged or (yield from self._is_computed(edits, cell)):
+                found += self.asked.places.numbers_of(cell.number)
+            compared += edits.nbytes(cell)
+            if compared > COMPARED:
+                compared = 0
+                yield None
+        return found
+
+    def _is_computed(self, edits: CellEdits, cell: Cell) -> Generator[Blocked | None, None, bool]:
+        """Return whether a cell is computed: behind the last layer a fast sweep looks at the last position alone."""
+        edited = edits.of(cell)
+        if edited is None:
+            return False
+        layer = max(edited.tap.stage, *(one.tap.stage for one in edited.later), 0)
+        boundary = layer + 1 if edited.tap.boundary is None else edited.tap.boundary
+        if self.mode == "exact" or boundary < self.runtime.forward.layers:
+            return True
+        after = (
+            self.lines.by_line(edited.raw)
+            if edited.tap.boundary is not None
+            else (yield from self.lines.behind(edits, edited, layer))
+        )
+        return not same_end(after, edits.base)
+
+    # --- one by one ------------------------------------------------------------------------------------------------
+
+    def _one_by_one(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        for cell in cells:
+            edited = edits.of(cell, always=found.missed is not None)
+            if edited is not None:
+                logits_V = yield from self._logits(edits, edited)
+                self._take({cell.number: self.asked.metrics.of(logits_V)}, found)
+            self._tell([cell.number], found)
+            yield None
+
+    # --- many at once ----------------------------------------------------------------------------------------------
+
+    def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        front = self.together.front(edits.base, self.plan)
+        chunk: list[JoiningLine] = []
+        rows, most = 0, self._first_rows(edits.base, cells)
+        settled: list[int] = []
+        compared = 0
+        for cell in cells:
+            line = yield from self.lines.line(front, edits, cell)
+            compared += edits.nbytes(cell)
+            if compared > COMPARED or cell.spots[0].tap.boundary is None:  # inside a layer, that layer has run
+                compared = 0
+                yield None
+            if line is None:
+                settled.append(cell.number)
+                continue
+            chunk.append(line)
+            rows += line.rows_nD.shape[0]
+            if rows >= most:
+                yield from self._run_chunk(room, front, chunk, found)
+                self._tell(settled, found)
+                chunk, settled, rows, most = [], [], 0, self._chunk_rows(edits.base)
+        if chunk:
+            yield from self._run_chunk(room, front, chunk, found)
+        self._tell(settled, found)
+
+    def _first_rows(self, base: RunLine, cells: Sequence[Cell]) -> int:
+        """Return how many rows the first chunk has: fewer where others follow, so that a coarse grid is soon there."""
+        most = self._chunk_rows(base)
+        if self.runtime.forward.weights.streamed or len(cells) * len(base.tokens) <= most:
+            return most
+        return most // COARSE_SHARE
+
+    def _chunk_rows(self, base: RunLine) -> int:
+        row = base.residuals[0][0, 0]
+        return max(CHUNK_ROWS, STREAMED_CHUNK // row.nbytes) if self.runtime.forward.weights.streamed else CHUNK_ROWS
+
+    def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[JoiningLine], found: Found) -> Pieces:
+        """Compute lines together. While a layer runs, the rows before it and behind it are there, joined keys, and what
+        is kept between sections; while the last one does, the keys of all rows."""
+        rows = sum(line.rows_nD.shape[0] for line in lines)
+        size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
+        size += front.last_bytes(rows) + front.section_bytes(rows) + front.shared_bytes(rows)
+        try:
+            yield from room.take(size)
+        except (SlabFull, OverQuota):
+            if len(lines) < 2:
+                raise
+            half = len(lines) // 2
+            yield from self._run_chunk(room, front, lines[:half], found)
+            yield from self._run_chunk(room, front, lines[half:], found)
+            return
+        values = yield from values_of(self.together, front, lines, self.asked.metrics)
+        self._take(values, found)
+        self._tell(list(values), found)
+        room.give_back(size)
+
+    def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
+        if self.asked.pair == 0:
+            self.alone.read(None)  # so that a wrong proof of few logits is found, by the bits of a cell left out
+        draw, computed = random.Random(self.asked.seed + self.asked.pair), set(found.computed)
+        many, few = (RECHECKED, LEFT_OUT) if self.asked.pair == 0 else (1, 0)
+        numbers = [cell.number for cell in cells]
+        some = draw.sample(sorted(computed & set(numbers)), min(many, len(computed & set(numbers))))
+        left_out = sorted(set(numbers) - computed)
+        by_number = dict(zip(numbers, cells, strict=True))
+        for number in (*some, *draw.sample(left_out, min(few, len(left_out)))):
+            edited = edits.of(by_number[number], always=True)
+            assert edited is not None
+            logits_V = yield from self._logits(edits, edited)
+            was_computed = number in computed or number in self.asked.finished  # its value may be that of the line
+            found.recheck(number, self.asked.metrics.of(logits_V), computed=was_computed)
+            yield None
+
+    def _take(self, values: Mapping[int, Values], found: Found) -> None:
+        """Note the values of cells, of a pair of cells on both sides of the diagonal."""
+        places = self.asked.places
+        found.take({other: of_cell for number, of_cell in values.items() for other in places.numbers_of(number)})
+
+    # --- the report ------------------------------------------------------------------------------------------------
+
+    def _note_progress(self) -> None:
+        self.session.progress.note(Progress(doing="sweeping", done=self.done, total=self.asked.total))
+
+    def _tell(self, cells: Sequence[int], found: Found) -> None:
+        cells = [other for number in cells for other in self.asked.places.numbers_of(number)]
+        if not cells:
+            return
+        self.done += len(cells)
+        self._note_progress()
+        told = SweepProgressed(
+            session=self.session.name,
+            places=self.asked.places.along,
+            unedited=found.unchanged,
+            done=self.done,
+            total=self.asked.total,
+            cells=tuple(cells),
+            values=tuple(found.values[number] for number in cells),
+            recipe=self.asked.recipe,
+        )
+        self.runtime.publish(told)
+
+    def _made(self) -> Recipe | None:
+        """Return the recipe, with the calls that were made; without them where they are too many to tell."""
+        made, calls = self.asked.made, self.plan.made
+        if made is None or len(calls) > MOST_PLANNED:
+            return made
+        return msgspec.structs.replace(made, asked=msgspec.structs.replace(made.asked, calls=calls))
+
+    def _reply(self, found: Found) -> Swept:
+        asked, places = self.asked, self.asked.places
+        return Swept(
+            site=places.site,
+            over=places.over,
+            places=places.along,
+            texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.line),
+            edit=swept_edits.spell(asked.edit, asked.noise, source_of(asked.into)),
+            measured=found.measured(places.shape, self.source_values, asked.into),
+            mode=self.mode,
+            seed=asked.seed,
+            computed=len(found.computed),
+            rechecked=tuple(found.rechecked),
+            notes=tuple(found.notes),
+            in_pairs=places.in_pairs,
+            windows=tuple(places.windows.items()),
+            receivers=() if asked.receivers is None else tuple(map(str, asked.receivers.sites)),
+            into=asked.into,
+            recipe=asked.recipe,
+            made=self._made(),
+        )
