@@ -24,8 +24,8 @@ ARROWS: Final = HERE / "arrows.txt"
 
 # New folder: old modules, without the package's name; a star at the end is for all that begin so.
 RULES: Final = {
-    "(top)": "_version amounts described digits errors file_stamps former_files fsync machine model_files moments "
-    "options plain_files sampling shard_digests written_aside module_files/field_table",
+    "(top)": "_version amounts described digits errors extensions file_stamps former_files fsync machine model_files "
+    "moments options plain_files sampling shard_digests written_aside module_files/field_table",
     "api": "__init__ client/*",
     "wire": "wire/*",
     "link": "client/connection/* client/engines/* client/given_paths client/waiting",

@@ -1,4 +1,5 @@
-"""The checks of `djinn doctor`: versions, torch, the device, memory, limits, registry, server. One sentence a finding.
+"""The checks of `djinn doctor`: versions, strangers' methods, torch, the device, memory, limits, registry, server. One
+sentence a finding.
 
 torch runs in a separate process; a finding states when something cannot be measured.
 """
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import psutil
 from jupyter_core.paths import jupyter_config_path
 
+from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
 from djinn_jupyter.amounts import GIB, spell_bytes, spell_rate
 from djinn_jupyter.client.engines import interpreter
@@ -33,6 +35,7 @@ from djinn_jupyter.wire.registry import ENTRY_SUFFIX
 COPY_BYTES = 128 * 2**20
 PINNED_RATE = 22e9  # bytes per second; what PCIe 4 x16 attains, and what the original asked for
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
+WITHOUT_TORCH: tuple[extensions.Part, ...] = ("request", "api", "magic", "card")
 _ASK_TORCH = """
 import json, torch
 from djinn_jupyter.engine.memory.weights.link import measure_link, measure_return
@@ -58,7 +61,7 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    return [*_versions(), *_torch(), *_nvml(), *_memory(), _copying(), *_registry(), _server()]
+    return [*_versions(), *_methods(), *_torch(), *_nvml(), *_memory(), _copying(), *_registry(), _server()]
 
 
 def _ok(sentence: str) -> Finding:
@@ -89,6 +92,17 @@ def _versions() -> Iterator[Finding]:
             yield _bad(f"ipykernel {found} loses messages sent from a thread: pip install 'ipykernel!=7.0.*'.")
         else:
             yield _ok(f"{package} {found}.")
+
+
+def _methods() -> Iterator[Finding]:
+    """Tell of the methods of strangers; their modules are imported but for the engine's, to see whether they can be."""
+    for method in extensions.installed():
+        for name in () if method.is_ours else WITHOUT_TORCH:
+            extensions.part(method, name)
+    for method in extensions.methods():
+        if not method.is_ours:
+            yield _note(f"The method {method} is installed; it runs with the engine's rights.")
+    yield from map(_bad, extensions.troubles().values())
 
 
 def _torch() -> Iterator[Finding]:

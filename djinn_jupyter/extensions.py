@@ -1,0 +1,142 @@
+"""The methods that plug into the core: ours, which are listed here, and those of other installed distributions, by
+their entry points. A module of a method is imported when it is first asked for.
+
+A stranger's method that cannot be imported, or that clashes with another, is left out, and `troubles` says why; nothing
+else suffers from it. Where it clashes with ours, ours stays; of two strangers that clash, neither is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from types import MappingProxyType, ModuleType
+from typing import Final, Literal
+
+from djinn_jupyter._version import __version__
+
+OURS: Final = ("heads", "sweep", "paths", "attribution", "direct", "circuits", "graphs", "datasets", "doses", "lens")
+HERE: Final = "djinn_jupyter.methods"  # the package of ours
+METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
+MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
+MOST_CHARACTERS: Final = 64  # of a method's name
+Part = Literal["request", "engine", "api", "magic", "card"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A package with modules `request`, `engine`, `api`, `magic` and `card`, any of which may be absent. `distribution`
+    is what it was installed with, and its version."""
+
+    name: str
+    package: str
+    distribution: str = f"djinn-jupyter {__version__}"
+
+    @property
+    def is_ours(self) -> bool:
+        return self.package.startswith(f"{HERE}.")
+
+    def has(self, module: str) -> bool:
+        """Return whether a module of this name is the method's package, or lies in it."""
+        return f"{module}.".startswith(f"{self.package}.")
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.package} of {self.distribution})"
+
+
+def methods() -> tuple[Method, ...]:
+    """Return the methods that can be used: ours in the order of the list, then strangers' by name."""
+    return tuple(method for method in installed() if method not in _left_out())
+
+
+def troubles() -> Mapping[Method, str]:
+    """Return the methods that are left out, each with a sentence that says why and what to do."""
+    installed()
+    return MappingProxyType(_left_out())
+
+
+def leave_out(method: Method, why: str) -> None:
+    """Use a stranger's method no more. `why` goes on from `The method ... is left out, because`."""
+    _left_out().setdefault(method, f"The method {method} is left out, because {why}, and begin the process anew.")
+
+
+@cache
+def installed() -> tuple[Method, ...]:
+    """Return all methods, also those that are left out."""
+    strangers = tuple(_method_of(point) for point in _points(METHODS))
+    for method in strangers:
+        if not method.name.isidentifier() or len(method.name) > MOST_CHARACTERS:
+            leave_out(method, f"its name is no identifier of at most {MOST_CHARACTERS} characters: uninstall it")
+    found = (*(Method(name=name, package=f"{HERE}.{name}") for name in OURS), *strangers)
+    claims = dict[str, list[Method]]()
+    for method in found:
+        claims.setdefault(method.name, []).append(method)
+    refuse_clashes("name", claims)
+    return found
+
+
+@cache
+def part(method: Method, name: Part) -> ModuleType | None:
+    """Import a module of a method. Return None where the package has no such module, or where that fails, for which
+    a stranger's method is left out."""
+    if method.is_ours and find_spec(HERE) is None:
+        return None  # until our methods are there
+    try:
+        spec = find_spec(f"{method.package}.{name}")
+        return None if spec is None else import_module(spec.name)
+    except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
+        if method.is_ours:
+            raise
+        leave_out(method, f"its {name!r} cannot be imported ({_in_short(error)}): mend or uninstall it")
+        return None
+
+
+def magics(taken: Collection[str]) -> dict[str, str]:
+    """Return the magics of strangers, each with its module, which is not imported. Methods whose magics are `taken` by
+    ours, or claimed by two, are left out."""
+    claims = dict[str, dict[Method, str]]()
+    for point in _points(MAGICS):
+        owner = next((method for method in installed() if method.has(point.value)), _method_of(point))
+        claims.setdefault(point.name, {})[owner] = point.value
+    refuse_clashes("magic", claims, taken)
+    return {name: module for name, by in claims.items() for owner, module in by.items() if owner not in _left_out()}
+
+
+def refuse_clashes(what: str, claims: Mapping[str, Collection[Method]], taken: Collection[str] = ()) -> None:
+    """Leave out the strangers' methods that claim the same name, or one that is `taken` by the core or by ours."""
+    for name, claiming in claims.items():
+        core = [f"djinn-jupyter {__version__}"] if name in taken else []
+        for method in claiming:
+            others = [*core, *(str(other) for other in claiming if other != method)]
+            if others and not method.is_ours:
+                leave_out(method, f"its {what} {name!r} is also that of {' and '.join(others)}: uninstall one of them")
+
+
+@cache
+def _left_out() -> dict[Method, str]:
+    """Return what is left out in this process so far."""
+    return {}
+
+
+def _points(group: str) -> list[EntryPoint]:
+    return sorted((one for one in _all_points() if one.group == group), key=lambda point: (point.name, point.value))
+
+
+@cache
+def _all_points() -> tuple[EntryPoint, ...]:
+    """Return our entry points of all distributions: to read them takes 8 ms."""
+    found = entry_points()
+    return (*found.select(group=METHODS), *found.select(group=MAGICS))
+
+
+def _method_of(point: EntryPoint) -> Method:
+    distribution = "an unnamed distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return Method(name=point.name, package=point.value, distribution=distribution)
+
+
+def _in_short(error: BaseException) -> str:
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
