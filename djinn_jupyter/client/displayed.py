@@ -1,4 +1,4 @@
-"""Results that a cell returns show themselves by their views, which are found by name: the client knows no view."""
+"""Results that a cell returns show themselves by their cards, which are found by name: the client knows no card."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
+VIEWS: Final = "djinn_jupyter.widgets.views"
 SHORT: Final = 2000  # characters of a result's text
 HEAD, TAIL = 1350, 600
 
@@ -22,8 +23,11 @@ class Displayed:
         cls.__repr__ = _in_short(cls.__repr__)  # type: ignore[method-assign]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        view = getattr(import_module("djinn_jupyter.widgets.views"), self._view)(self._viewed)
-        bundle: dict[str, Any] = view._repr_mimebundle_()
+        try:
+            draw = card_of(type(self))
+        except Exception as error:  # noqa: BLE001  a card of another distribution may raise what it likes
+            return {"text/plain": shortened(f"{self!r}\n{_why_no_card(self, error)}")}
+        bundle: dict[str, Any] = draw(self._viewed)._repr_mimebundle_()
         return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
 
     def _shortened(self, text: str) -> str:
@@ -38,6 +42,20 @@ class Displayed:
     def _viewed(self) -> Any:
         """Return the object that the view draws."""
         return self
+
+
+def card_of(kind: type[Displayed]) -> Callable[..., Any]:
+    """Return the function that draws results of this kind: of the module `card` beside the module or package `api` that
+    names it, or of the core's views. Raises ImportError or AttributeError, or what the module raises."""
+    names_it = next(base for base in kind.__mro__ if "_view" in vars(base))
+    package, api, _ = f"{names_it.__module__}.".partition(".api.")
+    drawing: Callable[..., Any] = getattr(import_module(f"{package}.card" if api else VIEWS), kind._view)
+    return drawing
+
+
+def _why_no_card(result: Displayed, error: Exception) -> str:
+    why = f"{type(error).__name__}: {error}"
+    return f"The card of {type(result).__name__} cannot be imported; mend or install what it needs ({why})."
 
 
 def shortened(text: str) -> str:

@@ -6,14 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import arrays, batches, figures, memory_trace, pooling, reproducing, stops
+    from djinn_jupyter.client import arrays, batches, doses, figures, memory_trace, pooling, reproducing, stops
     from djinn_jupyter.client import positions as places
     from djinn_jupyter.client.engines import keys, logs, naming, spelling, terminal
     from djinn_jupyter.methods.attribution.api import attributing
     from djinn_jupyter.methods.circuits.api import circuit_curves, circuits, edges, pruning
     from djinn_jupyter.methods.datasets.api import splicing
     from djinn_jupyter.methods.direct.api import direct
-    from djinn_jupyter.methods.doses import api as doses
     from djinn_jupyter.methods.graphs.api import graphs
     from djinn_jupyter.methods.paths import api as paths
     from djinn_jupyter.methods.sweep.api import sweep_arguments, sweeping
@@ -34,7 +33,7 @@ else:
     circuit_curves = _Lazy("djinn_jupyter.methods.circuits.api.circuit_curves")
     circuits = _Lazy("djinn_jupyter.methods.circuits.api.circuits")
     direct = _Lazy("djinn_jupyter.methods.direct.api.direct")
-    doses = _Lazy("djinn_jupyter.methods.doses.api")
+    doses = _Lazy("djinn_jupyter.client.doses")
     edges = _Lazy("djinn_jupyter.methods.circuits.api.edges")
     figures = _Lazy("djinn_jupyter.client.figures")
     graphs = _Lazy("djinn_jupyter.methods.graphs.api.graphs")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.displayed import card_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import sites, views
 from djinn_jupyter.magics.parsing import (
@@ -139,7 +140,7 @@ class LookingMagics(Group):
         at = -1 if args.positions is None else args.positions
         read = session.attribute(*args.token, heads=args.site == "z", position=at, ahead=args.ahead)
         self.state.keep(args.keep, read)
-        self.state.screen.show(views.attribution_view(read, session=session.name, hover=args.hover))
+        self.state.screen.show(card_of(type(read))(read, session=session.name, hover=args.hover))
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),

@@ -31,8 +31,9 @@ class ReproducingMagics(Group):
             self._result(args.result),
             **given(collection=args.collection),
             on_progress=lambda so_far, done, total: progress.draw(
-                lambda: views.progress_line_view(
-                    f"{done} of {total} {'cells' if so_far is not None else 'prompts or steps'} computed again"
+                lambda: views.progress_view(
+                    f"{done} of {total} {'cells' if so_far is not None else 'prompts or steps'} computed again",
+                    running=False,
                 )
             ),
         )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from djinn_jupyter.methods.circuits.card.circuit import circuit_view, curve_view
 from djinn_jupyter.methods.circuits.card.edges import edges_view
-from djinn_jupyter.methods.datasets.card import collected_lines, loss_lines, progress_line_view
+from djinn_jupyter.methods.datasets.card import collected_lines, loss_lines
 from djinn_jupyter.methods.direct.card import attribution_view
-from djinn_jupyter.methods.doses.card import dose_response_view
 from djinn_jupyter.methods.graphs.card import attribution_graph_view
 from djinn_jupyter.methods.heads.card import patterns_view, scores_view
-from djinn_jupyter.methods.lens.card import lens_grid_view, lens_view
 from djinn_jupyter.methods.sweep.card import grid_view
 from djinn_jupyter.widgets.added import adapter_line, added_line
 from djinn_jupyter.widgets.attention import PATTERN_CELLS
 from djinn_jupyter.widgets.diff import ROWS as DIFF_ROWS
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
+from djinn_jupyter.widgets.dose_response import dose_response_view
 from djinn_jupyter.widgets.effect import edit_view
+from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
 from djinn_jupyter.widgets.receiving import receiving_view
@@ -45,7 +45,7 @@ __all__ = [
     "DIFF_ROWS", "PATTERN_CELLS", "ROWS", "SNAPSHOT_ROWS", "DiffSide", "Look", "View",
     "adapter_line", "added_line", "armed", "attribution_graph_view", "attribution_view", "checkpoints_view",
     "circuit_view", "collected_lines", "curve_view",
-    "loss_lines", "progress_line_view",
+    "loss_lines",
     "memory_view", "rest_line", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edges_view", "edit_view", "grid_view",

@@ -86,7 +86,7 @@ LAYERS: Final = (
     "methods/circuits",
     "methods/paths",
     "methods/attribution",
-    "methods/direct methods/heads methods/lens methods/doses",
+    "methods/direct methods/heads",
     "modules/training",
     "methods/sweep",
     "methods/datasets",

@@ -12,6 +12,7 @@ import numpy as np
 
 import djinn_jupyter as dj
 import djinn_jupyter.client
+from djinn_jupyter.client.doses import DoseRows, responses
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.history import StopHistory
@@ -23,7 +24,6 @@ from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
 from djinn_jupyter.methods.datasets.api.activations import Values
-from djinn_jupyter.methods.doses.api import DoseRows, responses
 from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
 from tests import saes, transcoders

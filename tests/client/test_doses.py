@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.doses import doses_of, responses
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import InvalidCondition, UsageError
-from djinn_jupyter.methods.doses.api import doses_of, responses
 from tests.client.test_batches import DRAWN, PROMPT, alike
 
 COEFS = [0.0, 0.5, 3.0]

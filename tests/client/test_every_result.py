@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.doses import DoseRows
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import ByColumn, Listing
 from djinn_jupyter.client.history import StopHistory
@@ -21,7 +22,6 @@ from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.methods.datasets.api.activations import Values
-from djinn_jupyter.methods.doses.api import DoseRows
 from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
 from tests import saes, transcoders

@@ -30,7 +30,7 @@ LATE = {
     "magics/debugging.py": ("experimental; only its magic loads it", {"magics.native_panel"}),
     "magics/kernel_state.py": ("the package itself, whose names are found when they are used", {""}),
     "methods/direct/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "methods/doses/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/dose_response.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "methods/sweep/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "widgets/snapshot.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "widgets/watch.py": ("plotly, when a figure is drawn", {"widgets.figures"}),

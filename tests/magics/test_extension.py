@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.displayed import Displayed
+from djinn_jupyter.client.displayed import Displayed, card_of
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.magics import unload_ipython_extension
-from djinn_jupyter.widgets import views
 from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
@@ -172,9 +171,11 @@ def test_a_result_that_a_cell_returns_is_displayed_as_the_magics_show_it(bare: N
 RESULTS = [getattr(dj, name) for name in dj.__all__ if isinstance(getattr(dj, name), type)]
 
 
-@pytest.mark.parametrize("kind", [one for one in RESULTS if one.__module__.startswith("djinn_jupyter.client")])
+@pytest.mark.parametrize("kind", [one for one in RESULTS if ".client." in one.__module__ or ".api" in one.__module__])
 def test_each_public_result_displays_itself_without_the_extension(kind: type) -> None:
     if issubclass(kind, BaseException | RemoteEngine | RemoteSession):
         return
     assert issubclass(kind, Displayed)
-    assert callable(getattr(views, kind._view))
+    assert card_of(kind).__module__.startswith(
+        "djinn_jupyter.widgets" if ".client." in kind.__module__ else "djinn_jupyter."
+    )

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.api.scoring import Losses
 from djinn_jupyter.widgets.spelling import amount, plural
-from djinn_jupyter.widgets.theme import card
-from djinn_jupyter.widgets.view import View
 
 
 def collected_lines(acts: Activations) -> str:
@@ -34,8 +32,3 @@ def _shared(losses: Losses) -> list[str]:
         return []
     difference = "not measured" if losses.largest_difference is None else f"{losses.largest_difference:.2g}"
     return [f"fast: largest difference {difference}, from prompts that were computed again alone"]
-
-
-def progress_line_view(line: str) -> View:
-    """Return a card of one line, the progress of work."""
-    return View(plain=line, html=card(title=line))

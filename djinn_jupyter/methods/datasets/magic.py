@@ -59,7 +59,9 @@ class CollectingMagics(Group):
                 mode="exact" if args.exact else "fast",
                 **given(seed=args.seed, adapter=args.adapter),
                 beside=engines_beside(self.state, args.beside),
-                on_progress=lambda done: progress.draw(lambda: views.progress_line_view(f"{done} prompts collected")),
+                on_progress=lambda done: progress.draw(
+                    lambda: views.progress_view(f"{done} prompts collected", running=False)
+                ),
             )
         except KeyboardInterrupt:
             raise UsageError(

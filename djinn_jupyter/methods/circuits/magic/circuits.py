@@ -61,7 +61,7 @@ class CircuitMagics(Group):
                 args.acdc,
                 first=args.first,
                 on_progress=lambda done, edges, kept: progress.draw(
-                    lambda: views.progress_line_view(f"{done:,} of {edges:,} edges decided, {kept:,} left")
+                    lambda: views.progress_view(f"{done:,} of {edges:,} edges decided, {kept:,} left", running=False)
                 ),
             )
         wanted = given(threshold=args.threshold, faithfulness=args.faithfulness)

@@ -1,1 +1,0 @@
-"""Dose response: a metric over the strengths of an edit."""

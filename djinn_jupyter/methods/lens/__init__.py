@@ -1,1 +1,0 @@
-"""The logit lens, as a card."""
