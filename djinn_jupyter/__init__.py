@@ -16,7 +16,6 @@ from djinn_jupyter._version import __version__ as __version__
 if TYPE_CHECKING:
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
-    from djinn_jupyter.client.engine import collect as collect
     from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.client.loading import attach as attach
     from djinn_jupyter.client.loading import beside as beside
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.methods.circuits.api.edges import edges as edges
     from djinn_jupyter.methods.circuits.api.pruning import acdc as acdc
     from djinn_jupyter.methods.datasets.api.activations import Activations as Activations
+    from djinn_jupyter.methods.datasets.api.collecting import collect as collect
     from djinn_jupyter.methods.datasets.api.scoring import Losses as Losses
     from djinn_jupyter.methods.datasets.api.splicing import Splice as Splice
     from djinn_jupyter.methods.datasets.api.splicing import splice as splice
@@ -84,7 +84,7 @@ _HOMES = {
     "edges": "methods.circuits.api.edges",
     "noise": "methods.sweep.api.sweep_arguments",
     "reproduce": "client.reproducing",
-    "collect": "client.engine",
+    "collect": "methods.datasets.api.collecting",
     "splice": "methods.datasets.api.splicing",
     "train_sae": "client.training.calls",
     "train_transcoder": "client.training.calls",

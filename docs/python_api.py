@@ -23,6 +23,7 @@ import djinn_jupyter as dj
 from djinn_jupyter import errors
 from djinn_jupyter.client import edits
 from djinn_jupyter.methods.datasets.api import activations
+from djinn_jupyter.verbs import Verb
 
 LEAST_WIDTH = 110
 SUPPORTS = {
@@ -37,7 +38,15 @@ Amounts of memory are bytes, times seconds, losses nats. `...` for a default sta
 the examples `engine` is `dj.load("demo")` and `session` a new session of it.
 """
 MADE_BY_USERS = {activations.Activations}
-OF_THE_CLIENT = {"channel", "sibling", "arrived", "depart", "row", "compared_values"}  # called by its other modules
+OF_THE_CLIENT = {
+    "channel",
+    "sibling",
+    "arrived",
+    "depart",
+    "row",
+    "spelled",
+    "compared_values",
+}  # called by its other modules
 Member = tuple[str, Any]
 
 
@@ -108,6 +117,7 @@ def public_members(kind: type) -> list[Member]:
         if not base.__module__.startswith("djinn_jupyter"):
             continue
         for name, member in vars(base).items():
+            member = getattr(base, name) if isinstance(member, Verb) else member
             if not name.startswith("_") and name not in OF_THE_CLIENT and _is_called(member):
                 found.setdefault(name, member)
     return list(found.items())
@@ -230,9 +240,8 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
         if one.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
             words.append("*")
         starred = starred or one.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL)
-        if one.name == "self" and name.startswith("dj."):
-            words.append("engine: RemoteEngine")  # `dj.collect` is the engine's
-        elif one.name not in ("self", "cls"):
+        is_object = one.kind is inspect.Parameter.POSITIONAL_ONLY and not name.startswith("dj.")
+        if one.name not in ("self", "cls") and not is_object:
             words.append(_parameter(one))
     gives = "" if inspect.isclass(function) else f" -> {_spell(signed.return_annotation)}"
     line = f"{name}({', '.join(words)}){gives}"

@@ -11,18 +11,17 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from djinn_jupyter.errors import UsageError
 
-P = ParamSpec("P")
-Result = TypeVar("Result")
+Call = TypeVar("Call", bound=Callable[..., Any])  # one name for both: type checkers then see through it at once
 SHOWN: Final = 60
 PLAIN: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, set, range, slice, NoneType)
 WORDS: Final[dict[Any, str]] = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
 
 
-def typed(function: Callable[P, Result]) -> Callable[P, Result]:
+def typed(function: Call) -> Call:
     """Have a function raise UsageError for an argument that it does not have, that is missing, or that its annotation
     does not admit, and be handed the others as the annotation says: a numpy integer as int, an array of numbers as a
     tuple."""
@@ -30,7 +29,7 @@ def typed(function: Callable[P, Result]) -> Callable[P, Result]:
     hints: dict[str, Any] = {}
 
     @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> Result:
+    def checked(*args: Any, **kwargs: Any) -> Any:
         if not hints:
             hints.update(get_type_hints(function))
         given = _bound(function.__name__, signature, args, kwargs)
@@ -40,7 +39,7 @@ def typed(function: Callable[P, Result]) -> Callable[P, Result]:
                 given.arguments[name] = _admitted(name, value, hints[name])
         return function(*given.args, **given.kwargs)
 
-    return checked
+    return cast(Call, checked)
 
 
 def _bound(
@@ -50,7 +49,9 @@ def _bound(
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        known = [name for name in signature.parameters if name != "self"]
+        known = [
+            name for name, one in signature.parameters.items() if name != "self" and one.kind != one.POSITIONAL_ONLY
+        ]
         strange = [given for given in kwargs if given not in known]
         said = f"takes no argument {strange[0]!r}" if strange else f"cannot be called so ({error})"
         raise UsageError(f"{name} {said}; its arguments are {', '.join(known)}.") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,8 @@ from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.waiting import waiting
-from djinn_jupyter.errors import EngineUnavailable, UsageError
-from djinn_jupyter.methods.datasets.api import collecting, scoring
-from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.methods.datasets.api.collecting import OnCollected
-from djinn_jupyter.methods.datasets.api.scoring import Losses
-from djinn_jupyter.methods.datasets.request.collecting import StoredDtype
-from djinn_jupyter.methods.heads import api as heads
-from djinn_jupyter.methods.heads.api import HeadScores
+from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.verbs import EngineVerbs
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdapterDescription
@@ -39,7 +33,6 @@ from djinn_jupyter.wire.nouns import (
     CheckpointDescription,
     EngineStatistics,
     LayerCopy,
-    Mode,
     ModelDescription,
     ModuleDescription,
     SessionDescription,
@@ -51,7 +44,7 @@ END_SECONDS, SILENCE_SECONDS = 30.0, 0.05
 SHOWN = ("name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook")  # of a session
 
 
-class RemoteEngine:
+class RemoteEngine(EngineVerbs):
     """An engine that this process is attached to. `entry` is None where the channel leads to no separate process."""
 
     def __init__(self, channel: Channel, entry: Entry | None = None) -> None:
@@ -189,84 +182,6 @@ class RemoteEngine:
         return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens))).text
 
     @typed
-    def collect(
-        self,
-        prompts: object,
-        sites: str | Sequence[str],
-        *,
-        to: str | Path,
-        positions: Positions = None,
-        dtype: StoredDtype | None = None,
-        shard_prompts: int | None = None,
-        mode: Mode = "fast",
-        seed: int = 0,
-        adapter: str | None = None,
-        beside: Sequence[RemoteEngine] = (),
-        on_progress: OnCollected | None = None,
-    ) -> Activations:
-        """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to` of this machine,
-        wherever the engine is, and return them, to be read lazily. Prompts are texts or token ids, or a pathlib.Path of
-        a file with one a line, `.json` or `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype`
-        is as computed. `fast` runs many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs
-        each alone, as do all with the `adapter` of this name. Where the folder has shards of this very collection, it
-        goes on after them. Other engines of the model `beside` this one each take a shard at a time, once all have said
-        that they would. `on_progress` is called with the prompts done. UsageError where the folder has another
-        collection.
-
-        >>> prompts = ["The capital of France is", "The capital of Italy is"]
-        >>> acts = engine.collect(prompts, ["resid_post.4", "z.2"], to=folder, positions=-1)
-        >>> acts["resid_post.4"].shape, acts["z.2"].shape
-        ((2, 128), (2, 4, 32))
-        """
-        return collecting.collect(
-            engines_of_one_model(self, beside),
-            prompts,
-            sites,
-            to=to,
-            positions=positions,
-            dtype=dtype,
-            shard_prompts=shard_prompts,
-            mode=mode,
-            seed=seed,
-            adapter=adapter,
-            on_progress=on_progress,
-        )
-
-    @typed
-    def loss(self, prompts: object, *, mode: Mode = "exact", seed: int = 0, adapter: str | None = None) -> Losses:
-        """Return the loss of each token of the prompts (texts, token ids or a pathlib.Path, as in `collect`), and their
-        mean and perplexity. Each prompt runs in a pass of its own; `fast` runs prompts together, and some, chosen by
-        `seed`, again alone (`largest_difference`). With an `adapter`, by its name, they are its model's. UsageError for
-        a prompt of one token.
-
-        >>> losses = engine.loss(["The capital of France is Paris.", "The capital of France is Rome."])
-        >>> [values.shape for values in losses], bool(losses[0].mean() < losses[1].mean())
-        ([(6,), (6,)], True)
-        """
-        return scoring.loss_of(self.channel, prompts, mode=mode, seed=seed, adapter=adapter)
-
-    @typed
-    def head_scores(
-        self,
-        prompts: object = None,
-        *,
-        length: int | None = None,
-        samples: int | None = None,
-        seed: int | None = None,
-        adapter: str | None = None,
-    ) -> HeadScores:
-        """Return how much every head attends to the previous token, to earlier places with the same token, and to what
-        followed these (induction): means over the prompts (as in `collect`), or without any over `samples` (8) lines of
-        `length` (50) random tokens that are repeated once; of the model with an `adapter`, where one is named.
-        UsageError; UnknownSite where no layer has patterns.
-
-        >>> scores = engine.head_scores()
-        >>> scores.previous.shape, scores.top(2, "previous")[0][:2]  # layer and head
-        ((8, 4), (1, 3))
-        """
-        return heads.head_scores(self.channel, prompts, length, samples, seed, adapter=adapter)
-
-    @typed
     def weight(self, name: str, *, rows: Positions = None, columns: Positions = None, fold_norm: bool = False) -> Any:
         """Return a numpy array: a matrix as the points have it, so that `x @ matrix` is the next point, apart
         from biases: "W_U" [D, vocabulary], "W_E", "W_pos"; of a layer "W_Q.5" [heads, D, features], "W_K",
@@ -369,18 +284,6 @@ class RemoteEngine:
     def __repr__(self) -> str:
         found = self.description
         return f"Engine {found.name} ({found.architecture}, {found.layers} layers, {found.dtype} on {found.device})"
-
-
-collect = RemoteEngine.collect
-
-
-def engines_of_one_model(engine: RemoteEngine, beside: Sequence[RemoteEngine]) -> tuple[RemoteEngine, ...]:
-    """Return the engines, each once. Raises UsageError for those of several models."""
-    each = tuple({id(one.channel): one for one in (engine, *beside)}.values())
-    models = sorted({f"{one.description.name} ({one.description.architecture})" for one in each})
-    if len(models) > 1:
-        raise UsageError(f"Work is spread over engines of one model; these serve {', '.join(models)}.")
-    return each
 
 
 def _await_silence(channel: Channel) -> None:

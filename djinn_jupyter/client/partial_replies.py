@@ -12,8 +12,8 @@ from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.waiting import far_within
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.progress import WorkProgressed
-from djinn_jupyter.wire.replies import CircuitsRun, EdgesAttributed, GraphMade, HeadsRead, Reply
-from djinn_jupyter.wire.requests import AttributeEdges, MakeGraph, Pause, ReadHeads, RunCircuits, SessionRequest
+from djinn_jupyter.wire.replies import Reply
+from djinn_jupyter.wire.requests import Pause, SessionRequest
 
 ITS_PARTS: Final = "`kept` of this error has the parts that were done."
 
@@ -33,7 +33,7 @@ def replied_in_parts(
                 if isinstance(event, WorkProgressed):
                     far_within(str(event.progress))
             reply = expect(under_way.reply.result(), kind)
-            if _is_whole(request, reply):
+            if reply.is_whole_for(request):
                 return reply
         except KeyboardInterrupt:
             reply = expect(_ended(channel, request.session, under_way.reply), kind)
@@ -41,19 +41,6 @@ def replied_in_parts(
     if parts is None:
         raise KeyboardInterrupt
     raise WorkInterrupted(f"{work} was interrupted, and the engine told to end it. {ITS_PARTS}", parts)
-
-
-def _is_whole(request: object, reply: object) -> bool:
-    """Return whether a reply has all parts that were asked for."""
-    if isinstance(request, ReadHeads) and isinstance(reply, HeadsRead):
-        return len(reply.lines) == len(request.lines)
-    if isinstance(request, RunCircuits) and isinstance(reply, CircuitsRun):
-        return len(reply.values) == len(request.circuits)
-    if isinstance(request, AttributeEdges) and isinstance(reply, EdgesAttributed) and reply.made is not None:
-        return reply.made.asked.chosen == request.chosen
-    if isinstance(request, MakeGraph) and isinstance(reply, GraphMade) and reply.made is not None:
-        return reply.made.asked.features == request.features
-    return True
 
 
 def _ended(channel: Channel, session: str, reply: Future[Reply]) -> Reply:

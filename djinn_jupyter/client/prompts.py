@@ -12,7 +12,6 @@ from typing import Any, Final
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.errors import MessageTooLarge, NoTokenizer, UsageError
-from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, metric_in
 from djinn_jupyter.plain_files import contents_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.limits import MOST_TOKENS
@@ -80,41 +79,14 @@ def _tokens(channel: Channel, prompt: object) -> tuple[int, ...]:
     return token_ids(prompt)
 
 
-def given_pairs(pairs: object) -> tuple[list[object], list[object], PerPair | None]:
-    """Return the clean and the corrupted lines of a list of (clean, corrupted), or of the file at a pathlib.Path, whose
-    objects have the fields `clean` and `corrupted`; and the metrics where objects have `answers` or a `metric` each.
-    Raises UsageError."""
-    if isinstance(pairs, Path):
-        found = [_pair(where, value) for where, value in _records(pairs, "pair")]
-    elif isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
-        raise UsageError("Pairs are a list of (clean, corrupted), or the path of a file of them (pathlib.Path).")
-    else:
-        found = [_pair(f"pair {number}", value) for number, value in enumerate(pairs)]
-    if not found:
-        raise UsageError("There are no pairs here.")
-    metrics = [metric for _, _, metric in found if metric is not None]
-    if metrics and len(metrics) < len(found):
-        raise UsageError(f"{len(metrics)} of {len(found)} pairs have a metric or answers; give all of them, or none.")
-    own = PerPair(tuple(metrics)) if metrics else None
-    return [clean for clean, _, _ in found], [corrupted for _, corrupted, _ in found], own
-
-
-def _pair(where: str, value: Any) -> tuple[object, object, str | None]:
-    if isinstance(value, dict) and {"clean", "corrupted"} <= set(value):
-        return value["clean"], value["corrupted"], metric_in(where, value)
-    if isinstance(value, list | tuple) and len(value) == 2:
-        return value[0], value[1], None
-    raise UsageError(f"{where} is neither (clean, corrupted) nor an object with the fields clean and corrupted.")
-
-
 def _in_file(path: Path) -> Iterator[object]:
     """Yield the prompts of a file: one a line, or of `.json` and `.jsonl` texts, lists of token ids, or objects with a
     field `tokens`, `text` or `prompt`."""
-    for where, value in _records(path, "prompt"):
+    for where, value in records(path, "prompt"):
         yield value if path.suffix not in (".json", ".jsonl") else _prompt(where, value)
 
 
-def _records(path: Path, of: str) -> list[tuple[str, Any]]:
+def records(path: Path, of: str) -> list[tuple[str, Any]]:
     """Return what a file has (`of` is "prompt" or "pair"), each with its place in words: its lines, those of `.jsonl`
     or the list of `.json` read as JSON."""
     try:

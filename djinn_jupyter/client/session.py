@@ -17,6 +17,7 @@ from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.forking import Forks
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
+from djinn_jupyter.client.passes import PassReader
 from djinn_jupyter.client.patches import at_stop
 from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
 from djinn_jupyter.client.rules import SteeringRule, SteeringRules, steering
@@ -26,10 +27,8 @@ from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.tiers import TieredSession
 from djinn_jupyter.client.watching import WatchingSession
-from djinn_jupyter.errors import DjinnError, UsageError, WireError
-from djinn_jupyter.methods.datasets.api.scoring import ScoredSession
-from djinn_jupyter.methods.direct.api.attribution import Attribution
-from djinn_jupyter.methods.heads.api import HeadsOfSession
+from djinn_jupyter.errors import DjinnError, WireError
+from djinn_jupyter.verbs import SessionVerbs
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
@@ -40,14 +39,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class RemoteSession(
-    Runs, Breakpoints, Forks, TieredSession, ScoredSession, HeadsOfSession, WatchingSession, AdaptedSession
-):
+class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, WatchingSession, AdaptedSession, SessionVerbs):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
     def __init__(self, channel: Channel, name: str) -> None:
-        super().__init__(channel, name)
+        self._channel, self.name = channel, name
         self.moves = 0
         self.changes = 0
         self._logits: Literal["last", "all"] = "last"
@@ -139,7 +136,7 @@ class RemoteSession(
         >>> session.effect().top1_changed
         True
         """
-        spelled = self._spelled(positions)
+        spelled = self.spelled(positions)
         made, words = at_stop(as_edit(edit), self, site, spelled)
         request = ask.ApplyEdit(session=self.name, edit=made, site=site, positions=spelled, words=words, stop=stop)
         edited = self._ask(request)
@@ -214,7 +211,7 @@ class RemoteSession(
         request = ask.Inspect(
             session=self.name,
             site=_spelled(site),
-            positions=self._spelled(positions),
+            positions=self.spelled(positions),
             ahead=ahead,
         )
         return Snapshot(self._ask(request))
@@ -229,29 +226,9 @@ class RemoteSession(
     ) -> Lens:
         """Apply the model's own epilogue to a residual value: return the `k` most probable tokens at each position, and
         `tokens` (each the text of exactly one token, or its number) in `chosen` of each row."""
-        chosen, spelled = chosen_tokens(tokens), self._spelled(positions)
+        chosen, spelled = chosen_tokens(tokens), self.spelled(positions)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=chosen)
         return Lens(self._ask(request))
-
-    def attribute(
-        self,
-        *tokens: str | int,
-        heads: bool = False,
-        neurons: bool = False,
-        position: Positions = -1,
-        ahead: bool = False,
-    ) -> Attribution:
-        """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
-        difference of two; `heads` splits attention into its heads, `neurons` each MLP into its neurons, `ahead` adds
-        the layers after the stop. A part is exact to 1e-6 of the largest one; in bfloat16 a head's to 2**-8, and `rest`
-        has up to 2**-6 of rounding."""
-        at = self._spelled(position)
-        if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
-            raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
-        request = ask.Attribute(
-            session=self.name, tokens=tokens, heads=heads, neurons=neurons, position=at[0], ahead=ahead
-        )
-        return Attribution(self._ask(request))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
         """Return the value of an expression of the condition language at a position of the stopped pass."""
@@ -386,7 +363,8 @@ class RemoteSession(
         positions = (self._last or self.stop).positions
         return positions[0], positions[-1] + 1
 
-    def _spelled(self, positions: Positions) -> tuple[int, ...] | None:
+    def spelled(self, positions: Positions) -> tuple[int, ...] | None:
+        """Return positions of the stopped pass as they cross the wire; None for the whole pass."""
         return spell_positions(positions, self._ends, self._named)
 
     def _named(self, text: str) -> list[int]:

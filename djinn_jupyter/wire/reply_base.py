@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from djinn_jupyter.wire.frozen import Frozen
 
 
@@ -10,6 +12,10 @@ class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
     session cannot be written to the journal now; an engine that dies loses it."""
 
     not_kept: str | None = None
+
+    def is_whole_for(self, request: Any) -> bool:
+        """Return whether it has all parts that its request asked for: work that is interrupted keeps those done."""
+        return True
 
 
 class Cleared(ReplyBase):

@@ -343,7 +343,7 @@ def question(engine: RemoteEngine, folder: Path) -> Question:
         sites=tuple(SITES), folder=folder, positions=None, dtype=None, shard_prompts=1, mode="fast", seed=0
     )
     first = shard_request(asked, "collection", (PROMPTS[0],), shard=0, first=0, last=False)
-    return Question(request=CollectionWork(asked, lambda done: None).asked_of(engine.channel, first), adapter=None)
+    return CollectionWork(asked, lambda done: None).question(engine.channel, first)
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_told_before_anything_is_computed(

@@ -14,9 +14,10 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.prompts import given_pairs, given_prompts
+from djinn_jupyter.client.prompts import given_prompts
 from djinn_jupyter.client.result_files import _digest
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
+from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
 from djinn_jupyter.shard_digests import WRITTEN
 
 PROMPTS: Final = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -53,6 +53,9 @@ class EdgesAttributed(ReplyBase):
     made: EdgeRecipe | None = None
     method: EdgeMethod = "gradients"
 
+    def is_whole_for(self, request: Any) -> bool:
+        return self.made is None or self.made.asked.chosen == request.chosen
+
 
 class AttributeEdges(
     SessionRequest[EdgesAttributed], shared="write", changes=False, wakes_weights=True, whole_layers=True
@@ -90,6 +93,9 @@ class CircuitsRun(ReplyBase):
     clean: float
     notes: tuple[str, ...] = ()
     made: CircuitRecipe | None = None
+
+    def is_whole_for(self, request: Any) -> bool:
+        return len(self.values) == len(request.circuits)
 
 
 class RunCircuits(SessionRequest[CircuitsRun], shared="write", changes=False, wakes_weights=True):

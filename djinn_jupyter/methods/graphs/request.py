@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -57,6 +57,9 @@ class GraphMade(ReplyBase):
     notes: tuple[str, ...] = ()
     stop: StopIdentity | None = None
     made: GraphRecipe | None = None
+
+    def is_whole_for(self, request: Any) -> bool:
+        return self.made is None or self.made.asked.features == request.features
 
 
 class MakeGraph(SessionRequest[GraphMade], shared="write", changes=False, wakes_weights=True, whole_layers=True):

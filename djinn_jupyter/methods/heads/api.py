@@ -10,12 +10,14 @@ from typing import Any, Final, Literal
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import largest, to_numpy
 from djinn_jupyter.client.connection.channel import Channel
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.likeness import ruling_session
 from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
 from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.heads.request import MOST_LINES
@@ -151,27 +153,48 @@ class HeadPatterns(Measurement):
         return f"Patterns of {len(self.layers)} layers x {self.heads} heads over {len(self.texts)} tokens"
 
 
+@typed
 def head_scores(
-    channel: Channel,
-    prompts: object,
-    length: int | None,
-    samples: int | None,
-    seed: int | None,
+    engine: RemoteEngine,
+    /,
+    prompts: object = None,
     *,
+    length: int | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
     adapter: str | None = None,
 ) -> HeadScores:
-    """Return the scores of all heads over the prompts, or where there are none over random tokens repeated once."""
+    """Return how much every head attends to the previous token, to earlier places with the same token, and to what
+    followed these (induction): means over the prompts (as in `collect`), or without any over `samples` (8) lines of
+    `length` (50) random tokens that are repeated once; of the model with an `adapter`, where one is named.
+    UsageError; UnknownSite where no layer has patterns.
+
+    >>> scores = engine.head_scores()
+    >>> scores.previous.shape, scores.top(2, "previous")[0][:2]  # layer and head
+    ((8, 4), (1, 3))
+    """
     if prompts is not None:
         if any(one is not None for one in (length, samples, seed)):
             raise UsageError("length, samples and seed are of random tokens; leave them out beside prompts.")
-        lines = tuple(tokenized(channel, given_prompts(prompts)))
+        lines = tuple(tokenized(engine.channel, given_prompts(prompts)))
         if not lines:
             raise UsageError("There are no prompts to score heads on.")
-        return _scored(channel, lines, f"over {len(lines)} prompts", adapter)
+        return _scored(engine.channel, lines, f"over {len(lines)} prompts", adapter)
     length, samples, seed = 50 if length is None else length, 8 if samples is None else samples, seed or 0
     said = f"over {samples} lines of {length} random tokens, repeated once, seed {seed}"
-    lines = _repeated(channel.welcome.model.vocab_size, length, samples, seed)
-    return _scored(channel, lines, said, adapter)
+    lines = _repeated(engine.channel.welcome.model.vocab_size, length, samples, seed)
+    return _scored(engine.channel, lines, said, adapter)
+
+
+def patterns(session: RemoteSession, /) -> HeadPatterns:
+    """Return the attention patterns of all heads over the present line, in one pass on the side under the session's
+    steering rules. UsageError where edits were made at its stops: they are no part of that pass.
+
+    >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
+    >>> session.patterns().values.shape  # layers, heads, queries, keys
+    (8, 4, 5, 5)
+    """
+    return HeadPatterns(_read(session.channel, [session.name], patterns=True, rules_of=session.name), "on this line")
 
 
 def _scored(channel: Channel, lines: Sequence[tuple[int, ...]], over: str, adapter: str | None) -> HeadScores:
@@ -211,20 +234,3 @@ def _read(
 def _read_again(channel: Channel, read: HeadsRead) -> HeadsRead:
     with ruling_session(channel, read.made) as rules_of:
         return _read(channel, read.lines, patterns=read.patterns is not None, rules_of=rules_of)
-
-
-class HeadsOfSession:
-    """The verb of a session that reads all heads on its line."""
-
-    name: str
-    _channel: Channel
-
-    def patterns(self) -> HeadPatterns:
-        """Return the attention patterns of all heads over the present line, in one pass on the side under the session's
-        steering rules. UsageError where edits were made at its stops: they are no part of that pass.
-
-        >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
-        >>> session.patterns().values.shape  # layers, heads, queries, keys
-        (8, 4, 5, 5)
-        """
-        return HeadPatterns(_read(self._channel, [self.name], patterns=True, rules_of=self.name), "on this line")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -31,6 +31,9 @@ class HeadsRead(ReplyBase):
     pooled: int
     lines: tuple[tuple[int, ...], ...]
     made: Circumstances
+
+    def is_whole_for(self, request: Any) -> bool:
+        return len(self.lines) == len(request.lines)
 
 
 class ReadHeads(SessionRequest[HeadsRead], shared="write", changes=False, wakes_weights=True):

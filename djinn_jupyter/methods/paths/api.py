@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.grid import Grid
+from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
 from djinn_jupyter.methods.sweep.api.sweep_arguments import axes_of, edit_of, lines_given, metrics_of
 from djinn_jupyter.methods.sweep.api.sweeping import OnProgress, swept
@@ -22,7 +22,7 @@ _WORD: Final = re.compile(r"[^\s,\[]+(?:\[[^\]]*\])?")  # q.5[0,1] is one
 _SENDER: Final = re.compile(r"^(?P<point>[a-z_]+)(?:\.(?P<layer>\d+|\*))?(?:\[(?P<units>[^\]]*)\])?$")
 
 
-@waits("The sweep of paths")
+@waits_for_grid("The sweep of paths")
 @typed
 def path(
     engine: RemoteEngine,

@@ -9,17 +9,17 @@ import msgspec
 
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.attribution.api.confirming import confirmed, require_confirmable, strongest
 from djinn_jupyter.methods.sweep.api.grid import Grid
+from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
 from djinn_jupyter.methods.sweep.api.sweep_arguments import cells_asked, lines_given
 from djinn_jupyter.methods.sweep.api.sweeping import swept
 from djinn_jupyter.methods.sweep.request import MOST_STEPS, Correction, Estimate
 
 
-@waits("The attribution")
+@waits_for_grid("The attribution")
 @typed
 def attribute(
     engine: RemoteEngine,

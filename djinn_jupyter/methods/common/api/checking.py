@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
-from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.request_base import SessionRequest
 
 Alike = tuple[tuple[str, str], ...]
 
@@ -34,18 +33,27 @@ Engine = TypeVar("Engine", bound=CheckedEngine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The question whether an engine would begin a request, in a session with this adapter."""
+    """The question whether an engine would begin a request, in a session with this adapter: `check` has the same
+    fields, and asks it."""
 
-    request: Collect | Sweep
+    request: SessionRequest[Any]
+    check: type[SessionRequest[Checked]]
     adapter: str | None
 
     def to(self, channel: Channel, kind: str) -> Checked:
         with temporary_session(channel, kind, self.adapter) as session:
-            return ask_for(channel, self._in(session))
+            fields = {**msgspec.structs.asdict(self.request), "session": session}
+            return ask_for(channel, self.check(**fields))
 
-    def _in(self, session: str) -> CheckCollect | CheckSweep:
-        fields = {**msgspec.structs.asdict(self.request), "session": session}
-        return CheckCollect(**fields) if isinstance(self.request, Collect) else CheckSweep(**fields)
+
+def engines_of_one_model(engine: Engine, beside: Sequence[Engine]) -> tuple[Engine, ...]:
+    """Return the engines, each once. Raises UsageError for those of several models."""
+    each = tuple({id(one.channel): one for one in (engine, *beside)}.values())
+    served = [one.channel.welcome.model for one in each]
+    models = sorted({f"{model.name} ({model.architecture})" for model in served})
+    if len(models) > 1:
+        raise UsageError(f"Work is spread over engines of one model; these serve {', '.join(models)}.")
+    return each
 
 
 def require_all(engines: Sequence[Engine], kind: str, question: Callable[[Engine], Question]) -> None:

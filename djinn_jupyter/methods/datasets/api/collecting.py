@@ -13,9 +13,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from djinn_jupyter.client.arguments import checked_seed
+from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.connection.channel import Channel, expect
 from djinn_jupyter.client.connection.following import followed
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
@@ -23,7 +24,7 @@ from djinn_jupyter.client.prompts import given_prompts, of_how_many, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import EngineError, IllegalMove, SlabFull, UnknownSession, UsageError
-from djinn_jupyter.methods.common.api.checking import CheckedEngine, Question, require_all
+from djinn_jupyter.methods.common.api.checking import CheckedEngine, Question, engines_of_one_model, require_all
 from djinn_jupyter.methods.common.api.spreading import Tell, spread
 from djinn_jupyter.methods.datasets.api import handed_over
 from djinn_jupyter.methods.datasets.api.activations import Activations
@@ -86,25 +87,40 @@ class Collection:
         return prompts >= SHARD_PROMPTS or tokens > SHARD_TOKENS or 4 * values * len(self.sites) > SHARD_BYTES
 
 
+@typed
 def collect(
-    engines: Sequence[CheckedEngine],
+    engine: RemoteEngine,
+    /,
     prompts: object,
     sites: str | Sequence[str],
     *,
     to: str | Path,
-    positions: Positions,
-    dtype: StoredDtype | None,
-    shard_prompts: int | None,
-    mode: Mode,
-    seed: int,
-    adapter: str | None,
-    on_progress: OnCollected | None,
+    positions: Positions = None,
+    dtype: StoredDtype | None = None,
+    shard_prompts: int | None = None,
+    mode: Mode = "fast",
+    seed: int = 0,
+    adapter: str | None = None,
+    beside: Sequence[RemoteEngine] = (),
+    on_progress: OnCollected | None = None,
 ) -> Activations:
-    """Collect, and return the activations in the folder; several engines, which are all asked first, each write a shard
-    at a time."""
-    channel = engines[0].channel
+    """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to` of this machine,
+    wherever the engine is, and return them, to be read lazily. Prompts are texts or token ids, or a pathlib.Path of
+    a file with one a line, `.json` or `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype`
+    is as computed. `fast` runs many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs
+    each alone, as do all with the `adapter` of this name. Where the folder has shards of this very collection, it
+    goes on after them. Other engines of the model `beside` this one each take a shard at a time, once all have said
+    that they would. `on_progress` is called with the prompts done. UsageError where the folder has another
+    collection.
+
+    >>> prompts = ["The capital of France is", "The capital of Italy is"]
+    >>> acts = engine.collect(prompts, ["resid_post.4", "z.2"], to=folder, positions=-1)
+    >>> acts["resid_post.4"].shape, acts["z.2"].shape
+    ((2, 128), (2, 4, 32))
+    """
+    engines = engines_of_one_model(engine, beside)
     asked = Collection(
-        sites=_spelled(sites, channel.welcome.model.layers),
+        sites=_spelled(sites, engine.description.layers),
         folder=given_path(to, "folder"),
         positions=spell_positions(positions, no_ends(UsageError(ENDS_DIFFER))),
         dtype=dtype,
@@ -116,18 +132,23 @@ def collect(
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
     quiet = on_progress is not None
     with interruptible("The collection", lambda: (kept, None), quiet=quiet), _ended_with(kept):
-        shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
         work = CollectionWork(asked, on_progress or (lambda done: None), of_how_many(prompts))
-        requests = _requests(asked, shards)
-        first = next(requests, None)
-        if first is None:
-            raise UsageError("There are no prompts to collect from.")
-        requests = chain([first], requests)
-        if len(engines) > 1:
-            _spread(engines, work, [*requests])
-        else:
-            _in_order(channel, work, requests)
+        _collect(engines, work, tokenized(engine.channel, given_prompts(prompts)))
     return Activations(asked.folder)
+
+
+def _collect(engines: Sequence[RemoteEngine], work: CollectionWork, prompts: Iterable[tuple[int, ...]]) -> None:
+    """Have the shards of the prompts written; several engines, which are all asked first, each write one at a time."""
+    channel = engines[0].channel
+    requests = _requests(work.asked, work.asked.shards(prompts, channel.welcome.model.hidden_size))
+    first = next(requests, None)
+    if first is None:
+        raise UsageError("There are no prompts to collect from.")
+    requests = chain([first], requests)
+    if len(engines) > 1:
+        _spread(engines, work, [*requests])
+    else:
+        _in_order(channel, work, requests)
 
 
 @contextmanager
@@ -177,10 +198,8 @@ def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Re
 
 def _spread(engines: Sequence[CheckedEngine], work: CollectionWork, requests: Sequence[RequestIn]) -> None:
     """Have each shard written by whichever engine is free. Raises the error of one that failed."""
-    first, adapter = requests[0]("collection"), work.asked.adapter
-    require_all(
-        engines, "collection", lambda engine: Question(request=work.asked_of(engine.channel, first), adapter=adapter)
-    )
+    first = requests[0]("collection")
+    require_all(engines, "collection", lambda engine: work.question(engine.channel, first))
     outcome = spread([one.channel for one in engines], [_ShardOfMany(work, request) for request in requests])
     if outcome.interrupted:
         raise KeyboardInterrupt
@@ -233,6 +252,11 @@ class CollectionWork:
     def asked_of(self, channel: Channel, request: ask.Collect) -> ask.Collect:
         """Return the request as this engine is asked it: over a line without the folder."""
         return handed_over.handing_over(request, self._path(request)) if channel.is_afar else request
+
+    def question(self, channel: Channel, request: ask.Collect) -> Question:
+        """Return the question whether this engine would begin with the request."""
+        asked = self.asked_of(channel, request)
+        return Question(request=asked, check=ask.CheckCollect, adapter=self.asked.adapter)
 
     def _path(self, request: ask.Collect) -> Path:
         return self.asked.folder / shard_name(request.shard)

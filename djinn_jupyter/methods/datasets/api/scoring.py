@@ -9,9 +9,10 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.client.arguments import checked_seed, shown, typed
+from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import counted, interruptible
 from djinn_jupyter.client.likeness import ruling_session
@@ -23,7 +24,7 @@ from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Mode
-from djinn_jupyter.wire.replies import PassRead, Scored
+from djinn_jupyter.wire.replies import Scored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,6 +110,22 @@ class Losses(Measurement):
         return f"Loss {self.loss:.4f} a token, perplexity {self.perplexity:.4g}: {len(self.values)} tokens of {of}"
 
 
+@typed
+def loss(
+    engine: RemoteEngine, /, prompts: object, *, mode: Mode = "exact", seed: int = 0, adapter: str | None = None
+) -> Losses:
+    """Return the loss of each token of the prompts (texts, token ids or a pathlib.Path, as in `collect`), and their
+    mean and perplexity. Each prompt runs in a pass of its own; `fast` runs prompts together, and some, chosen by
+    `seed`, again alone (`largest_difference`). With an `adapter`, by its name, they are its model's. UsageError for
+    a prompt of one token.
+
+    >>> losses = engine.loss(["The capital of France is Paris.", "The capital of France is Rome."])
+    >>> [values.shape for values in losses], bool(losses[0].mean() < losses[1].mean())
+    ([(6,), (6,)], True)
+    """
+    return loss_of(engine.channel, prompts, mode=mode, seed=seed, adapter=adapter)
+
+
 def loss_of(
     channel: Channel,
     prompts: object,
@@ -164,98 +181,10 @@ def _scored_again(channel: Channel, reply: Scored) -> Scored:
         return ask_for(channel, request)
 
 
-class ScoredSession:
-    """The verbs of a session that run its line, or another text, in a pass on the side."""
-
-    def __init__(self, channel: Channel, name: str) -> None:
-        self._channel, self.name = channel, name
-
-    @typed
-    def loss(self, prompts: object = None, *, mode: Mode = "exact", seed: int | None = None) -> Losses:
-        """Return the loss of each token of the present line, or of other prompts (as in `engine.loss`, or one text),
-        in a pass of their own under this session's steering rules; `fast` shares passes where it has none.
-
-        >>> session.loss("The capital of France is Paris.")[0].shape  # a loss for each token but the first
-        (6,)
-        """
-        if prompts is not None:
-            lines = [prompts] if isinstance(prompts, str) else prompts
-            return loss_of(self._channel, lines, rules_of=self.name, mode=mode, seed=seed or 0)
-        if mode == "fast" or seed is not None:
-            raise UsageError("The present line runs in a pass of its own; fast and a seed are for several prompts.")
-        scored = _scored_line(self._channel, self.name, "loss")
-        _require_two(scored.tokens[0], 0)
-        return Losses([scored])
-
-    def metrics(self, *texts: str) -> tuple[float, ...]:
-        """Return metrics, as those of `dj.sweep`, of the logits in which the last finished pass ended. UsageError
-        where none has; IllegalMove where a pass is stopped; InvalidCondition.
-
-        >>> done = session.run("The capital of France is", max_new_tokens=0)
-        >>> session.metrics("rank(' Paris')", "rank(' Paris') + 1")
-        (1.0, 2.0)
-        """
-        strange = [text for text in texts if not isinstance(text, str)]
-        if strange or not texts:
-            given = f"{shown(strange[0])} is none" if strange else "none was given"
-            raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
-        return ask_for(self._channel, ask.ReadMetrics(session=self.name, metrics=texts)).values
-
-    def all_logits(self) -> np.ndarray[Any, Any]:
-        """Return the logits, fp32 [positions, vocabulary], of the present line in one pass over its tokens, under its
-        steering rules. UsageError where edits were made at its stops: they are no part of that pass.
-
-        >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
-        >>> session.all_logits().shape
-        (5, 1393)
-        """
-        return to_numpy(_scored_line(self._channel, self.name, "logits").values)
-
-    def values(self, *sites: str | int, ahead: bool = False) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the values at many sites of the stopped pass at once, by site; with `ahead` also of those that it has
-        not reached, as it would go on with the edits made so far. A site that the pass does not meet is left out.
-        IllegalMove where no pass is stopped; UnknownSite.
-
-        >>> here = session.breakpoint("resid_post.4", when="step == 0")
-        >>> stop = session.run("The capital of France is")
-        >>> session.values("z.2", "resid_post.4", "mlp_out.6").keys() == {"z.2", "resid_post.4"}
-        True
-        >>> session.values("pattern.6", ahead=True)["pattern.6"].shape
-        (5, 4, 5)
-        """
-        read = self._read_pass(tuple(str(site) for site in sites), ahead=ahead, logits=False)
-        return {site: to_numpy(value) for site, value in zip(read.sites, read.values, strict=True)}
-
-    def logits_ahead(self) -> np.ndarray[Any, Any]:
-        """Return the logits, fp32 [positions of the pass, vocabulary], of the stopped pass if it went on from here with
-        the edits made so far. It goes on on the side: the session stays at its stop. IllegalMove where no pass is
-        stopped.
-
-        >>> here = session.breakpoint("resid_post.4", when="step == 0")
-        >>> stop = session.run("The capital of France is")
-        >>> before = session.logits_ahead()
-        >>> edited = session.edit(dj.scale(0.0), positions=-1)
-        >>> before.shape, bool((session.logits_ahead()[:-1] == before[:-1]).all())
-        ((5, 1393), True)
-        """
-        read = self._read_pass((), ahead=True, logits=True)
-        assert read.logits is not None
-        return to_numpy(read.logits)
-
-    def _read_pass(self, sites: tuple[str, ...], *, ahead: bool, logits: bool) -> PassRead:
-        request = ask.ReadPass(session=self.name, sites=sites, ahead=ahead, logits=logits)
-        return ask_for(self._channel, request)
-
-
-def _scored_line(channel: Channel, line: str, what: Any) -> Scored:
-    with interruptible("The measurement"), temporary_session(channel, "score") as session:
-        return ask_for(channel, ask.Score(session=session, prompts=(line,), what=what, rules_of=line))
-
-
 def _parts(prompts: Iterable[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], ...]]:
     here: list[tuple[int, ...]] = []
     for number, prompt in enumerate(prompts):
-        _require_two(prompt, number)
+        require_two(prompt, number)
         if here and sum(map(len, here)) + len(prompt) > ASKED_TOKENS:
             yield tuple(here)
             here = []
@@ -264,7 +193,7 @@ def _parts(prompts: Iterable[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...]
         yield tuple(here)
 
 
-def _require_two(tokens: tuple[int, ...], number: int) -> None:
+def require_two(tokens: tuple[int, ...], number: int) -> None:
     if len(tokens) < 2:
         raise UsageError(
             f"Prompt {number} (counted from 0) has one token, and a loss is of those that follow; leave it out."

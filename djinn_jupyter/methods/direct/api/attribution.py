@@ -11,6 +11,8 @@ from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.measurement import STRONGEST, Measurement
 from djinn_jupyter.client.measurement_files import PARTS, KeptParts
+from djinn_jupyter.client.positions import Positions
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.direct.request import AttributionRecipe
 from djinn_jupyter.wire import requests as ask
@@ -146,6 +148,28 @@ class Attribution(Measurement):
         said = ["largest parts:", *strongest] if strongest else []
         table = [f"layer  {'  '.join(self.headings)}", *lines, *ends]
         return "\n".join([head, *table, *said, self.remainder, *self.notes])
+
+
+def attribute(
+    session: RemoteSession,
+    /,
+    *tokens: str | int,
+    heads: bool = False,
+    neurons: bool = False,
+    position: Positions = -1,
+    ahead: bool = False,
+) -> Attribution:
+    """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
+    difference of two; `heads` splits attention into its heads, `neurons` each MLP into its neurons, `ahead` adds
+    the layers after the stop. A part is exact to 1e-6 of the largest one; in bfloat16 a head's to 2**-8, and `rest`
+    has up to 2**-6 of rounding."""
+    at = session.spelled(position)
+    if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
+        raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
+    request = ask.Attribute(
+        session=session.name, tokens=tokens, heads=heads, neurons=neurons, position=at[0], ahead=ahead
+    )
+    return Attribution(ask_for(session.channel, request))
 
 
 def _told_again(channel: Channel, made: AttributionRecipe) -> Attribution:

@@ -10,9 +10,9 @@ from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.patches import in_one_engine
 from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
-from djinn_jupyter.client.prompts import given_pairs
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
 from djinn_jupyter.methods.sweep.request import MOST_METRICS, Mean, NamedPosition, Noise, Resample, SweptEdit
 from djinn_jupyter.wire import requests as ask

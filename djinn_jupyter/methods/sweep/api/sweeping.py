@@ -13,19 +13,19 @@ from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
-from djinn_jupyter.client.engine import RemoteEngine, engines_of_one_model
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.likeness import require_modules
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waiting import far
-from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
-from djinn_jupyter.methods.common.api.checking import Question, require_all
+from djinn_jupyter.methods.common.api.checking import Question, engines_of_one_model, require_all
 from djinn_jupyter.methods.common.api.line_sources import line_source
 from djinn_jupyter.methods.common.api.spreading import Tell, spread
 from djinn_jupyter.methods.sweep.api.asked_sweep import AskedSweep
 from djinn_jupyter.methods.sweep.api.asked_sweep import OnProgress as OnProgress
 from djinn_jupyter.methods.sweep.api.grid import Grid, continued, unfinished
+from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
 from djinn_jupyter.methods.sweep.api.sweep_arguments import (
     are_lines,
@@ -52,7 +52,7 @@ Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
 
 
-@waits("The sweep")
+@waits_for_grid("The sweep")
 @typed
 def sweep(
     engine: RemoteEngine,
@@ -331,7 +331,7 @@ class _Sweep:
     def question(self, corrupted: object, clean: object) -> Question:
         """Return the question to the engine whether it would begin this sweep."""
         request = self._continued(self._of_lines(corrupted, clean))
-        return Question(request=request, adapter=self.asked.adapter)
+        return Question(request=request, check=ask.CheckSweep, adapter=self.asked.adapter)
 
     def _of_lines(self, corrupted: object, clean: object) -> ask.Sweep:
         source = None if clean is None else line_source(self.engine, clean)
