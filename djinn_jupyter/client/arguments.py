@@ -49,9 +49,8 @@ def _bound(
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        known = [
-            name for name, one in signature.parameters.items() if name != "self" and one.kind != one.POSITIONAL_ONLY
-        ]
+        passed = (one for one in signature.parameters.values() if one.kind != one.POSITIONAL_ONLY)
+        known = [one.name for one in passed if one.name != "self"]
         strange = [given for given in kwargs if given not in known]
         said = f"takes no argument {strange[0]!r}" if strange else f"cannot be called so ({error})"
         raise UsageError(f"{name} {said}; its arguments are {', '.join(known)}.") from None
