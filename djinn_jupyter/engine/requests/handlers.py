@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
@@ -31,13 +33,17 @@ from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.methods.attribution import engine as attribution
 from djinn_jupyter.methods.circuits.engine.handlers import EdgeRequests
 from djinn_jupyter.methods.circuits.engine.recordings import Recordings
 from djinn_jupyter.methods.datasets.engine.handlers import CollectionRequests, ScoreRequests
 from djinn_jupyter.methods.direct.engine.handlers import AttributionRequests
 from djinn_jupyter.methods.graphs.engine.handlers import GraphRequests
 from djinn_jupyter.methods.heads.engine.handlers import HeadRequests
+from djinn_jupyter.methods.paths import engine as paths
 from djinn_jupyter.methods.sweep.engine.handlers import SweepRequests
+
+WAYS_TO_SWEEP: Final = (attribution, paths)  # they have no handlers; a sweep finds its ways in them
 
 
 def request_handlers(

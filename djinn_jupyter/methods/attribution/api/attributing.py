@@ -10,7 +10,7 @@ import msgspec
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.attribution.api.confirming import confirmed, require_confirmable, strongest
+from djinn_jupyter.methods.sweep.api.confirming import confirmed, require_confirmable, strongest
 from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric

@@ -24,9 +24,9 @@ from djinn_jupyter.methods.attribution.engine.line import GradedLine, LayerArgum
 from djinn_jupyter.methods.attribution.engine.slopes import metric_gradient
 from djinn_jupyter.methods.attribution.engine.trial import GraphSize, Trials
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.common.engine.places import Spot
 from djinn_jupyter.methods.sweep.engine import swept_edits
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
+from djinn_jupyter.methods.sweep.engine.places import Spot
 from djinn_jupyter.methods.sweep.request import Estimate, Measured, Swept
 from djinn_jupyter.wire.sites import Site
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.methods.attribution.engine.carried import Carried
 from djinn_jupyter.methods.attribution.engine.line import GradientStream
-from djinn_jupyter.methods.common.engine.places import UNITS, SweptPlaces
+from djinn_jupyter.methods.sweep.engine.places import UNITS, SweptPlaces
 from djinn_jupyter.wire.sites import Site
 
 ORDER: Final = ("point", "layer", "position", "unit")

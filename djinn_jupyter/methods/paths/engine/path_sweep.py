@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
+import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -13,16 +14,16 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.methods.common.engine.lines import RunLine
-from djinn_jupyter.methods.common.engine.places import Cell
 from djinn_jupyter.methods.paths.engine.path_lines import Path, PathLines
 from djinn_jupyter.methods.paths.engine.paths import PathsAlone
 from djinn_jupyter.methods.paths.engine.receivers import Receivers, place_of
 from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits, first_other
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.found import Found
+from djinn_jupyter.methods.sweep.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine.sweep import CHUNK_ROWS, COMPARED, Sweeping
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.methods.sweep.request import SweptEdit
+from djinn_jupyter.methods.sweep.request import Swept, SweptEdit
 
 
 class PathEdits(CellEdits):
@@ -52,11 +53,12 @@ class PathEdits(CellEdits):
 class PathSweeping(Sweeping):
     """One sweep of paths to the receivers that were asked for."""
 
-    def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
+    def __init__(
+        self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together, receivers: Receivers
+    ) -> None:
         super().__init__(runtime, session, asked, together)
-        assert asked.receivers is not None
-        self.receivers = asked.receivers
-        self.one_path = PathsAlone(self.alone, self.receivers)
+        self.receivers = receivers
+        self.one_path = PathsAlone(self.alone, receivers)
 
     def _kept_taps(self) -> tuple[Tap, ...]:
         return tuple({tap.site: tap for tap in (*super()._kept_taps(), *self.receivers.taps)}.values())
@@ -113,3 +115,6 @@ class PathSweeping(Sweeping):
         self.runtime.counters.count_layers(several.count())
         yield from self._run_chunk(room, front, lines, found)
         room.give_back(size)
+
+    def _reply(self, found: Found) -> Swept:
+        return msgspec.structs.replace(super()._reply(found), receivers=tuple(map(str, self.receivers.sites)))

@@ -9,7 +9,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.reproduction import Reproduction, bits, compared
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.methods.attribution.api.confirming import confirmed_again
+from djinn_jupyter.methods.sweep.api.confirming import confirmed_again
 from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.methods.sweep.api.sweeping import OnProgress, swept_again
 from djinn_jupyter.methods.sweep.request import Recipe

@@ -18,8 +18,8 @@ from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.methods.common.engine.lines import RunLine
-from djinn_jupyter.methods.common.engine.places import Cell, Spot
 from djinn_jupyter.methods.sweep.engine import swept_edits
+from djinn_jupyter.methods.sweep.engine.places import Cell, Spot
 from djinn_jupyter.methods.sweep.request import SweptEdit
 from djinn_jupyter.wire.sites import Site
 

@@ -14,8 +14,8 @@ from djinn_jupyter.engine.wavefront.shared_cache import KeyValues
 from djinn_jupyter.engine.wavefront.shared_keys import first_other_keys, of_base
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
-from djinn_jupyter.methods.common.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits, first_other
+from djinn_jupyter.methods.sweep.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine.together import Together
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from djinn_jupyter.methods.common.engine.metric import Metrics, Values
-from djinn_jupyter.methods.common.engine.places import Cell, SweptPlaces
-from djinn_jupyter.methods.paths.engine.receivers import Receivers
+from djinn_jupyter.methods.sweep.engine.places import Cell, SweptPlaces
 from djinn_jupyter.methods.sweep.request import EditedLine, Noise, Recipe, SweptEdit
 from djinn_jupyter.wire.nouns import Mode
 
@@ -16,9 +15,9 @@ from djinn_jupyter.wire.nouns import Mode
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSweep:
     """A checked request: `edit` None patches from the `source` into the `line`, which are tokens; `into` says which of
-    the two lines of a pair is edited. With `receivers`, these alone see the edit. Cells `finished` before, by number,
-    have values already; where cells are `chosen`, by number, these alone are computed; `recipe` is the digest of the
-    request, and `made` the request with its origin. `calls` are the most rows of each, in turn."""
+    the two lines of a pair is edited. Cells `finished` before, by number, have values already; where cells are
+    `chosen`, by number, these alone are computed; `recipe` is the digest of the request, and `made` the request with
+    its origin. `calls` are the most rows of each, in turn."""
 
     places: SweptPlaces
     line: tuple[int, ...]
@@ -29,7 +28,6 @@ class CheckedSweep:
     mode: Mode
     seed: int
     notes: tuple[str, ...] = ()
-    receivers: Receivers | None = None
     into: EditedLine = "corrupted"
     pair: int = 0
     finished: Mapping[int, Values] = field(default_factory=dict)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 
-from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
@@ -20,22 +20,15 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.attribution.engine.attributing import Attributing
-from djinn_jupyter.methods.attribution.engine.carried import KEYS, QUERIES
-from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
-from djinn_jupyter.methods.attribution.engine.trial import Trials
-from djinn_jupyter.methods.common.engine.alignment import Alignment, SweptLine, aligned, chosen_positions
 from djinn_jupyter.methods.common.engine.line_sources import LineSources
-from djinn_jupyter.methods.common.engine.metric import Metrics
-from djinn_jupyter.methods.common.engine.places import SweptPlaces, places_of
-from djinn_jupyter.methods.paths.engine.path_sweep import PathSweeping
-from djinn_jupyter.methods.paths.engine.receivers import Receivers
 from djinn_jupyter.methods.sweep.engine import swept_edits
+from djinn_jupyter.methods.sweep.engine.alignment import Alignment, SweptLine, aligned, chosen_positions
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.continuing import finished_before, recipe_of
-from djinn_jupyter.methods.sweep.engine.pair_sweep import PairSweeping
+from djinn_jupyter.methods.sweep.engine.places import SweptPlaces, places_of
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.methods.sweep.request import CheckSweep, Estimate, Recipe, source_of
+from djinn_jupyter.methods.sweep.engine.ways import SweepWay, every_way
+from djinn_jupyter.methods.sweep.request import CheckSweep, Recipe, source_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
@@ -49,18 +42,19 @@ class SweepRequests:
     ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
         self._persistence = persistence
-        self._lines, self._together, self._trials = LineSources(sessions, runtime), Together(runtime), Trials()
+        self._lines = LineSources(sessions, runtime)
+
+    @cached_property
+    def _ways(self) -> list[SweepWay]:
+        return every_way(Together(self._runtime))
 
     @handles(ask.Sweep)
     def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
         self._lines.compute_like(request, session)
         runtime = self._runtime.of(session)
-        asked = self._checked(request, runtime, session)
-        if request.estimate is not None:
-            return Attributing(runtime, session, asked, request.estimate, self._trials).steps(self._workspace)
-        kind = PairSweeping if asked.receivers is None else PathSweeping
-        return kind(runtime, session, asked, self._together).steps(self._workspace)
+        way = next(way for way in self._ways if way.takes(request))
+        return way.steps(request, runtime, session, self._checked(request, way, runtime, session), self._workspace)
 
     @handles(CheckSweep)
     def check(self, request: CheckSweep, holder: Holder) -> Checked:
@@ -72,15 +66,14 @@ class SweepRequests:
         metrics = self._lines.metrics(request.metrics)
         return MetricsRead(values=metrics.of(last_logits(self._sessions.find(request.session))))
 
-    def _checked(self, request: ask.Sweep, runtime: Runtime, session: Session) -> CheckedSweep:
+    def _checked(self, request: ask.Sweep, way: SweepWay, runtime: Runtime, session: Session) -> CheckedSweep:
         corrupted, notes = self._lines.tokens(request.corrupted)
         clean, more = (None, ()) if request.clean is None else self._lines.tokens(request.clean)
         line, source = (corrupted, clean) if request.into == "corrupted" else (clean, corrupted)
         if line is None:
             raise UsageError("A sweep into the clean line needs that line.")
         metrics = self._lines.metrics(request.metrics)
-        if request.estimate is not None:
-            _check_estimate(request, request.estimate, metrics, len(line), None if source is None else len(source))
+        way.check_lines(request, metrics, len(line), None if source is None else len(source))
         places = places_of(
             runtime,
             request.site,
@@ -91,11 +84,8 @@ class SweepRequests:
             windows=dict(request.windows),
             in_pairs=request.in_pairs,
         )
-        _require_own_points(request, places)
-        if request.estimate is not None:
-            _check_corrections(request.estimate, places)
-        self._check_edit(request, places, len(line), None if source is None else len(source))
-        receivers = _receivers(runtime, request, places)
+        way.check_places(request, places)
+        self._check_edit(request, way, places, len(line), None if source is None else len(source))
         identity, attention = self._persistence.identity, session.attention
         adapter = None if session.adapter is None else session.adapter.identity
         meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None, calls=())
@@ -121,7 +111,6 @@ class SweepRequests:
             mode=request.mode,
             seed=request.seed,
             notes=(*notes, *more),
-            receivers=receivers,
             into=request.into,
             pair=request.pair,
             finished=finished,
@@ -131,7 +120,9 @@ class SweepRequests:
             calls=request.calls,
         )
 
-    def _check_edit(self, request: ask.Sweep, places: SweptPlaces, corrupted: int, clean: int | None) -> None:
+    def _check_edit(
+        self, request: ask.Sweep, way: SweepWay, places: SweptPlaces, corrupted: int, clean: int | None
+    ) -> None:
         scales = () if request.noise is None else (request.noise.scale,)
         strange = next((number for number in (*request.coefs, *scales) if not abs(number) <= LARGEST_SINGLE), None)
         if strange is not None:
@@ -143,7 +134,7 @@ class SweepRequests:
             raise UsageError("A sweep over coef needs an edit with a coefficient, such as scale; patching has none.")
         if request.noise is not None:
             self._check_noise(request.noise.positions, corrupted, clean)
-        if request.edit is None and clean is None and request.estimate is None:
+        if request.edit is None and clean is None and way.reads_source:
             raise UsageError("A sweep needs a clean line to patch from, or an edit such as zero or scale.")
         if clean is not None and clean != corrupted and (request.noise or swept_edits.reads_a_line(request.edit)):
             self._check_unequal(request, places, corrupted, clean)
@@ -181,44 +172,6 @@ class SweepRequests:
             raise UsageError(f"Position {strange} is not in the line, which has {length} tokens.")
 
 
-def _require_own_points(request: ask.Sweep, places: SweptPlaces) -> None:
-    """Raise UsageError where gradients or paths are asked for at an added module."""
-    if request.estimate is None and not request.receivers:
-        return
-    for tap in places.taps.values():
-        if isinstance(tap.layout, FeatureLayout):
-            what = "Gradients estimate" if request.estimate is not None else "Paths lead from"
-            raise UsageError(f"{what} the model's own points, and {tap.site} is an added module: sweep it instead.")
-
-
-def _check_estimate(
-    request: ask.Sweep, estimate: Estimate, metrics: Metrics, corrupted: int, clean: int | None
-) -> None:
-    """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
-    for metric in metrics.each:
-        require_slopes(metric)
-    others = (request.noise, request.coefs, request.receivers, request.continued, request.chosen)
-    if any(others) or request.into == "clean":
-        raise UsageError("Gradients estimate a sweep into the corrupted line, of one edit, without noise or paths.")
-    if estimate.steps > 1 and (clean is None or clean != corrupted):
-        raise UsageError(
-            "Integrated gradients go from the corrupted line to the clean one, which has to be as long: give such a "
-            "line, or one step."
-        )
-
-
-def _check_corrections(estimate: Estimate, places: SweptPlaces) -> None:
-    """Raise UsageError for corrections that say nothing of these places."""
-    if "attention" in estimate.corrections:
-        if not any(point in (*QUERIES, *KEYS) for point, _ in places.taps):
-            raise UsageError(
-                "The correction of attention is one of queries and keys; attribute q, k, q_rot or k_rot, or leave it "
-                "out."
-            )
-        if estimate.steps > 1:
-            raise UsageError("The correction of attention is of one step: leave it out, or the steps.")
-
-
 def _chosen(numbers: tuple[int, ...], places: SweptPlaces) -> frozenset[int] | None:
     """Return the cells to compute, None for all. Raises UsageError for a number that no cell has."""
     cells = math.prod(places.shape)
@@ -226,13 +179,3 @@ def _chosen(numbers: tuple[int, ...], places: SweptPlaces) -> frozenset[int] | N
     if strange is not None:
         raise UsageError(f"There is no cell {strange}: this sweep has {cells:,}, numbered from 0 row by row.")
     return frozenset(numbers) or None
-
-
-def _receivers(runtime: Runtime, request: ask.Sweep, places: SweptPlaces) -> Receivers | None:
-    if not request.receivers:
-        if not request.over:
-            raise UsageError("A sweep goes over one axis at least, such as layer.")
-        return None
-    if request.windows or request.in_pairs:
-        raise UsageError("A path has one sender a cell; leave windows and pairs of cells out.")
-    return Receivers.of(runtime, request.receivers, places.taps.values())

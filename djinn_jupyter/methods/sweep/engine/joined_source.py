@@ -17,7 +17,7 @@ from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine
 from djinn_jupyter.methods.common.engine.lines import RunLine
-from djinn_jupyter.methods.common.engine.places import Cell
+from djinn_jupyter.methods.sweep.engine.places import Cell
 from djinn_jupyter.wire.sites import Site
 
 SOURCE: Final = -1  # its number among those of cells

@@ -14,11 +14,11 @@ from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.methods.common.engine.lines import RunLine
 from djinn_jupyter.methods.common.engine.metric import Values
-from djinn_jupyter.methods.common.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdits
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.found import Found
 from djinn_jupyter.methods.sweep.engine.joined_source import SOURCE, JoinedSource, is_served, place_of
+from djinn_jupyter.methods.sweep.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine.sweep import CHUNK_ROWS, Sweeping
 from djinn_jupyter.methods.sweep.engine.together import Together
 

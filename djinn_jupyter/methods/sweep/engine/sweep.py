@@ -23,12 +23,12 @@ from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
 from djinn_jupyter.methods.common.engine.metric import Values
-from djinn_jupyter.methods.common.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine import swept_edits
 from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits
 from djinn_jupyter.methods.sweep.engine.cell_lines import CellLines, same_end
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.found import Found
+from djinn_jupyter.methods.sweep.engine.places import Cell
 from djinn_jupyter.methods.sweep.engine.together import Together, values_of
 from djinn_jupyter.methods.sweep.request import (
     MOST_PLANNED,
@@ -361,7 +361,6 @@ class Sweeping:
             notes=tuple(found.notes),
             in_pairs=places.in_pairs,
             windows=tuple(places.windows.items()),
-            receivers=() if asked.receivers is None else tuple(map(str, asked.receivers.sites)),
             into=asked.into,
             recipe=asked.recipe,
             made=self._made(),

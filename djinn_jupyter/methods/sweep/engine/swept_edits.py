@@ -9,7 +9,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.errors import InvalidEdit
-from djinn_jupyter.methods.common.engine.places import Spot
+from djinn_jupyter.methods.sweep.engine.places import Spot
 from djinn_jupyter.methods.sweep.request import Mean, Noise, Resample, SweptEdit
 from djinn_jupyter.wire.edits import PatchFrom, require_coefficient, with_coefficient
 

@@ -12,8 +12,8 @@ from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.common.engine.alignment import Alignment
-from djinn_jupyter.methods.common.engine.patterns import SitePattern, no_place_of_a_sweep
+from djinn_jupyter.methods.sweep.engine.alignment import Alignment
+from djinn_jupyter.methods.sweep.engine.patterns import SitePattern, no_place_of_a_sweep
 from djinn_jupyter.methods.sweep.request import MOST_CELLS, Axis, Place
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site
 
