@@ -9,7 +9,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import splicing, views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
-from djinn_jupyter.methods.datasets.magic import PROMPTS, prompts_of
+from djinn_jupyter.methods.common.magic import PROMPTS, prompts_of
 
 
 @magics_class

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.engines.naming import holder_name, user_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.engines.versions import refusal_of
@@ -60,7 +59,7 @@ class EngineLink:
     event but TokenSampled, which is collected for `take_sampled`."""
 
     def __init__(self, entry: Entry, *, heard: Heard) -> None:
-        self.entry, self.id = entry, engine_id(entry)
+        self.entry, self.id = entry, entry.id
         self._heard = heard
         self._connection: Connection | None = None
         self._state: EngineState = "connecting"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from djinn_jupyter.client.engines.afar import used_by_this_process
-from djinn_jupyter.client.engines.attachments import Attachments, engine_id
+from djinn_jupyter.client.engines.attachments import Attachments
 from djinn_jupyter.client.engines.registry import Registry
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
@@ -134,7 +134,7 @@ class Monitor:
 
     def _look(self) -> None:
         afar = {name: used_by_this_process(entry) for name, entry in self._attachments.look().items()}
-        entries = {engine_id(entry): entry for entry in self._registry.look()} | afar
+        entries = {entry.id: entry for entry in self._registry.look()} | afar
         for name, entry in entries.items():
             if name not in self._links:
                 self._add(EngineLink(entry, heard=self._hear))

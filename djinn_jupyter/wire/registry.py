@@ -7,6 +7,7 @@ the folder, and living entries, by themselves; this file has the format alone.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds l
 LOCK_SUFFIX: Final = ".lock"
 SOCKET_FOLDER_PREFIX: Final = "djinn-"
 CLAIM_LOST_STATUS: Final = 3  # with which an engine ends whose sessions another one has taken over
+DIGITS_AFAR: Final = 10  # of the digest of how an engine afar is reached
 _ENDLESS: Final = 1.5e308  # in an entry, for infinity, which JSON has not: it would be null, an option left open
 
 
@@ -81,6 +83,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_afar:
             return f"The engine at {self.place}"
         return f"The engine of {self.identity} (process {self.pid})"
+
+    @property
+    def id(self) -> str:
+        """The engine's name in URLs and in views, different for each process; of one afar the same for all processes
+        that reach it in the same way."""
+        if not self.is_afar:
+            return self.file_stem()
+        way = f"{self.commands}\n{self.key}".encode()
+        return f"{self.identity.slug()}-{hashlib.sha256(way).hexdigest()[:DIGITS_AFAR]}"
 
     def file_stem(self) -> str:
         """Return the name of the engine's files in the registry, without suffix."""

@@ -15,7 +15,6 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.wire.registry import Entry
 from tests.server.jupyter import Jupyter, Window, jupyter_server
@@ -43,27 +42,27 @@ async def start(model: str, window: Window, **options: Any) -> Entry:
     """Start an engine and wait until the window sees that it can be spoken to."""
     entry = (await asyncio.to_thread(dj.load, model, **options)).entry
     assert entry is not None
-    await window.until_seen(lambda engines: engines.get(engine_id(entry), {}).get("found", {}).get("state") == "ready")
+    await window.until_seen(lambda engines: engines.get(entry.id, {}).get("found", {}).get("state") == "ready")
     return entry
 
 
 async def test_a_killed_engine_goes_with_its_reason_and_its_successor_appears(jupyter: Jupyter) -> None:
     window = await jupyter.listen()
     entry = await start("fake", window)
-    assert (await jupyter.ask(engine_id(entry), "Open", session="paris"))[0] == 200
-    status, _ = await jupyter.ask(engine_id(entry), "Run", session="paris", tokens=[1], max_new_tokens=10_000_000)
+    assert (await jupyter.ask(entry.id, "Open", session="paris"))[0] == 200
+    status, _ = await jupyter.ask(entry.id, "Run", session="paris", tokens=[1], max_new_tokens=10_000_000)
     assert status == 202
     os.kill(entry.pid, signal.SIGKILL)
     outcome = await window.until(lambda message: message["live"] == "outcome")
     assert outcome["reply"]["code"] == "EngineUnavailable"
-    await window.until_seen(lambda engines: engine_id(entry) not in engines)
-    (reason,) = [m["gone"][engine_id(entry)] for m in window.messages if m["live"] == "delta" and m["gone"]]
+    await window.until_seen(lambda engines: entry.id not in engines)
+    (reason,) = [m["gone"][entry.id] for m in window.messages if m["live"] == "delta" and m["gone"]]
     assert reason.startswith(f"The engine of fake (process {entry.pid}) has ended; the next load starts a new one, and")
-    assert (await jupyter.ask(engine_id(entry), "Ping"))[0] == 404
+    assert (await jupyter.ask(entry.id, "Ping"))[0] == 404
     successor = await start("fake", window)
     assert successor.pid != entry.pid
-    assert list(window.engines) == [engine_id(successor)]
-    assert (await jupyter.ask(engine_id(successor), "Describe", session="paris"))[0] == 404
+    assert list(window.engines) == [successor.id]
+    assert (await jupyter.ask(successor.id, "Describe", session="paris"))[0] == 404
     await window.close()
 
 
@@ -71,18 +70,18 @@ async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter, root: Pa
     window = await jupyter.listen()
     hung, well = await start("fake", window), await start("fake", window, dtype="bfloat16")
     async with jupyter_server(root, ask_seconds=0.5) as hasty:
-        assert engine_id(hung) in {engine["id"] for engine in await hasty.engines()}
+        assert hung.id in {engine["id"] for engine in await hasty.engines()}
         os.kill(hung.pid, signal.SIGSTOP)
         while psutil.Process(hung.pid).status() != psutil.STATUS_STOPPED:
             pass
-        status, failed = await hasty.ask(engine_id(hung), "Ping")
+        status, failed = await hasty.ask(hung.id, "Ping")
         assert (status, failed["code"]) == (504, "EngineUnavailable")
     for name in ("a", "b", "c"):
-        assert (await jupyter.ask(engine_id(well), "Open", session=name))[0] == 200
-        await window.until_seen(lambda engines, name=name: name in engines[engine_id(well)]["sessions"])  # type: ignore[misc]
+        assert (await jupyter.ask(well.id, "Open", session=name))[0] == 200
+        await window.until_seen(lambda engines, name=name: name in engines[well.id]["sessions"])  # type: ignore[misc]
     os.kill(hung.pid, signal.SIGCONT)
-    assert (await jupyter.ask(engine_id(hung), "Open", session="d"))[0] == 200
-    await window.until_seen(lambda engines: "d" in engines[engine_id(hung)]["sessions"])
+    assert (await jupyter.ask(hung.id, "Open", session="d"))[0] == 200
+    await window.until_seen(lambda engines: "d" in engines[hung.id]["sessions"])
     await window.close()
 
 
@@ -90,6 +89,6 @@ async def test_an_engine_that_only_servers_look_at_ends_when_it_is_idle(jupyter:
     window = await jupyter.listen()
     entry = await start("fake", window, idle_seconds=IDLE_SECONDS)
     await asyncio.to_thread(loading._channels.close)
-    await window.until_seen(lambda engines: engine_id(entry) not in engines)
-    assert [m["gone"] for m in window.messages if m["live"] == "delta" and m["gone"]] == [{engine_id(entry): ""}]
+    await window.until_seen(lambda engines: entry.id not in engines)
+    assert [m["gone"] for m in window.messages if m["live"] == "delta" and m["gone"]] == [{entry.id: ""}]
     await window.close()

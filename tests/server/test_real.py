@@ -20,7 +20,6 @@ from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.server.link import engine_id
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
 pytestmark = pytest.mark.processes
@@ -144,7 +143,7 @@ def _is_busy(session: Json | None) -> bool:
 async def test_a_browser_sees_what_the_verbs_in_python_see(jupyter: Jupyter, model: Path) -> None:
     engine = await asyncio.to_thread(dj.load, model, dtype="float32", device=computed_on(), threads=1)
     assert engine.entry is not None
-    number = engine_id(engine.entry)
+    number = engine.entry.id
     session = await asyncio.to_thread(engine.session, "paris")
     jupyter.extension.monitor._look()
     _, breakpoint_set = await jupyter.ask(number, "SetBreakpoint", session="paris", site="4", when="step == 0")

@@ -3,7 +3,6 @@ entries. The sidebar finds them by it; no key is written there."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -20,18 +19,6 @@ from djinn_jupyter.wire.registry import Entry, encode_entry
 log = logging.getLogger(__name__)
 
 SUFFIX: Final = ".afar.json"
-DIGITS: Final = 10
-
-
-def name_afar(entry: Entry) -> str:
-    """Return a name for an engine of another machine, the same for each process that reaches it in the same way."""
-    way = f"{entry.commands}\n{entry.key}".encode()
-    return f"{entry.identity.slug()}-{hashlib.sha256(way).hexdigest()[:DIGITS]}"
-
-
-def engine_id(entry: Entry) -> str:
-    """Return an engine's name in URLs and in views: readable, and different for each process."""
-    return name_afar(entry) if entry.is_afar else f"{entry.identity.slug()}-{entry.pid}"
 
 
 def note_attached(entry: Entry) -> Callable[[], None]:
@@ -54,7 +41,7 @@ def note_attached(entry: Entry) -> Callable[[], None]:
 
 def _write(entry: Entry) -> Path:
     """Write the note, which appears whole."""
-    path = registry_folder() / f"{name_afar(entry)}-{entry.pid}{SUFFIX}"
+    path = registry_folder() / f"{entry.id}-{entry.pid}{SUFFIX}"
     aside = path.with_suffix(".new")
     with os.fdopen(open_own(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(encode_entry(entry))
@@ -70,4 +57,4 @@ class Attachments:
 
     def look(self) -> dict[str, Entry]:
         """Return the engines by name. Notes of processes that have gone are removed."""
-        return {name_afar(entry): entry for entry in self._registry.look() if entry.host == host_name()}
+        return {entry.id: entry for entry in self._registry.look() if entry.host == host_name()}

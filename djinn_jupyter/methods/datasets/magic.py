@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
-from djinn_jupyter.wire.texts import in_quotes
-
-if TYPE_CHECKING:
-    from djinn_jupyter.client.engine import RemoteEngine
-    from djinn_jupyter.magics.kernel_state import KernelState
-
-PROMPTS = option(
-    "--prompts",
-    metavar="FILE|NAME",
-    help="a file with one prompt a line (.json, .jsonl: texts, token ids, or objects with `text` or `tokens`), "
-    "or a variable with a list",
-)
+from djinn_jupyter.methods.common.magic import PROMPTS, engines_beside, prompts_of
 
 
 @magics_class
@@ -97,19 +83,3 @@ class CollectingMagics(Group):
         self.state.keep(args.keep, losses)
         rules = [f"{rule.number}: {rule.what}" for rule in session.rules() if rule.enabled]
         self.state.screen.say(views.loss_lines(losses, rules))
-
-
-def engines_beside(state: KernelState, places: Iterable[str]) -> list[RemoteEngine]:
-    """Return the engines that --beside names."""
-    return [state.client.beside(state.engine, where, progress=state.screen.say) for where in places]
-
-
-def prompts_of(group: Group, name: str) -> object:
-    """Return the value that --prompts names: a variable of this notebook, or a file."""
-    there = group.state.shell.user_ns.get(name)
-    if there is not None and not callable(there):
-        return there
-    path = given_path(name, "file")
-    if not path.is_file():
-        raise UsageError(f"There is neither a variable nor a file {in_quotes(name)} with prompts.")
-    return path

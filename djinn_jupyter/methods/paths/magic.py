@@ -24,7 +24,7 @@ from djinn_jupyter.magics.parsing import (
     unquoted,
     verb,
 )
-from djinn_jupyter.methods.datasets.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
 from djinn_jupyter.methods.sweep.magic import draw_swept, metric_of, named_line, refuse_session, swept_edit
 
 ARROW = "\u2192"  # which argparse does not take for an option, as it would "->"

@@ -30,7 +30,7 @@ from djinn_jupyter.magics.parsing import (
     words_of,
 )
 from djinn_jupyter.magics.redrawn import Redrawn
-from djinn_jupyter.methods.datasets.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.patches import Patch

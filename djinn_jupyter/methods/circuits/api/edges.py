@@ -11,7 +11,6 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.attachments import engine_id
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import counted, in_parts
 from djinn_jupyter.client.likeness import session_like
@@ -261,4 +260,4 @@ def scored(
 
 def name_of(engine: RemoteEngine) -> str | None:
     """Return the name of an engine in views, None where it is no process of its own."""
-    return None if engine.entry is None else engine_id(engine.entry)
+    return None if engine.entry is None else engine.entry.id

@@ -1,0 +1,38 @@
+"""What the magics of several methods take: prompts, and engines beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.parsing import Group, option
+from djinn_jupyter.wire.texts import in_quotes
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.engine import RemoteEngine
+    from djinn_jupyter.magics.kernel_state import KernelState
+
+PROMPTS = option(
+    "--prompts",
+    metavar="FILE|NAME",
+    help="a file with one prompt a line (.json, .jsonl: texts, token ids, or objects with `text` or `tokens`), "
+    "or a variable with a list",
+)
+
+
+def engines_beside(state: KernelState, places: Iterable[str]) -> list[RemoteEngine]:
+    """Return the engines that --beside names."""
+    return [state.client.beside(state.engine, where, progress=state.screen.say) for where in places]
+
+
+def prompts_of(group: Group, name: str) -> object:
+    """Return the value that --prompts names: a variable of this notebook, or a file."""
+    there = group.state.shell.user_ns.get(name)
+    if there is not None and not callable(there):
+        return there
+    path = given_path(name, "file")
+    if not path.is_file():
+        raise UsageError(f"There is neither a variable nor a file {in_quotes(name)} with prompts.")
+    return path
