@@ -109,7 +109,7 @@ class Attributing:
         """Carry the changes of queries and keys through attention, a layer a step."""
         places, forward = self.asked.places, self.runtime.forward
         rows = places.alignment.rows
-        row = None if "position" in places.axes else 0 if rows is None else rows[0]
+        row = None if "row" in places.parts else 0 if rows is None else rows[0]
         for tap in self._carried:
             carried = carry(forward, line, tap, self.estimates.changes[tap.site], row)
             self.estimates.carried.setdefault(z_of(forward, tap).site, {})[tap.site] = carried

@@ -17,10 +17,11 @@ from torch import Tensor
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.methods.attribution.engine.carried import Carried
 from djinn_jupyter.methods.attribution.engine.line import GradientStream
-from djinn_jupyter.methods.sweep.engine.places import UNITS, SweptPlaces
+from djinn_jupyter.methods.sweep.engine.axes import Part
+from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
 from djinn_jupyter.wire.sites import Site
 
-ORDER: Final = ("point", "layer", "position", "unit")
+SUMMED: Final[tuple[Part, ...]] = ("point", "layer", "row", "unit")  # the parts of an edit that changes add up over
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,10 +53,10 @@ class Estimates:
     def _add(self, site: Site, stream: GradientStream, product_SU: Tensor) -> None:
         rows = self.places.alignment.rows
         part = product_SU if rows is None else product_SU[list(rows)]
-        if not any(axis in self.places.axes for axis in UNITS):
+        if "unit" not in self.places.parts:
             units = self.places.units
             part = (part if units is None else part[:, list(units)]).sum(1, keepdim=True)
-        if "position" not in self.places.axes:
+        if "row" not in self.places.parts:
             part = part.sum(0, keepdim=True)
         key = site, stream
         self._found[key] = self.weight * part + self._found.get(key, 0.0)
@@ -70,11 +71,23 @@ class Estimates:
         parts = [torch.zeros(shape, dtype=torch.float64) if one is None else one.cpu() for one in found]
         points = len({point for point, _ in self.places.taps})
         by_tap = torch.stack(parts).reshape(-1, points, *shape).transpose(0, 1)  # taps go by layer, then by point
-        for axis, name in ((1, "layer"), (2, "position")):
-            by_tap = _windowed(by_tap, axis, self.places.windows.get(name, 1))  # type: ignore[call-overload]
-        axes = ["unit" if axis in UNITS else axis for axis in self.places.axes]
-        cells = by_tap.permute(*(ORDER.index(axis) for axis in axes), *_others(axes)).reshape(self._single_shape())
+        for number, part in enumerate(SUMMED):
+            by_tap = _of_places(by_tap, number, self._places(part))
+        along = [SUMMED.index(part) for part in self.places.parts]
+        others = [number for number in range(len(SUMMED)) if number not in along]
+        cells = by_tap.permute(*along, *others).reshape([len(of) for of in self.places.axes.values()])
         return _in_pairs(cells) if self.places.in_pairs else cells
+
+    def _places(self, part: Part) -> list[list[int]]:
+        """Return for each place of the axis that divides a part where its elements lie among those that are summed;
+        the first alone where no axis does."""
+        if part not in self.places.parts:
+            return [[0]]
+        points, layers = zip(*self.places.taps, strict=True)
+        counted = {"point": points, "layer": layers, "row": self.places.alignment.rows}.get(part)
+        number = None if counted is None else {one: at for at, one in enumerate(dict.fromkeys(counted))}
+        edited = self.places.edited(self.places.parts[part])
+        return [[one if number is None else number[one] for one in elements] for elements in edited]
 
     def _of(self, tap: Tap, metric: int) -> Tensor | None:
         """Return the estimates of a tap's places. Bypassing a layer below changes nothing there; bypassing its own
@@ -87,25 +100,19 @@ class Estimates:
         total = below * plain.abs() + sum(one.abs() for one in past if one is not None)
         return total / counted if counted else plain.abs()
 
-    def _missing(self) -> tuple[int, int]:
-        axes = self.places.axes
-        units = next((len(axes[axis]) for axis in UNITS if axis in axes), 1)
-        return len(axes.get("position", (0,))), units
-
-    def _single_shape(self) -> tuple[int, ...]:
-        return tuple(map(len, self.places.axes.values()))
+    def _missing(self) -> list[int]:
+        """Return the rows and the units that there are, by their places."""
+        return [1 + max(map(max, self._places(part))) for part in SUMMED[2:]]
 
 
-def _others(axes: Sequence[str]) -> list[int]:
-    return [number for number, name in enumerate(ORDER) if name not in axes]
-
-
-def _windowed(cells: Tensor, axis: int, size: int) -> Tensor:
-    """Return along `axis` the sum of each cell and the `size` - 1 after it, fewer at the end."""
-    summed = cells.clone()
-    for step in range(1, min(size, cells.shape[axis])):
-        left = cells.shape[axis] - step
-        summed.narrow(axis, 0, left).add_(cells.narrow(axis, step, left))
+def _of_places(cells: Tensor, axis: int, places: Sequence[Sequence[int]]) -> Tensor:
+    """Return along `axis` the sum at each of `places`, in the order of its numbers."""
+    if [*places] == [[number] for number in range(cells.shape[axis])]:
+        return cells
+    summed = cells.index_select(axis, torch.tensor([numbers[0] for numbers in places]))
+    for step in range(1, max(map(len, places))):
+        more = {at: numbers[step] for at, numbers in enumerate(places) if len(numbers) > step}
+        summed.index_add_(axis, torch.tensor([*more]), cells.index_select(axis, torch.tensor([*more.values()])))
     return summed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
 from djinn_jupyter.client.edits import as_edit
@@ -14,11 +14,11 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
-from djinn_jupyter.methods.sweep.request import MOST_METRICS, Mean, NamedPosition, Noise, Resample, SweptEdit
+from djinn_jupyter.methods.sweep.request import MOST_METRICS, Axis, Mean, NamedPosition, Noise, Resample, SweptEdit
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.sites import HEAD_POINTS
 
-AXES: Final = ("point", "layer", "position", "head", "neuron", "coef")
+AXES: Final = get_args(Axis)
 _NUMBERS: Final = re.compile(r"[-\d\s:,]+")
 _STARS: Final = re.compile(r"^(?P<point>[a-z_]+|\*)(?P<layer>\.\*)?[^\[]*(?:\[(?:(?P<units>\*)|[^\]]*)\])?$")
 

@@ -74,12 +74,13 @@ class SweepRequests:
             raise UsageError("A sweep into the clean line needs that line.")
         metrics = self._lines.metrics(request.metrics)
         way.check_lines(request, metrics, len(line), None if source is None else len(source))
+        swept = SweptLine(name=f"{request.into} line", tokens=line, tokenizer=self._runtime.tokenizer)
         places = places_of(
             runtime,
             request.site,
             request.over,
-            len(line),
-            alignment=self._alignment(request, line, source),
+            swept,
+            alignment=self._alignment(request, swept, source),
             coefs=request.coefs,
             windows=dict(request.windows),
             in_pairs=request.in_pairs,
@@ -151,9 +152,7 @@ class SweepRequests:
         if maps is not None:
             raise UsageError(f"{counts}, so {maps.site.point}, which has a column for each, cannot be patched.")
 
-    def _alignment(self, request: ask.Sweep, tokens: tuple[int, ...], others: tuple[int, ...] | None) -> Alignment:
-        tokenizer = self._runtime.tokenizer
-        line = SweptLine(name=f"{request.into} line", tokens=tokens, tokenizer=tokenizer)
+    def _alignment(self, request: ask.Sweep, line: SweptLine, others: tuple[int, ...] | None) -> Alignment:
         if not request.align:
             return chosen_positions(line, request.positions)
         if request.positions or request.noise or others is None:
@@ -161,7 +160,7 @@ class SweepRequests:
                 "align names the positions of a clean and a corrupted line that correspond, and no others are edited; "
                 "leave positions and noise out."
             )
-        source = SweptLine(name=f"{source_of(request.into)} line", tokens=others, tokenizer=tokenizer)
+        source = SweptLine(name=f"{source_of(request.into)} line", tokens=others, tokenizer=line.tokenizer)
         return aligned(line, source, request.align)
 
     def _check_noise(self, positions: Sequence[int], length: int, clean: int | None) -> None:

@@ -61,8 +61,6 @@ class SitePattern:
             raise UsageError(f"The point is either an axis of the sweep or named by the site: {advice}.")
         if self.starred and not {"head", "neuron"} & set(over):
             raise UsageError("[*] is an axis of the sweep: add head, or neuron for a site without heads.")
-        if {"head", "neuron"} <= set(over):
-            raise UsageError("A site has heads or neurons; sweep over one of them.")
         if self.point is None and self.units is not None:
             raise UsageError("Points differ in their heads and features; leave the selector of * out.")
 

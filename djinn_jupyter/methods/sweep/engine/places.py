@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.sweep.engine.alignment import Alignment
+from djinn_jupyter.methods.sweep.engine.alignment import Alignment, SweptLine
+from djinn_jupyter.methods.sweep.engine.axes import AXES, Elements, Part, SweptSite, divided, named
 from djinn_jupyter.methods.sweep.engine.patterns import SitePattern, no_place_of_a_sweep
 from djinn_jupyter.methods.sweep.request import MOST_CELLS, Axis, Place
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site
 
 ALL = Alignment()
-UNITS: tuple[Axis, Axis] = ("head", "neuron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +47,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptPlaces:
-    """`axes` has the places along each axis of one cell. A cell edits as many places of an axis together as `windows`
-    says, fewer at its end. With `in_pairs`, each cell is a pair of cells, and the grid has every axis twice."""
+    """`axes` has the places along each axis of one cell, and `elements` what each has of the part that the axis
+    divides. A cell edits as many places of an axis together as `windows` says, fewer at its end. With `in_pairs`, each
+    cell is a pair of cells, and the grid has every axis twice."""
 
     site: str
     axes: dict[Axis, tuple[Place, ...]]
+    elements: dict[Axis, tuple[Elements, ...]]
     taps: dict[tuple[str, int], Tap]
     units: tuple[int, ...] | None
     alignment: Alignment
@@ -71,6 +72,16 @@ class SweptPlaces:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(map(len, self.along))
+
+    @property
+    def parts(self) -> dict[Part, Axis]:
+        """The parts of an edit that are divided, each with its axis."""
+        return divided(tuple(self.axes))
+
+    def edited(self, axis: Axis) -> list[Elements]:
+        """Return the elements that a cell edits at each place of an axis, with those of the places in its window."""
+        each, size = self.elements[axis], self.windows.get(axis, 1)
+        return [tuple(itertools.chain(*each[number : number + size])) for number in range(len(each))]
 
     def cells(self) -> list[Cell]:
         """Return every cell, first those of a coarse grid, then those between; of a pair of cells, the place above the
@@ -104,20 +115,16 @@ class SweptPlaces:
 
     def _spots(self) -> Iterator[tuple[Spot, ...]]:
         """Yield the spots of every single cell, row by row."""
-        for numbers in itertools.product(*(range(len(places)) for places in self.axes.values())):
-            at: dict[Axis, Any] = {
-                axis: places[number : number + self.windows.get(axis, 1)]
-                for (axis, places), number in zip(self.axes.items(), numbers, strict=True)
-            }
-            yield tuple(self._spots_at(at))
+        parts = [AXES[axis].part for axis in self.axes]
+        for elements in itertools.product(*map(self.edited, self.axes)):
+            yield tuple(self._spots_of(dict(zip(parts, elements, strict=True))))
 
-    def _spots_at(self, at: dict[Axis, Any]) -> Iterator[Spot]:
-        units = next((at[axis] for axis in UNITS if axis in at), self.units)
-        rows = at.get("position", self.alignment.rows)
+    def _spots_of(self, parts: Mapping[Part, Elements]) -> Iterator[Spot]:
+        rows, units = parts.get("row", self.alignment.rows), parts.get("unit", self.units)
+        (coef,) = parts.get("coef", (None,))
         source_rows = self.alignment.of_clean(rows)
-        coef = at["coef"][0] if "coef" in at else None
         for (point, layer), tap in self.taps.items():
-            if layer in at.get("layer", (layer,)) and point in at.get("point", (point,)):
+            if layer in parts.get("layer", (layer,)) and point in parts.get("point", (point,)):
                 yield Spot(tap=tap, rows=rows, source_rows=source_rows, units=units, coef=coef)
 
 
@@ -125,31 +132,29 @@ def places_of(
     runtime: Runtime,
     spelling: str,
     over: Sequence[Axis],
-    length: int,
+    line: SweptLine,
     *,
     alignment: Alignment = ALL,
     coefs: tuple[float, ...] = (),
     windows: Mapping[Axis, int] | None = None,
     in_pairs: bool = False,
 ) -> SweptPlaces:
-    """Return the places of a site's sweep over a line of `length` tokens. Raises UnknownSite and UsageError."""
+    """Return the places of a site's sweep over a line. Raises UnknownSite and UsageError."""
     if len(set(over)) < len(over):
         raise UsageError(f"A sweep goes over each axis once; {', '.join(over)} names one twice.")
     if ("coef" in over) != bool(coefs):
         raise UsageError("A sweep over coef needs the coefficients, as coefs=(0, 0.5, 1), and no other sweep does.")
     pattern = SitePattern.parse(spelling, runtime.site)
     pattern.require_axes(over)
+    divided(over)
     taps = _taps(runtime, pattern)
-    sizes: dict[Axis, tuple[Place, ...]] = {
-        "point": tuple(dict.fromkeys(point for point, _ in taps)),
-        "layer": tuple(dict.fromkeys(layer for _, layer in taps)),
-        "position": tuple(range(length)) if alignment.rows is None else alignment.rows,
-        "coef": coefs,
-        **{axis: _units(axis, taps.values(), pattern) for axis in UNITS if axis in over},
-    }
+    rows = tuple(range(len(line.tokens))) if alignment.rows is None else alignment.rows
+    swept = SweptSite(pattern=pattern, taps=taps, line=line, rows=rows, coefs=coefs)
+    axes = {axis: tuple(AXES[axis].places(swept)) for axis in over}
     places = SweptPlaces(
         site=str(pattern),
-        axes={axis: sizes[axis] for axis in over},
+        axes=axes,
+        elements={axis: tuple(AXES[axis].elements(swept, place) for place in along) for axis, along in axes.items()},
         taps=taps,
         units=pattern.units,
         alignment=alignment,
@@ -193,19 +198,11 @@ def _is_editable(runtime: Runtime, point: str, layer: int) -> bool:
         return False
 
 
-def _units(axis: Axis, taps: Iterable[Tap], pattern: SitePattern) -> tuple[Place, ...]:
-    """Return the heads or neurons of a site that has equally many everywhere. Raises UsageError."""
-    found = {tap.heads if axis == "head" else None if tap.heads else tap.width for tap in taps}
-    if len(found) > 1 or None in found or pattern.units is not None:
-        such = "heads in every layer, as z has" if axis == "head" else "features without heads, as mlp_post has"
-        raise UsageError(f"A sweep over {axis}s needs a site that has {such}; {pattern} not.")
-    return tuple(range(found.pop() or 0))
-
-
 def _checked_windows(windows: Mapping[Axis, int], over: Sequence[Axis]) -> Mapping[Axis, int]:
     for axis, size in windows.items():
-        if axis not in ("layer", "position") or axis not in over:
-            raise UsageError(f"A window is of layers or positions that the sweep goes over; {axis} is none of them.")
+        if not AXES[axis].windowed or axis not in over:
+            windowed = named([name for name, of in AXES.items() if of.windowed], "or")
+            raise UsageError(f"A window is of {windowed} that the sweep goes over; {axis} is none of them.")
         if size < 1:
             raise UsageError(f"A window has at least one place; it cannot have {size}.")
     return windows
@@ -215,8 +212,10 @@ def _require_possible(places: SweptPlaces) -> None:
     cells = math.prod(places.shape)
     if cells > MOST_CELLS:
         raise UsageError(f"A sweep has at most {MOST_CELLS:,} cells; this one has {cells:,}.")
-    if places.in_pairs and not {"coef", "point"}.isdisjoint(places.axes):
-        raise UsageError("Pairs of cells are of layers, positions, heads and neurons; leave coef and point out.")
+    if places.in_pairs and not all(AXES[axis].paired for axis in places.axes):
+        paired = named([name for name, of in AXES.items() if of.paired], "and")
+        others = " and ".join(sorted(name for name, of in AXES.items() if not of.paired))
+        raise UsageError(f"Pairs of cells are of {paired}; leave {others} out.")
     if places.in_pairs and any(size > 1 for size in places.windows.values()):
         raise UsageError("A sweep is of windows or of pairs of cells; leave one of them out.")
 
