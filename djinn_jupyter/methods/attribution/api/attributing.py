@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-import msgspec
-
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
@@ -93,8 +91,8 @@ def attribute(
         window=window,
         in_pairs=in_pairs,
         seed=seed,
+        estimate=Estimate(steps=steps, corrections=_corrections(corrections)),
     )
-    request = msgspec.structs.replace(request, estimate=Estimate(steps=steps, corrections=_corrections(corrections)))
     scores = swept(
         engine,
         request,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,8 +19,8 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.grid_files import GRID, KeptGrid
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics, statistics_of
-from djinn_jupyter.methods.sweep.request import Continued, EditedLine, Measured, Recipe
-from djinn_jupyter.wire.nouns import Mode
+from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe
+from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Swept
 
 if TYPE_CHECKING:
@@ -346,19 +346,12 @@ def _axes(reply: Swept) -> tuple[str, ...]:
 
 def unfinished(
     places: tuple[tuple[Any, ...], ...],
-    cells: dict[int, tuple[float, ...]],
+    cells: Mapping[int, tuple[float, ...]],
     *,
+    asked: ask.Sweep,
     unedited: Sequence[float],
-    site: str,
-    over: Sequence[Any],
-    metrics: Sequence[str],
-    mode: Mode,
-    seed: int,
     note: str,
     several: bool = False,
-    in_pairs: bool = False,
-    receivers: tuple[str, ...] = (),
-    into: EditedLine = "corrupted",
     interrupted: bool = False,
     recipe: str = "",
 ) -> Grid:
@@ -369,15 +362,15 @@ def unfinished(
     measured = tuple(
         Measured(
             metric=metric, values=from_numpy(_so_far(shape, {at: of[number] for at, of in cells.items()})),
-            corrupted=unedited[number] if into == "corrupted" else np.nan,
-            clean=unedited[number] if into == "clean" else None, largest_difference=None, tolerance=0.0,
+            corrupted=unedited[number] if asked.into == "corrupted" else np.nan,
+            clean=unedited[number] if asked.into == "clean" else None, largest_difference=None, tolerance=0.0,
         )
-        for number, metric in enumerate(metrics)
+        for number, metric in enumerate(asked.metrics)
     )  # fmt: skip
     made = Swept(
-        site=site, over=tuple(over) * (2 if in_pairs else 1), places=places, texts=(), edit=UNFINISHED,
-        measured=measured, mode=mode, seed=seed, computed=len(cells), rechecked=(), notes=(note,), in_pairs=in_pairs,
-        receivers=receivers, into=into, recipe=recipe,
+        site=asked.site, over=asked.over * (2 if asked.in_pairs else 1), places=places, texts=(), edit=UNFINISHED,
+        measured=measured, mode=asked.mode, seed=asked.seed, computed=len(cells), rechecked=(), notes=(note,),
+        in_pairs=asked.in_pairs, receivers=asked.receivers, into=asked.into, recipe=recipe,
     )  # fmt: skip
     return Grid([made], several=several, interrupted=interrupted)
 

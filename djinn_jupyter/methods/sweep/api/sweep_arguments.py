@@ -42,8 +42,9 @@ def cells_asked(
     window: int | Mapping[str, int],
     in_pairs: bool,
     seed: int,
+    **rest: Any,
 ) -> ask.Sweep:
-    """Return the request for the cells of a sweep; its lines and all else are put in later."""
+    """Return the request for the cells of a sweep, with the `rest` of its fields; its lines are put in later."""
     axes = axes_of(over, site)
     return ask.Sweep(
         session="sweep",
@@ -57,6 +58,7 @@ def cells_asked(
         windows=windows_of(window, axes),
         in_pairs=in_pairs,
         seed=checked_seed(seed),
+        **rest,
     )
 
 

@@ -21,7 +21,7 @@ from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
 from djinn_jupyter.methods.common.api.checking import Question, engines_of_one_model, require_all
 from djinn_jupyter.methods.common.api.line_sources import line_source
-from djinn_jupyter.methods.common.api.spreading import Tell, spread
+from djinn_jupyter.methods.common.api.spreading import SpreadResults, Tell, spread
 from djinn_jupyter.methods.sweep.api.asked_sweep import AskedSweep
 from djinn_jupyter.methods.sweep.api.asked_sweep import OnProgress as OnProgress
 from djinn_jupyter.methods.sweep.api.grid import Grid, continued, unfinished
@@ -133,8 +133,10 @@ def sweep(
         window=window,
         in_pairs=in_pairs,
         seed=seed,
+        noise=noise,
+        coefs=tuple(coefs),
+        mode=mode,
     )
-    request = msgspec.structs.replace(request, noise=noise, coefs=tuple(coefs), mode=mode)
     asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
@@ -226,36 +228,30 @@ def _swept_pairs(
         require_all(engines, "sweep", lambda engine: sweep_of_a_pair(engine, 0).question(*pairs[0]))
         pieces = [_PairOfMany(number, pair, sweep_of_a_pair) for number, pair in enumerate(pairs)]
         return grid_of(spread(engines, pieces), len(pairs), several=sweep_of_a_pair(engines[0], 0).asked.several)
-    found: list[Swept] = []
-    interrupted = False
+    found: dict[int, Swept] = {}
+    ended: DjinnError | None = None
+    met: int | None = None  # the pair that an interrupt met
     for number, pair in enumerate(pairs):
         one = sweep_of_a_pair(engines[0], number)
-        one.of_pair, several = f"pair {number + 1} of {len(pairs)}", one.asked.several
+        one.of_pair = f"pair {number + 1} of {len(pairs)}"
         far(one.of_pair)
         try:
             [reply] = one.of(*pair).replies
-            require_shape(reply, found)
+            require_shape(reply, [*found.values()])
         except KeyboardInterrupt:
-            if not found:
-                raise
-            found[-1] = noted(found[-1], f"The sweep is not whole: it was interrupted in pair {len(found)}.")
-            interrupted = True
+            met = number
             break
         except DjinnError as error:
-            part = error.grid.replies if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) else ()
-            if not (found or part):
-                raise
-            why = f"The sweep ended in pair {len(found)}: {error}"
-            replies = [*found, *part]
-            missing = len(pairs) - len(replies)
-            raise SweepEnded(why, Grid(replies, paired=True, several=several, missing=missing)) from error
-        found.append(reply)
-        if interrupted := one.interrupted:
-            if number + 1 < len(pairs):
-                found[-1] = noted(without_end(reply), f"The sweep is not whole: it was interrupted in pair {number}.")
+            ended = error
             break
-    missing = len(pairs) - len(found)
-    return Grid(found, paired=True, several=several, interrupted=interrupted, missing=missing)
+        found[number] = reply
+        if one.interrupted:
+            met = number
+            found[number] = without_end(reply) if number + 1 < len(pairs) else reply
+            break
+    failed = None if ended is None else len(found)
+    outcome = SpreadResults(found=found, error=ended, failed=failed, interrupted=met is not None, lost=())
+    return grid_of(outcome, len(pairs), several=one.asked.several, met=met)
 
 
 @dataclass(slots=True, eq=False)
@@ -386,22 +382,14 @@ class _Sweep:
                 self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
 
     def _so_far(self, why: str) -> Grid:
-        asked = self.asked.request
         note = f"The sweep is not whole: {why.removesuffix('.')}."
         return unfinished(
             self.places,
             self.cells,
+            asked=self.asked.request,
             unedited=self.unedited,
-            site=asked.site,
-            over=asked.over,
-            metrics=asked.metrics,
-            mode=asked.mode,
-            seed=asked.seed,
             note=note,
             several=self.asked.several,
-            in_pairs=asked.in_pairs,
-            receivers=asked.receivers,
-            into=asked.into,
             interrupted=self.interrupted,
             recipe=self.recipe,
         )

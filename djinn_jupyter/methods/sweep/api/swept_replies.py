@@ -17,9 +17,9 @@ ANY_SESSION: Final = "sweep"
 AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
 
 
-def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool) -> Grid:
-    """Return the grid of pairs that were spread over engines. An interrupt leaves those before the first that has none.
-    Raises SweepEnded, which has these, where a pair failed or no engine is left."""
+def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool, met: int | None = None) -> Grid:
+    """Return the grid of pairs that were swept. An interrupt leaves those before the first that has none; the pair that
+    it `met` may have a part. Raises SweepEnded, which has these, where a pair failed or no engine is left."""
     found, error = list[Swept](), outcome.error
     try:
         for reply in outcome.first:
@@ -38,7 +38,9 @@ def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool) -> Grid
     for note in _notes(found, () if missing else outcome.lost):
         found[-1] = noted(found[-1], note)
     if outcome.interrupted and missing:
-        found[-1] = noted(found[-1], f"The sweep is not whole: it was interrupted in pair {at}.")
+        found[-1] = noted(
+            found[-1], f"The sweep is not whole: it was interrupted in pair {at if met is None else met}."
+        )
     grid = Grid(found, paired=True, several=several, interrupted=outcome.interrupted, missing=missing)
     if error is not None:
         raise SweepEnded(f"The sweep ended in pair {at}: {error}", grid) from error
