@@ -1,5 +1,5 @@
-"""Writes what a program can say of itself into `docs/reference/`, and the wire's types for TypeScript. A test says when
-one of them is not current."""
+"""Writes what a program can say of itself into `docs/reference/`, the wire's types for TypeScript, and the table of
+magics. A test says when one of them is not current."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import argparse
 import sys
 import types
 import typing
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from djinn_jupyter.engine.persistence import (
 )
 from djinn_jupyter.engine.session import residence_states as residency
 from djinn_jupyter.engine.session.states import MOVES
-from djinn_jupyter.magics.groups import GROUPS
+from djinn_jupyter.magics import table
+from djinn_jupyter.magics.parsing import Group
+from djinn_jupyter.magics.stand_ins import groups_in
 from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import (
@@ -55,6 +58,7 @@ from python_api import python_api  # its neighbours; `docs` is no package
 from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
+PACKAGE = Path(__file__).parents[1] / "djinn_jupyter"
 NOUNS = (
     nouns,
     access,
@@ -165,8 +169,32 @@ def _structs(module: Any) -> tuple[type, ...]:
 
 def magics() -> str:
     """Every magic with its options, from its own parser."""
-    found = [member for group in GROUPS for name, member in vars(group).items() if name.startswith("djinn_")]
-    return "\n".join(["# Magics\n\n" + WRITTEN, *(_magic(member) for member in found)])
+    return "\n".join(["# Magics\n\n" + WRITTEN, *(_magic(member) for member in _magics())])
+
+
+def magics_table() -> str:
+    """Return the module of each magic, for `%load_ext`, which imports none of them."""
+    rows = "".join(f'    "{member.__name__}": "{member.__module__}",\n' for member in _magics())
+    cells = ", ".join(f'"{name}"' for group in _groups() for name in group.magics["cell"])
+    return (
+        '"""The module of each magic, in the order of the reference: `%load_ext` imports none of them.\n\n'
+        "Written by `docs/write_reference.py`, which keeps the order that it finds here and puts new ones last.\n"
+        f'"""\n\nfrom typing import Final\n\nMODULES: Final = {{\n{rows}}}\nCELL_MAGICS: Final = ({cells})\n'
+    )
+
+
+def _magics() -> Iterator[Any]:
+    return (vars(group)[name] for group in _groups() for name in group.magics["line"])
+
+
+@cache
+def _groups() -> tuple[type[Group], ...]:
+    """Return all groups of magics, in the order of the table that is there, new ones last."""
+    files = [*PACKAGE.glob("magics/*.py"), *PACKAGE.rglob("magic.py"), *PACKAGE.rglob("magic/*.py")]
+    names = sorted(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files)
+    groups = [group for name in names for group in groups_in(import_module(name.removesuffix(".__init__")))]
+    place = {name: number for number, name in enumerate(table.MODULES)}
+    return tuple(sorted(dict.fromkeys(groups), key=lambda group: min(place.get(n, 999) for n in group.magics["line"])))
 
 
 def _magic(member: Any) -> str:
@@ -226,6 +254,7 @@ PAGES = {
     "python.md": partial(python_api, WRITTEN),
     "dap.md": dap,
     "checkpoint.md": checkpoint,
+    "../../djinn_jupyter/magics/table.py": magics_table,
     "../../labextension/style/cards.css": cards_css,
     **{f"../../labextension/src/wire/{name}": partial(str, text) for name, text in wire_ts().items()},
 }

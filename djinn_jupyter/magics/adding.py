@@ -7,9 +7,10 @@ from argparse import Namespace
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import splicing, views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
 from djinn_jupyter.methods.common.magic import PROMPTS, prompts_of
+from djinn_jupyter.methods.datasets.api import splicing
+from djinn_jupyter.widgets import views
 
 
 @magics_class

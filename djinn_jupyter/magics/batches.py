@@ -6,9 +6,10 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from djinn_jupyter.client import doses, stops
 from djinn_jupyter.errors import BatchEnded, DjinnError, InvalidCondition, NoTokenizer, UsageError
-from djinn_jupyter.magics.lazily import doses, stops, views
 from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.batches import OnRow

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.engines import naming
 from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.magics.changing import EDIT, EDIT_OPTIONS
 from djinn_jupyter.magics.editing import parse_edit
-from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, refuse_others, unquoted, verb
 from djinn_jupyter.magics.showing import compared, residuals_of_both, side_of
+from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:

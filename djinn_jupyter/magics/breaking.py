@@ -6,8 +6,8 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, phrase, unquoted, verb
+from djinn_jupyter.widgets import views
 
 
 @magics_class

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.magics.lazily import requests
+from djinn_jupyter.wire.swapping import Note
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -70,7 +70,7 @@ class CellEvents:
 
     def _tell(self, session: str, activity: Any) -> None:
         """Send a note without waiting for the answer; a refusal (the session was closed meanwhile) is ignored."""
-        self._state.engine.channel.ask(requests.Note(session=session, activity=activity))
+        self._state.engine.channel.ask(Note(session=session, activity=activity))
 
 
 def register(shell: InteractiveShell, events: CellEvents) -> None:

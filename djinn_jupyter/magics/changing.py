@@ -11,7 +11,6 @@ from djinn_jupyter.client.edit_words import unquoted
 from djinn_jupyter.client.edits import EXAMPLES, KINDS
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
-from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import (
     EFFECT,
     KEEP,
@@ -25,6 +24,7 @@ from djinn_jupyter.magics.parsing import (
     verb,
 )
 from djinn_jupyter.magics.showing import effect_asked, effect_of, outcome_view
+from djinn_jupyter.widgets import views
 
 EDIT = option("edit", nargs="*", default=[], help=f"{EXAMPLES}; a VECTOR is a variable or an expression without spaces")
 EDIT_OPTIONS = tuple(

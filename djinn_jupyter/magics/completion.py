@@ -1,8 +1,7 @@
-"""Completion of a line that begins with a djinn magic: options, sites, sessions, checkpoints, models,
-edits.
+"""Completion of a line that begins with a djinn magic: options, sites, sessions, checkpoints, models, edits.
 
-Works with IPython 8 and 9 through `Completer.custom_matchers`. Asks the engine for what it already has in hand or
-answers within a millisecond; an engine that does not answer completes nothing.
+Asks the engine for what it already has in hand or answers within a millisecond; an engine that does not answer
+completes nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+from IPython.core.completer import SimpleCompletion
 
 from djinn_jupyter.client.edits import KINDS
+from djinn_jupyter.client.engines import keys, naming
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.magics.lazily import keys, naming
 from djinn_jupyter.magics.parsing import option_strings
 from djinn_jupyter.wire.texts import natural_order
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-
     from djinn_jupyter.magics.kernel_state import KernelState
 
 _LINE = re.compile(r"^\s*(?P<kind>%%?)(?P<name>djinn_\w+)\s(?P<rest>.*)$", re.DOTALL)
@@ -147,24 +144,3 @@ def _has_model(folder: Path) -> bool:
 def _places() -> list[str]:
     """Return the places whose engines have a key that this user trusts."""
     return list(keys.key_folder().names("trusted"))
-
-
-def register(shell: InteractiveShell, matcher: Matcher) -> None:
-    """Register one matcher for all our magics; other lines pass through untouched."""
-
-    @context_matcher(identifier="djinn_jupyter")  # type: ignore[untyped-decorator]
-    def djinn_matcher(context: CompletionContext) -> Any:
-        if context.cursor_line != 0:
-            return {"completions": []}
-        line = context.line_with_cursor[: context.cursor_position]
-        completions = matcher.matches(line)
-        word = line.rsplit(" ", 1)[-1]
-        return {"completions": completions, "matched_fragment": word, "suppress": bool(completions)}
-
-    unregister(shell)
-    shell.Completer.custom_matchers.append(djinn_matcher)
-
-
-def unregister(shell: InteractiveShell) -> None:
-    matchers = shell.Completer.custom_matchers
-    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", None) != "djinn_jupyter"]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.engines import naming
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, refuse_others, verb
 from djinn_jupyter.magics.showing import outcome_view
+from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.client.engines import naming
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
-from djinn_jupyter.magics.lazily import naming, requests
 from djinn_jupyter.magics.receiving import ReceivingBar
 from djinn_jupyter.magics.screen import Screen
+from djinn_jupyter.wire.swapping import Note
 from djinn_jupyter.wire.texts import few_of, in_quotes
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class KernelState:
     def use(self, session: RemoteSession) -> None:
         """Make the session the present one, and tell the sidebar through the engine without waiting for the answer."""
         self._present = session.name
-        self.engine.channel.ask(requests.Note(session=session.name, activity="in_use"))
+        self.engine.channel.ask(Note(session=session.name, activity="in_use"))
 
     def drop(self, session: RemoteSession) -> None:
         """Forget a session that has been closed."""

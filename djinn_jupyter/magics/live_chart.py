@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.magics.lazily import live_memory, views
+from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine
@@ -24,6 +24,8 @@ class LiveChart:
     stays."""
 
     def __init__(self, engine: RemoteEngine, screen: Screen, seconds: float | None) -> None:
+        from djinn_jupyter.widgets import live_memory
+
         self._name = engine.description.name
         self._place = self._name if engine.entry is None else engine.entry.place
         self._pressed = threading.Event()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.engines import logs, naming, spelling
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import logs, naming, spelling, views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.log_files import with_older
@@ -54,6 +54,8 @@ class LoadingMagics(Group):
                 self.state.screen.say(passed_over)
             there = engine.sessions()
             session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
+        from djinn_jupyter.widgets import views  # not before the line that a model is being loaded
+
         self.state.load(engine, session)
         self.state.keep(args.keep, engine)
         described = session.describe()
@@ -65,6 +67,8 @@ class LoadingMagics(Group):
     def _tell_of_a_rename(self, described: SessionDescription, there: Iterable[SessionDescription]) -> None:
         """Name the former session where this one has just been made: a renamed notebook begins with an empty one, and
         its work is under its former name."""
+        from djinn_jupyter.widgets import views
+
         shown = naming.told_apart((described.name, *(one.name for one in there)))
         for former in _without_notebook(there, beside=described.name):
             held, name = views.armed(former), shown[former.name]
@@ -97,6 +101,8 @@ class LoadingMagics(Group):
     @verb(KEEP)
     def djinn_status(self, args: Namespace) -> None:
         """The engine's statistics: model, self-test, sessions, work done, memory."""
+        from djinn_jupyter.widgets import views
+
         engine = self.state.engine
         statistics = engine.statistics()
         session = self.state.session().describe() if self.state.present is not None else None

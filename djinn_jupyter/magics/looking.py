@@ -9,7 +9,6 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.client.displayed import card_of
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import sites, views
 from djinn_jupyter.magics.parsing import (
     EFFECT,
     HOVER,
@@ -24,6 +23,8 @@ from djinn_jupyter.magics.parsing import (
     verb,
 )
 from djinn_jupyter.magics.showing import effect_asked, lens_by_layer, look_at, look_of, outcome_view
+from djinn_jupyter.widgets import views
+from djinn_jupyter.wire import sites
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession

@@ -16,9 +16,9 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from IPython.utils.text import DollarFormatter
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
+from djinn_jupyter.client.engines import naming, spelling
 from djinn_jupyter.described import settings_of
 from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
-from djinn_jupyter.magics.lazily import naming, spelling
 from djinn_jupyter.sampling import DRAWN_AS_BEGUN, GivenSampling
 from djinn_jupyter.wire.texts import in_quotes
 from djinn_jupyter.wire.traces import asked_by

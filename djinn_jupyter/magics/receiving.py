@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.widgets.receiving import receiving_view
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.connection.so_far import SoFar
@@ -26,7 +26,7 @@ class ReceivingBar:
         if self._bar is None:
             self._bar = Redrawn(self._screen)
         if over:
-            self._bar.end(views.receiving_view(progress, over=True))
+            self._bar.end(receiving_view(progress, over=True))
             self._bar = None
         else:
-            self._bar.draw(lambda: views.receiving_view(progress))
+            self._bar.draw(lambda: receiving_view(progress))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client import batches
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.batches import run_rows
-from djinn_jupyter.magics.lazily import batches, views
 from djinn_jupyter.magics.parsing import (
     EFFECT,
     KEEP,
@@ -30,6 +30,7 @@ from djinn_jupyter.magics.parsing import (
 )
 from djinn_jupyter.magics.showing import effect_asked, outcome_view, restored_by, sentence
 from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession

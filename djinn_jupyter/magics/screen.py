@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython import display as ipython
 
+from djinn_jupyter.client.engines import naming, terminal
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.magics.lazily import naming, terminal, views
 from djinn_jupyter.magics.standing import StandingCard, where
 
 if TYPE_CHECKING:
@@ -87,20 +87,19 @@ class Live:
             yield
         except (DjinnError, KeyboardInterrupt):
             if not self._static:
-                self._update(views.progress_view(f"{model} is not loaded", tuple(self._said), running=False))
+                self._step(f"{model} is not loaded", self._said, running=False)
             raise
 
     def progress(self, line: str) -> None:
         """Show the present activity, at once, because such lines are few."""
         if not self._static:
-            self._update(views.progress_view(line, tuple(self._said)))
+            self._step(line, self._said)
         self._said.append(line)
 
     def second(self, line: str) -> None:
         """Show the present step again, with the seconds it has taken so far. A terminal rewrites its line with it."""
         if not self._static:
-            said = tuple(step for step in self._said if not line.startswith(step))
-            self._update(views.progress_view(line, said))
+            self._step(line, [step for step in self._said if not line.startswith(step)])
         elif self._terminal is not None:
             self._terminal.second(line)
 
@@ -108,6 +107,8 @@ class Live:
         """Add one more token's text; it is shown at most ten times a second."""
         self._text.append(text)
         if not self._static and time.monotonic() - self._shown_at >= UPDATE_SECONDS:
+            from djinn_jupyter.widgets import views
+
             self._shown_at = time.monotonic()
             said = {"session": self._session or "", "where": where(self._session), "drawn": time.strftime("%H:%M:%S")}
             self._update(views.running_view("".join(self._text), len(self._text), **said))
@@ -115,6 +116,8 @@ class Live:
     def broken_off(self, why: str) -> None:
         """Mark the shown run as failed, so that its card no longer says that it runs."""
         if self._handle is not None:
+            from djinn_jupyter.widgets import views
+
             said = {"session": self._session or "", "where": where(self._session), "why": why}
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
 
@@ -129,6 +132,12 @@ class Live:
         self._update(view)
         if stop is not None and channel is not None:
             StandingCard(channel, self._handle, view, stop)
+
+    def _step(self, line: str, said: Sequence[str], *, running: bool = True) -> None:
+        """Show a step of a load below those `said` before. The first imports the modules that draw cards."""
+        from djinn_jupyter.widgets import views
+
+        self._update(views.progress_view(line, tuple(said), running=running))
 
     def _update(self, view: View) -> None:
         if self._handle is None:

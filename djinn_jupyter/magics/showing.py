@@ -7,8 +7,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.client import arrays, figures, pooling, stops
+from djinn_jupyter.client import positions as places
+from djinn_jupyter.client.engines import naming
 from djinn_jupyter.errors import IllegalMove, UsageError
-from djinn_jupyter.magics.lazily import arrays, figures, naming, places, pooling, stops, views
+from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:

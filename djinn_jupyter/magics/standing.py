@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.client.engines import naming
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.texts import in_quotes
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import pkgutil
+import re
 from pathlib import Path
 
 import pytest
 
-import djinn_jupyter.magics
+from djinn_jupyter.magics import table
 
 ROOT = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("write_reference", ROOT / "docs" / "write_reference.py")
@@ -25,10 +24,14 @@ def test_reference_page_is_current(name: str) -> None:
     assert written == write_reference.PAGES[name](), "run: python docs/write_reference.py"
 
 
+def test_the_table_has_the_module_of_every_magic() -> None:
+    written = {
+        name: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in (ROOT / "djinn_jupyter").rglob("*.py")
+        for name in re.findall(r"^    def (djinn_\w+)\(self, args", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert dict(table.MODULES) == written
+
+
 def test_every_magic_is_in_the_reference() -> None:
-    page = write_reference.magics()
-    for found in pkgutil.iter_modules(djinn_jupyter.magics.__path__, "djinn_jupyter.magics."):
-        module = importlib.import_module(found.name)
-        for kind in vars(module).values():
-            for name in vars(kind) if isinstance(kind, type) else ():
-                assert not name.startswith("djinn_") or f"## %{name}\n" in page
+    assert list(table.MODULES) == re.findall(r"^## %(\w+)$", write_reference.magics(), re.MULTILINE)

@@ -8,7 +8,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import RichOutput, capture_output
 
-from djinn_jupyter.magics import load_ipython_extension
+from djinn_jupyter.magics import load_ipython_extension, stand_ins
+from djinn_jupyter.magics.kernel_state import KernelState
 from tests.magics.double import EngineDouble, client_double
 
 
@@ -17,9 +18,14 @@ class Notebook:
 
     def __init__(self, shell: InteractiveShell, engine: EngineDouble, client: Any) -> None:
         self.shell, self.engine, self.client = shell, engine, client
-        self.state = shell.magics_manager.registry["LoadingMagics"].state
         self.error = ""
         self.outputs: list[RichOutput] = []
+
+    @property
+    def state(self) -> KernelState:
+        loaded = stand_ins.of(self.shell)
+        assert loaded is not None
+        return loaded.state
 
     def cell(self, source: str) -> str:
         """Return stdout, then the plain text of all displays; a failing cell fails the test."""

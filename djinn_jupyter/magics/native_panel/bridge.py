@@ -17,8 +17,8 @@ from djinn_jupyter.dap.arguments import Attach
 from djinn_jupyter.dap.debug_thread import DebugThread, state_of
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.showing import look_at
+from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.replies import SessionEdited
 
 if TYPE_CHECKING:

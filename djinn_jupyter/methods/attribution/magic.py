@@ -7,8 +7,8 @@ from argparse import Namespace
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import attributing
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.methods.attribution.api import attributing
 from djinn_jupyter.methods.common.magic import engines_beside
 from djinn_jupyter.methods.sweep.magic import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
 

@@ -8,10 +8,10 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import MeasurementEnded, UsageError
-from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.methods.common.magic import PROMPTS, engines_beside, prompts_of
+from djinn_jupyter.widgets import views
 
 
 @magics_class

@@ -9,8 +9,9 @@ from typing import Any
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import direct, views
 from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.methods.direct.api import direct
+from djinn_jupyter.widgets import views
 
 
 @magics_class

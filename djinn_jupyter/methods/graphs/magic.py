@@ -7,9 +7,10 @@ from typing import Final
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.magics.lazily import graphs, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.methods.graphs.api import graphs
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
+from djinn_jupyter.widgets import views
 
 DRAWN: Final = 30
 

@@ -7,9 +7,9 @@ from argparse import Namespace
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.common.magic import prompts_of
+from djinn_jupyter.widgets import views
 
 
 @magics_class

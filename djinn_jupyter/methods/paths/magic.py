@@ -8,7 +8,6 @@ from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import paths
 from djinn_jupyter.magics.parsing import (
     ADAPTER,
     BESIDE,
@@ -25,6 +24,7 @@ from djinn_jupyter.magics.parsing import (
     verb,
 )
 from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.paths import api as paths
 from djinn_jupyter.methods.sweep.magic import draw_swept, metric_of, named_line, refuse_session, swept_edit
 
 ARROW = "\u2192"  # which argparse does not take for an option, as it would "->"

@@ -12,7 +12,6 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.magics.editing import parse_edit
-from djinn_jupyter.magics.lazily import sweep_arguments, sweeping, views
 from djinn_jupyter.magics.parsing import (
     ADAPTER,
     BESIDE,
@@ -31,6 +30,8 @@ from djinn_jupyter.magics.parsing import (
 )
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.sweep.api import sweep_arguments, sweeping
+from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.patches import Patch

@@ -9,9 +9,10 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import circuit_curves, circuits, edges, pruning, views
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, refuse_others, verb
 from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.methods.circuits.api import circuit_curves, circuits, edges, pruning
+from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:

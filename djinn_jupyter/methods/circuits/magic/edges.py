@@ -8,10 +8,11 @@ from typing import Any, Final
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import edges, views
 from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.methods.circuits.api import edges
 from djinn_jupyter.methods.common.magic import prompts_of
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
+from djinn_jupyter.widgets import views
 
 DRAWN: Final = 20
 

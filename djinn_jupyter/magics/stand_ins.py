@@ -1,0 +1,180 @@
+"""Names of magics stand in IPython's tables from `%load_ext` on; the module of one is imported when it is first looked
+up, and its magics take the places of their stand-ins.
+
+Everything of IPython, from 7.34 to 9, looks a magic up by `magics_manager.magics[kind].get(name)`, before it reads how
+the magic wants its line: a call, `?`, completion. So each finds the magic itself, as if it had always been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from IPython.core.completer import CompletionContext, context_matcher
+
+from djinn_jupyter.magics.table import CELL_MAGICS, MODULES
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from djinn_jupyter.magics.completion import Matcher
+    from djinn_jupyter.magics.kernel_state import KernelState
+    from djinn_jupyter.magics.parsing import Group
+
+_IDENTIFIER: Final = "djinn_jupyter"  # of our matcher
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StandIn:
+    """Holds the place of a magic while its module is not imported. Code that walks a table, past its look-ups, reads
+    and calls the magic itself all the same."""
+
+    table: MagicTable
+    name: str
+    module: str
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self.table[self.name].__doc__
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.table[self.name], attribute)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        return self.table[self.name](*args, **given)
+
+
+class MagicTable(dict[str, Any]):
+    """One of IPython's two tables of magics, in which looking up one of ours imports its module."""
+
+    def __init__(self, held: Mapping[str, Any], owner: StandIns) -> None:
+        super().__init__(held)
+        self.owner = owner
+
+    def get(self, name: str, default: Any = None) -> Any:
+        held = super().get(name, default)
+        if not isinstance(held, StandIn):
+            return held
+        self.owner.load(held.module)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.get(name)
+        return super().__getitem__(name)
+
+    def takes(self, name: str, module: str) -> bool:
+        """Return whether a magic of a module may stand here: the user's own is not replaced."""
+        held = super().get(name)
+        return held is None or (isinstance(held, StandIn) and held.module == module)
+
+    def without(self, names: Container[str]) -> dict[str, Any]:
+        """Return what the table holds besides these names, as a plain table."""
+        return {name: held for name, held in self.items() if name not in names}
+
+
+class StandIns:
+    """The magics of one kernel: the module of each, and the state that the first that is used makes for all."""
+
+    def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
+        self._shell: Any = shell
+        self._client = client
+        self._state: KernelState | None = None
+        self._matcher: Matcher | None = None
+        self._modules = dict(MODULES)
+
+    @property
+    def state(self) -> KernelState:
+        if self._state is None:
+            from djinn_jupyter.magics.cell_events import CellEvents, register
+            from djinn_jupyter.magics.kernel_state import KernelState
+
+            self._state = KernelState(self._shell, self._client)
+            register(self._shell, CellEvents(self._state))
+        return self._state
+
+    @property
+    def matcher(self) -> Matcher:
+        if self._matcher is None:
+            from djinn_jupyter.magics.completion import Matcher
+
+            self._matcher = Matcher(self.state)
+        return self._matcher
+
+    def enter(self) -> None:
+        """Put a stand-in for each magic into the shell's tables."""
+        tables = self._shell.magics_manager.magics
+        for kind, names in (("line", MODULES), ("cell", CELL_MAGICS)):
+            tables[kind] = table = MagicTable(tables[kind], self)
+            table.update({name: StandIn(table, name, MODULES[name]) for name in names})
+
+    def leave(self) -> None:
+        """Take the magics away again, and the hooks of their state."""
+        tables = self._shell.magics_manager.magics
+        for kind in ("line", "cell"):
+            tables[kind] = tables[kind].without(self._modules)
+        if self._state is not None:
+            from djinn_jupyter.magics.cell_events import unregister
+
+            unregister(self._shell)
+            self._state.end_chart()
+
+    def load(self, module: str) -> None:
+        """Import a module, and put its magics where something stands for them or nothing is."""
+        from djinn_jupyter.magics.parsing import OneLine
+
+        tables = self._shell.magics_manager.magics
+        try:
+            groups = [kind(self.state) for kind in groups_in(import_module(module))]
+        except KeyboardInterrupt:
+            raise OneLine("Interrupted. Nothing was asked of the engine yet.") from None
+        for group in groups:
+            for kind, magics in group.magics.items():
+                taken = {name: magic for name, magic in magics.items() if tables[kind].takes(name, module)}
+                group.magics[kind] = taken
+                self._modules.update(dict.fromkeys(taken, module))
+            self._shell.register_magics(group)
+
+
+def groups_in(module: ModuleType) -> Iterator[type[Group]]:
+    """Yield the groups of magics that a module defines, or the modules within it."""
+    from djinn_jupyter.magics.parsing import Group
+
+    groups = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Group)]
+    within = f"{module.__name__}."
+    yield from (one for one in groups if one is not Group and f"{one.__module__}.".startswith(within))
+
+
+def register(shell: InteractiveShell, client: Any = None) -> None:
+    """Let names stand for all magics, and one matcher complete their lines; others pass through untouched."""
+    unregister(shell)
+    made = StandIns(shell, client)
+    made.enter()
+
+    @context_matcher(identifier=_IDENTIFIER)  # type: ignore[untyped-decorator]
+    def djinn_matcher(context: CompletionContext) -> Any:
+        line = context.line_with_cursor[: context.cursor_position]
+        if context.cursor_line != 0 or not line.lstrip().startswith(("%djinn_", "%%djinn_")):
+            return {"completions": []}
+        completions = made.matcher.matches(line)
+        word = line.rsplit(" ", 1)[-1]
+        return {"completions": completions, "matched_fragment": word, "suppress": bool(completions)}
+
+    shell.Completer.custom_matchers.append(djinn_matcher)
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Take all of it away again; engines and sessions stay."""
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [one for one in matchers if getattr(one, "matcher_identifier", None) != _IDENTIFIER]
+    present = of(shell)
+    if present is not None:
+        present.leave()
+
+
+def of(shell: InteractiveShell) -> StandIns | None:
+    """Return what stands in the tables of a shell; None where the extension is not loaded."""
+    table = shell.magics_manager.magics["line"]
+    return table.owner if isinstance(table, MagicTable) else None
