@@ -13,7 +13,6 @@ from contextlib import ExitStack
 import torch
 
 from djinn_jupyter.engine.parts import Parts
-from djinn_jupyter.engine.requests.extents import extents
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.state_publisher import EngineReading
@@ -72,7 +71,7 @@ class Engine:
     @property
     def extents(self) -> Mapping[str, int]:
         """The lengths that lists of a request may have, by what of the model bounds them."""
-        return extents(self.anatomy, self.description.context_length)
+        return self.parts.intake.extents
 
     @property
     def reading(self) -> EngineReading:

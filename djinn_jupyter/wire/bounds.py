@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from msgspec import Meta
 
 FEW: Final = 65_536
 MOST_TOKENS: Final = 2**20
 BOUNDED_BY: Final = "bounded by"
-Noun = Literal["positions", "tokens", "edges", "cells", "matrix"]
 
 
-def bounded_by(noun: Noun, most: int = MOST_TOKENS) -> Meta:
+def bounded_by(noun: str, most: int = MOST_TOKENS) -> Meta:
     """Return the mark of a list that has no more entries than there are of a model's or line's `noun`."""
     return Meta(max_length=most, extra={BOUNDED_BY: noun})
 

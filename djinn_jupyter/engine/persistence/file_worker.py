@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 
 Outcome = TypeVar("Outcome")
+UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
+"""`until_done` of an engine."""
 LONGEST_WAIT_SECONDS: Final = 0.05
 
 

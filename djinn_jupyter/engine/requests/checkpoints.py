@@ -4,13 +4,12 @@ thread of its own (`file_worker`)."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Generator, Sequence
 
 from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.persistence.checkpoint_files import FoundCheckpoint
+from djinn_jupyter.engine.persistence.file_worker import UntilDone
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
@@ -32,8 +31,6 @@ from djinn_jupyter.wire.names import NOTEBOOK, require_showable
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
 from djinn_jupyter.wire.texts import in_quotes
-
-UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 
 class CheckpointRequests:

@@ -1,9 +1,8 @@
 """The lengths of a request's lists, held to the model before anything reads their entries. A list of positions is at
-most as long as the model's context; lines of tokens, edges and cells are held to it where they are used."""
+most as long as the model's context; other lists are held to it where they are used."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -11,23 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from djinn_jupyter.engine.model.discovery.model_map import Anatomy
-from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.scheduling.tokenizing import limit
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.circuits.engine.edges import READERS
 from djinn_jupyter.wire.bounds import BOUNDED_BY
 
 
-def extents(anatomy: Anatomy, context: int | None) -> dict[str, int]:
-    """Return how long lists may be by what bounds them. Of edges it is at least the number there is: from every writer
-    to every reader."""
-    ends = Counter[str]()
-    for (point, _), tap in anatomy.taps.items():
-        if isinstance(tap, Tap):
-            ends[point] += tap.heads or 1
-    writers, readers = 1 + ends["z"] + ends["mlp_out"], 1 + sum(ends[point] for point in READERS)
-    return {"positions": limit(context), "tokens": limit(context), "edges": writers * readers}
+def extents(context: int | None) -> dict[str, int]:
+    """Return how long lists may be by what bounds them. Methods add their own nouns."""
+    return {"positions": limit(context), "tokens": limit(context)}
 
 
 def require_extents(message: msgspec.Struct, positions: int) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.persistence.file_worker import UntilDone
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.adapters import AdapterRequests
 from djinn_jupyter.engine.requests.added_modules import AddedModuleRequests
-from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests, UntilDone
+from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
 from djinn_jupyter.engine.requests.comparing import ComparisonRequests
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.requests.methods import MethodParts, handlers_of_methods
 from djinn_jupyter.engine.requests.moving import MoveRequests, SessionMoves
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.passes import PassRequests
@@ -33,17 +33,6 @@ from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.methods.attribution import engine as attribution
-from djinn_jupyter.methods.circuits.engine.handlers import EdgeRequests
-from djinn_jupyter.methods.circuits.engine.recordings import Recordings
-from djinn_jupyter.methods.datasets.engine.handlers import CollectionRequests, ScoreRequests
-from djinn_jupyter.methods.direct.engine.handlers import AttributionRequests
-from djinn_jupyter.methods.graphs.engine.handlers import GraphRequests
-from djinn_jupyter.methods.heads.engine.handlers import HeadRequests
-from djinn_jupyter.methods.paths import engine as paths
-from djinn_jupyter.methods.sweep.engine.handlers import SweepRequests
-
-WAYS_TO_SWEEP: Final = (attribution, paths)  # they have no handlers; a sweep finds its ways in them
 
 
 def request_handlers(
@@ -60,12 +49,22 @@ def request_handlers(
     running_time: RunningTime,
     options: EngineConfig,
     until: UntilDone,
+    extents: dict[str, int],
 ) -> RequestHandlers:
     """Return one handler for each kind of request."""
     execution = ExecutionRequests(sessions, runtime, residency)
     inspection = InspectionRequests(sessions, runtime, Workspace(budget, "lenses"), persistence)
     breakpoints = BreakpointRequests(sessions, runtime)
     images = WholeImages(runtime, residency, storage_table, options)
+    methods = MethodParts(
+        sessions=sessions,
+        runtime=runtime,
+        budget=budget,
+        identity=persistence.identity,
+        files=persistence.file_worker,
+        until_done=until,
+        extents=extents,
+    )
     return RequestHandlers(
         SessionRequests(sessions, lifecycle, runtime, residency, options, persistence),
         execution,
@@ -77,13 +76,6 @@ def request_handlers(
         inspection,
         ComparisonRequests(sessions, residency),
         PassRequests(sessions, runtime),
-        AttributionRequests(sessions, runtime, persistence),
-        SweepRequests(sessions, runtime, Workspace(budget, "sweeps"), persistence),
-        EdgeRequests(sessions, runtime, Recordings(budget), persistence),
-        GraphRequests(sessions, runtime, Workspace(budget, "graphs"), persistence),
-        CollectionRequests(sessions, runtime, Workspace(budget, "collections"), persistence, until),
-        ScoreRequests(sessions, runtime, Workspace(budget, "losses"), persistence),
-        HeadRequests(sessions, runtime, Workspace(budget, "heads"), persistence),
         TreeRequests(sessions, runtime),
         PeopleRequests(sessions, storage_table, persistence, residency, running_time),
         SwapRequests(sessions, residency),
@@ -92,5 +84,6 @@ def request_handlers(
         AdapterRequests(sessions, runtime),
         CheckpointRequests(sessions, lifecycle, owners, images, persistence, residency, storage_table, until),
         MoveRequests(sessions, lifecycle, moves, images, runtime, persistence, until),
+        *handlers_of_methods(methods),
         split=runtime.forward.split,
     )

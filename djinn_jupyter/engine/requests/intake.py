@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from djinn_jupyter.engine.requests.extents import require_extents
 from djinn_jupyter.engine.requests.stateless import StatelessRequest, StatelessRequests
 from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mailbox, QueuedRequest, TextRead
-from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens, limit
+from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire import requests as ask
@@ -16,10 +16,12 @@ from djinn_jupyter.wire.replies import Reply
 
 
 class Intake:
-    """`context` is the number of the model's positions, None where nothing bounds them."""
+    """`extents` are how long lists may be by what bounds them."""
 
-    def __init__(self, mailbox: Mailbox, stateless: StatelessRequests, faults: Faults, context: int | None) -> None:
-        self._mailbox, self._stateless, self._faults, self._positions = mailbox, stateless, faults, limit(context)
+    def __init__(
+        self, mailbox: Mailbox, stateless: StatelessRequests, faults: Faults, extents: Mapping[str, int]
+    ) -> None:
+        self._mailbox, self._stateless, self._faults, self.extents = mailbox, stateless, faults, extents
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         """Take a request of this process, checked as if it had come over the wire."""
@@ -38,7 +40,7 @@ class Intake:
     ) -> None:
         """Take a request that was read off the wire."""
         try:
-            require_extents(request, self._positions)
+            require_extents(request, self.extents["positions"])
             if isinstance(request, StatelessRequest):
                 self._stateless.answer_elsewhere(request, holder.person, reply)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.session.influences import has_edits
@@ -45,11 +45,12 @@ def require_empty(session: Session, verb: str, opener: str) -> Session:
     return session
 
 
-def under_rules_of(ruling: Session | None, session: Session) -> tuple[Rule, ...]:
-    """Return the rules in force of the session `ruling`, whose attention and adapter `session` takes on; none where
-    there is none."""
-    if ruling is None:
+def under_rules_of(sessions: SessionTable, ruling_name: str | None, session: Session) -> tuple[Rule, ...]:
+    """Return the rules in force of the session of that name, whose attention and adapter `session` takes on; no rules
+    for None."""
+    if ruling_name is None:
         return ()
+    ruling = sessions.find(ruling_name)
     session.compute_like(ruling)
     return ruling.rules_in_force
 
@@ -74,15 +75,18 @@ def fed_tokens(session: Session) -> tuple[int, ...]:
     return tuple(session.tokens[: session.committed])
 
 
-def prompt_of(
+def prompts_of(
     sessions: SessionTable,
     model: ModelDescription,
-    line: tuple[int, ...] | str,
-    number: int,
+    lines: Iterable[tuple[int, ...] | str],
+    *,
+    first: int = 0,
     tokens_of: Callable[[Session], tuple[int, ...]] = fed_tokens,
-) -> tuple[int, ...]:
-    """Return prompt `number` of a request: the token ids that it gives, or `tokens_of` the session that it names.
-    Raises the error for which it cannot be run."""
-    tokens = tokens_of(sessions.find(line)) if isinstance(line, str) else line
-    require_prompt(model, tokens, number)
-    return tokens
+) -> list[tuple[int, ...]]:
+    """Return the prompts of a request, numbered from `first` on: the token ids that it gives, or `tokens_of` the
+    sessions that it names. Raises the error for which one cannot be run."""
+    prompts = []
+    for number, line in enumerate(lines, first):
+        prompts.append(tokens_of(sessions.find(line)) if isinstance(line, str) else line)
+        require_prompt(model, prompts[-1], number)
+    return prompts

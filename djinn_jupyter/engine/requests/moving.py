@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from djinn_jupyter.engine.persistence.file_worker import UntilDone
 from djinn_jupyter.engine.persistence.image import AnsweredImage, SessionImage
 from djinn_jupyter.engine.persistence.move_places import Moves
 from djinn_jupyter.engine.persistence.persistence import Persistence
-from djinn_jupyter.engine.requests.checkpoints import UntilDone
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.origin import origin
@@ -168,7 +168,7 @@ class MoveRequests:
         self._persistence.moves.require(request.store)
         require_equal(self._here, request.to)
         if session.temporary:
-            raise UsageError(f"Session {in_quotes(session.name)} is a sweep's own, and ends with it.")
+            raise UsageError(f"Session {in_quotes(session.name)} is that of a measurement, and ends with it.")
         rows = yield from self._images.rows(session)
         moving = Moving(move=request.move, end="leaves", origin=self._here, store=request.store, person=request.person)
         yield from self._moves.begin(session, moving, self._until_done)

@@ -33,6 +33,7 @@ from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
+from djinn_jupyter.engine.requests.extents import extents
 from djinn_jupyter.engine.requests.handlers import request_handlers
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.intake import Intake
@@ -241,8 +242,12 @@ class _Assembly:
         return StatelessRequests(self.runtime, self.tokenizing, self.persistence.checkpoints, self.faults)
 
     @cached_property
+    def extents(self) -> dict[str, int]:
+        return extents(self.runtime.description.context_length)
+
+    @cached_property
     def intake(self) -> Intake:
-        return Intake(self.mailbox, self.stateless, self.faults, self.runtime.description.context_length)
+        return Intake(self.mailbox, self.stateless, self.faults, self.extents)
 
     @cached_property
     def handlers(self) -> RequestHandlers:
@@ -259,6 +264,7 @@ class _Assembly:
             running_time=self.running_time,
             options=self.config,
             until=partial(until_done, self.mailbox, self.scheduler),
+            extents=self.extents,
         )
 
     @cached_property

@@ -9,6 +9,7 @@ Shapes: W writers, R readers, S positions, D features, H heads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.methods.attribution.engine.line import (
@@ -32,6 +34,15 @@ from djinn_jupyter.methods.attribution.engine.line import (
 READERS: Final = ("q", "k", "v", "mlp_in")
 UNEXPLAINED: Final = 1e-3  # of the residual's change, in float32; in 16 bits 0.05
 UNEXPLAINED_IN_16_BITS: Final = 0.05
+
+
+def most_edges(anatomy: Anatomy) -> int:
+    """Return a number of edges that is at least the one there is: from every writer to every reader."""
+    ends = Counter[str]()
+    for (point, _), tap in anatomy.taps.items():
+        if isinstance(tap, Tap):
+            ends[point] += tap.heads or 1
+    return (1 + ends["z"] + ends["mlp_out"]) * (1 + sum(ends[point] for point in READERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

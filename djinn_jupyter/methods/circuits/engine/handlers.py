@@ -9,45 +9,52 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.persistence.persistence import Persistence
-from djinn_jupyter.engine.requests.completed import completed
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.origin import origin
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
 from djinn_jupyter.methods.attribution.engine.trial import Trials
 from djinn_jupyter.methods.circuits.engine.edge_attributing import EdgeAttributing
 from djinn_jupyter.methods.circuits.engine.edge_patching import EdgePatching
+from djinn_jupyter.methods.circuits.engine.edges import most_edges
 from djinn_jupyter.methods.circuits.engine.recordings import Recordings
-from djinn_jupyter.methods.circuits.request import CircuitRecipe, CircuitsRun, EdgeRecipe, EdgesAttributed
+from djinn_jupyter.methods.circuits.request import (
+    AttributeEdges,
+    CircuitRecipe,
+    CircuitsRun,
+    EdgeRecipe,
+    EdgesAttributed,
+    RunCircuits,
+)
+from djinn_jupyter.methods.common.engine.completed import completed
 from djinn_jupyter.methods.common.engine.line_sources import LineSources
 from djinn_jupyter.methods.common.engine.metric import Metric
 from djinn_jupyter.methods.sweep.request import LineSource
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
-from djinn_jupyter.wire.provenance import Provenance
+
+
+def handlers(parts: MethodParts) -> tuple[EdgeRequests, ...]:
+    """Return what handles the requests of this method."""
+    parts.extents["edges"] = most_edges(parts.runtime.forward.anatomy)
+    return (EdgeRequests(parts),)
 
 
 class EdgeRequests:
-    def __init__(
-        self, sessions: SessionTable, runtime: Runtime, recordings: Recordings, persistence: Persistence
-    ) -> None:
-        self._sessions, self._runtime, self._recordings = sessions, runtime, recordings
-        self._persistence, self._lines = persistence, LineSources(sessions, runtime)
-        self._trials = Trials()
-        sessions.on_removal(recordings.let_go)
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._recordings = parts, Recordings(parts.budget)
+        self._lines, self._trials = LineSources(parts), Trials()
+        parts.sessions.on_removal(self._recordings.let_go)
 
-    @handles(ask.AttributeEdges)
-    def attribute_edges(self, request: ask.AttributeEdges, holder: Holder) -> Steps:
+    @handles(AttributeEdges)
+    def attribute_edges(self, request: AttributeEdges, holder: Holder) -> Steps:
         given = self._given(request, "attribution of edges", "dj.edges")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
-        recipe = EdgeRecipe(asked=meant, by=self._origin(), **given.computed)
+        recipe = EdgeRecipe(asked=meant, by=self._parts.origin(), **given.computed)
         stop = self._standing(request.corrupted)
         if request.method == "gradients":
             return completed(self._scores(request, given), notes=given.notes, stop=stop, made=lambda reply: recipe)
@@ -61,18 +68,18 @@ class EdgeRequests:
         effects = patching.effects(self._recordings.workspace, request.chosen)
         return completed(effects, notes=given.notes, stop=stop, made=made)
 
-    def _scores(self, request: ask.AttributeEdges, given: _Given) -> Generator[Blocked | None, None, EdgesAttributed]:
+    def _scores(self, request: AttributeEdges, given: _Given) -> Generator[Blocked | None, None, EdgesAttributed]:
         if request.chosen:
             raise UsageError("Gradients tell all edges at once: choose edges to be patched exactly.")
         require_slopes(given.metric)
         under_way = EdgeAttributing(given.runtime, given.session, given.lines, given.metric, request.steps)
         return under_way.steps(self._recordings.workspace, self._trials)
 
-    @handles(ask.RunCircuits)
-    def run_circuits(self, request: ask.RunCircuits, holder: Holder) -> Steps:
+    @handles(RunCircuits)
+    def run_circuits(self, request: RunCircuits, holder: Holder) -> Steps:
         given = self._given(request, "run of circuits", "dj.circuit")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
-        recipe = CircuitRecipe(asked=meant, by=self._origin(), **given.computed)
+        recipe = CircuitRecipe(asked=meant, by=self._parts.origin(), **given.computed)
         patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
 
         def made(reply: CircuitsRun) -> CircuitRecipe:
@@ -81,28 +88,25 @@ class EdgeRequests:
         steps = patching.circuits(self._recordings, request.circuits)
         return completed(steps, notes=given.notes, made=made)
 
-    def _given(self, request: ask.AttributeEdges | ask.RunCircuits, verb: str, opener: str) -> _Given:
+    def _given(self, request: AttributeEdges | RunCircuits, verb: str, opener: str) -> _Given:
         """Return what the request is about, checked."""
-        session = require_empty(self._sessions.find(request.session), verb, opener)
+        session = require_empty(self._parts.sessions.find(request.session), verb, opener)
         self._lines.compute_like(request, session)
         (corrupted, notes), (clean, more) = (self._lines.tokens(line) for line in (request.corrupted, request.clean))
         require_alike(clean, corrupted)
         [metric] = self._lines.metrics((request.metric,)).each
         return _Given(
             session=session,
-            runtime=self._runtime.of(session),
+            runtime=self._parts.runtime.of(session),
             corrupted=corrupted,
             clean=clean,
             metric=metric,
             notes=(*notes, *more),
         )
 
-    def _origin(self) -> Provenance:
-        return origin(self._persistence.identity, self._runtime.description)
-
     def _standing(self, line: LineSource) -> StopIdentity | None:
         """Return where the session stands whose line this is."""
-        return self._sessions.find(line).standing if isinstance(line, str) else None
+        return self._parts.sessions.find(line).standing if isinstance(line, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ from typing import Protocol
 
 from djinn_jupyter.engine.requests.lines import require_fit
 from djinn_jupyter.engine.requests.making_rules import require_known_tokens
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.session.influences import has_edits
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.common.engine.metric import Metrics
 from djinn_jupyter.methods.sweep.request import LineSource
@@ -30,8 +29,8 @@ class TwoLines(Protocol):
 class LineSources:
     """Finds the tokens of lines, and how their sessions compute."""
 
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._runtime = sessions, runtime
+    def __init__(self, parts: MethodParts) -> None:
+        self._sessions, self._runtime = parts.sessions, parts.runtime
 
     def tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return a line's tokens, and a note where its session would not have run them as a sweep does. Raises

@@ -6,18 +6,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
-from djinn_jupyter.engine.persistence.file_worker import FileWorker
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.wavefront.rounding import difference
@@ -37,7 +35,6 @@ RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
 NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
 SMALLER: Final = "A shard's values lie in memory until it is written: have fewer prompts in each, by shard_prompts."
-UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +69,10 @@ class ShardOutcome:
 class Collecting:
     """One shard, computed in the memory of one session."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        session: Session,
-        asked: CheckedCollection,
-        batches: Batches,
-        files: FileWorker,
-        until_done: UntilDone,
-    ) -> None:
-        self.runtime, self.session, self.asked, self.batches = runtime, session, asked, batches
+    def __init__(self, parts: MethodParts, session: Session, asked: CheckedCollection, batches: Batches) -> None:
+        self.runtime, self.session, self.asked, self.batches = parts.runtime, session, asked, batches
         self.outcome = ShardOutcome(mode=asked.mode)
-        self._files, self._until_done = files, until_done
+        self._file_work = parts.file_work
         self._told = time.monotonic()
 
     def steps(self, workspace: Workspace) -> Steps:
@@ -104,10 +93,8 @@ class Collecting:
     def _done(self, work: Callable[[threading.Event], Result]) -> Generator[Blocked | None, None, Result]:
         """Have the files' thread do the work, which ends early where the request does."""
         abandoned = threading.Event()
-        started = self._files.start(lambda: work(abandoned))
         try:
-            result: Result = yield from self._until_done(started)
-            return result
+            return (yield from self._file_work(lambda: work(abandoned)))
         finally:
             abandoned.set()
 

@@ -11,73 +11,60 @@ import torch
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
-from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.answer_sizes import require_answerable
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import prompt_of, require_empty, require_prompt, under_rules_of
-from djinn_jupyter.engine.requests.origin import circumstances, modules_at
-from djinn_jupyter.engine.requests.workspace import Workspace
+from djinn_jupyter.engine.requests.lines import prompts_of, require_empty, require_prompt, under_rules_of
+from djinn_jupyter.engine.requests.methods import MethodParts
+from djinn_jupyter.engine.requests.origin import modules_at
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Pieces, Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.engine.batches import Batches
-from djinn_jupyter.methods.datasets.engine.collection import CheckedCollection, Collecting, UntilDone
+from djinn_jupyter.methods.datasets.engine.collection import CheckedCollection, Collecting
 from djinn_jupyter.methods.datasets.engine.destinations import Destination, InFolder, WithClient
 from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of
 from djinn_jupyter.methods.datasets.engine.scoring import logits_of, loss_of
 from djinn_jupyter.methods.datasets.engine.shard import tokens_of
 from djinn_jupyter.methods.datasets.engine.shard_file import Note, shard_path
 from djinn_jupyter.methods.datasets.engine.shared_losses import SharedLosses
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, CollectFields, shard_name
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect, CollectFields, shard_name
+from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.progress import Doing, Progress
-from djinn_jupyter.wire.replies import Scored
 
 FORMAT: Final = 1
 ALIKE: Final = ("format", "model", "adapter", "modules")  # in a note, what follows from the engine and not the request
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def handlers(parts: MethodParts) -> tuple[CollectionRequests, ScoreRequests]:
+    """Return what handles the requests of this method."""
+    return CollectionRequests(parts), ScoreRequests(parts)
+
+
 class CollectionRequests:
-    """`until_done` makes the steps that wait for file work."""
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("collections")
+        self._batches = Batches(parts.runtime)
 
-    def __init__(
-        self,
-        sessions: SessionTable,
-        runtime: Runtime,
-        workspace: Workspace,
-        persistence: Persistence,
-        until_done: UntilDone,
-    ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
-        self._persistence, self._until_done = persistence, until_done
-        self._batches = Batches(runtime)
-
-    @handles(ask.Collect)
-    def collect(self, request: ask.Collect, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
+    @handles(Collect)
+    def collect(self, request: Collect, holder: Holder) -> Steps:
+        session = require_empty(self._parts.sessions.find(request.session), "collect", "engine.collect")
         asked = self._checked(request, session)
-        files = self._persistence.file_worker
-        work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
-        return work.steps(self._workspace)
+        return Collecting(self._parts, session, asked, self._batches).steps(self._workspace)
 
     @handles(CheckCollect)
     def check(self, request: CheckCollect, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "collect", "engine.collect")
+        session = require_empty(self._parts.sessions.find(request.session), "collect", "engine.collect")
         asked = self._checked(request, session)
         return self._checked_place(asked)
 
     def _checked_place(self, asked: CheckedCollection) -> Steps:
         tokens = tokens_of(asked.prompts)
-        yield from self._until_done(
-            self._persistence.file_worker.start(lambda: asked.destination.check(tokens, asked.note))
-        )
+        yield from self._parts.file_work(lambda: asked.destination.check(tokens, asked.note))
         return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
 
     def _checked(self, request: CollectFields[Any], session: Session) -> CheckedCollection:
@@ -98,19 +85,15 @@ class CollectionRequests:
             mode=request.mode,
             seed=request.seed,
             note=self._note(request, places, session),
-            made=self._made(session, places),
+            made=self._parts.circumstances(session, taps=places.taps.values()),
         )
-
-    def _made(self, session: Session, places: CollectedSites) -> Circumstances:
-        identity, model = self._persistence.identity, self._runtime.description
-        return circumstances(identity, model, session, (), places.taps.values())
 
     def _note(self, request: CollectFields[Any], places: CollectedSites, session: Session) -> Note:
         """Return the note by which this shard is told from others. It is compared before a shard that is there is left
         as it is."""
         return {
             "format": FORMAT,
-            "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._persistence.identity)},
+            "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._parts.identity)},
             "adapter": None if session.adapter is None else session.adapter.identity.digest,
             "modules": [[one.name, one.at, one.digest] for one in modules_at(places.taps.values())] or None,
             "sites": [str(site) for site in places.taps],
@@ -137,31 +120,26 @@ def _destination(request: CollectFields[Any]) -> Destination:
 
 
 class ScoreRequests:
-    def __init__(
-        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
-    ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
-        self._persistence = persistence
-        self._batches = Batches(runtime)
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("losses")
+        self._batches = Batches(parts.runtime)
 
-    @handles(ask.Score)
-    def score(self, request: ask.Score, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "score", "engine.loss")
-        model, lines = self._runtime.description, enumerate(request.prompts, request.first)
-        prompts = [prompt_of(self._sessions, model, line, number) for number, line in lines]
+    @handles(Score)
+    def score(self, request: Score, holder: Holder) -> Steps:
+        sessions, model = self._parts.sessions, self._runtime.description
+        session = require_empty(sessions.find(request.session), "score", "engine.loss")
+        prompts = prompts_of(sessions, model, request.prompts, first=request.first)
         if request.what == "logits":
-            require_answerable(sum(map(len, prompts)), self._runtime.description.vocab_size)
-        ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
-        rules = under_rules_of(ruling, session)
-        made = circumstances(self._persistence.identity, model, session, rules)
-        return self._steps(session, prompts, rules, request, made)
+            require_answerable(sum(map(len, prompts)), model.vocab_size)
+        rules = under_rules_of(sessions, request.rules_of, session)
+        return self._steps(session, prompts, rules, request, self._parts.circumstances(session, rules))
 
     def _steps(
         self,
         session: Session,
         prompts: list[tuple[int, ...]],
         rules: tuple[Rule, ...],
-        request: ask.Score,
+        request: Score,
         made: Circumstances,
     ) -> Steps:
         shared = SharedLosses(self._runtime, session, self._batches, first=request.first)
@@ -193,7 +171,7 @@ class ScoreRequests:
         session: Session,
         prompts: list[tuple[int, ...]],
         rules: tuple[Rule, ...],
-        request: ask.Score,
+        request: Score,
     ) -> Pieces:
         """Compute losses in shared passes, where nothing stands against that."""
         if request.what == "logits":

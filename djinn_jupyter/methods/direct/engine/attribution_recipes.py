@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.requests.look_recipes import fed_tokens, line_before
-from djinn_jupyter.engine.requests.origin import circumstances
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.session.feeding import why_not_plain
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.methods.direct.request import AttributionRecipe
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.methods.direct.request import Attribute, AttributionRecipe
 
 EDITED_HERE: Final = "the value of its stop is edited"
 
 
 def attribution_recipe(
-    identity: ModelIdentity,
-    model: ModelDescription,
-    session: Session,
-    asked: ask.Attribute,
-    tokens: tuple[int, ...],
-    position: int,
+    parts: MethodParts, session: Session, asked: Attribute, tokens: tuple[int, ...], position: int
 ) -> tuple[AttributionRecipe | None, str]:
     """Return what tells the parts again at the present stop, of these `tokens`; None, with the reason, where the tokens
     of the line alone do not come to it."""
@@ -41,7 +33,7 @@ def attribution_recipe(
         neurons=asked.neurons,
         position=position,
         ahead=asked.ahead,
-        made=circumstances(identity, model, session, (), taps),
+        made=parts.circumstances(session, taps=taps),
         passes=fed_tokens(line),
     )
     return recipe, ""

@@ -16,39 +16,41 @@ from djinn_jupyter.engine.forward.pass_controller import Halted
 from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.forward.weight_reader import WeightReader
 from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import token_id
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.engine.system.to_home import to_home
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.methods.direct.engine.attribution_recipes import attribution_recipe
 from djinn_jupyter.methods.direct.engine.row_observers import RowObserver, require_whole, watched
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.direct.request import Attribute, Attributed
 from djinn_jupyter.wire.readings import Contribution, NeuronParts
-from djinn_jupyter.wire.replies import Attributed
 from djinn_jupyter.wire.sites import Site
 
 ROUNDED: Final = {torch.float32: 1e-4, torch.float64: 1e-4}  # of the largest part
 ROUNDINGS_IN_16_BITS: Final = 8  # so many of the dtype's own
 
 
-class AttributionRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, persistence: Persistence) -> None:
-        self._sessions, self._runtime, self._persistence = sessions, runtime, persistence
-        self._weights = WeightReader(runtime.forward)
+def handlers(parts: MethodParts) -> tuple[AttributionRequests, ...]:
+    """Return what handles the requests of this method."""
+    return (AttributionRequests(parts),)
 
-    @handles(ask.Attribute)
-    def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
-        runtime = self._runtime.of(session)
+
+class AttributionRequests:
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._weights = parts, WeightReader(parts.runtime.forward)
+
+    @handles(Attribute)
+    def attribute(self, request: Attribute, holder: Holder) -> Steps:
+        session = self._parts.sessions.find(request.session)
+        runtime = self._parts.runtime.of(session)
         frame = queries.stopped_frame(session)
         if frame.hidden is None or frame.boundary == 0:
             raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")
@@ -74,9 +76,7 @@ class AttributionRequests:
         out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
         neurons = yield from self._neurons(out, [one for one in seen if one.by_neuron])
         reply = _attributed(runtime, session, request, out, x_D, first, seen, frame.positions[rows[0]], tokens, neurons)
-        made, unmade = attribution_recipe(
-            self._persistence.identity, runtime.description, session, request, tuple(tokens), reply.position
-        )
+        made, unmade = attribution_recipe(self._parts, session, request, tuple(tokens), reply.position)
         reply = msgspec.structs.replace(reply, made=made, unmade=unmade)
         if frame.overrides or (request.ahead and session.rules_in_force):
             return reply
@@ -128,7 +128,7 @@ def _run_on(
 def _attributed(
     runtime: Runtime,
     session: Session,
-    request: ask.Attribute,
+    request: Attribute,
     out: Readout,
     x_D: Tensor,
     first: RowObserver,

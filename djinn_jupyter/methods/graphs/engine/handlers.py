@@ -5,45 +5,42 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.persistence.persistence import Persistence
-from djinn_jupyter.engine.requests.completed import completed
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.origin import origin
-from djinn_jupyter.engine.requests.workspace import Workspace
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.added_modules import AddedModule
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
 from djinn_jupyter.methods.attribution.engine.trial import Trials
+from djinn_jupyter.methods.common.engine.completed import completed
 from djinn_jupyter.methods.common.engine.line_sources import LineSources
 from djinn_jupyter.methods.common.engine.metric import Metric
 from djinn_jupyter.methods.graphs.engine.active_features import dictionary_of
 from djinn_jupyter.methods.graphs.engine.graphing import GraphMaking
-from djinn_jupyter.methods.graphs.request import GraphMade, GraphRecipe
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.graphs.request import GraphMade, GraphRecipe, MakeGraph
 from djinn_jupyter.wire.nouns import AttentionName
 
 
-class GraphRequests:
-    def __init__(
-        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
-    ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
-        self._persistence, self._lines = persistence, LineSources(sessions, runtime)
-        self._trials = Trials()
+def handlers(parts: MethodParts) -> tuple[GraphRequests, ...]:
+    """Return what handles the requests of this method."""
+    return (GraphRequests(parts),)
 
-    @handles(ask.MakeGraph)
-    def make_graph(self, request: ask.MakeGraph, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "attribution graph", "dj.attribution_graph")
+
+class GraphRequests:
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("graphs")
+        self._lines, self._trials = LineSources(parts), Trials()
+
+    @handles(MakeGraph)
+    def make_graph(self, request: MakeGraph, holder: Holder) -> Steps:
+        session = require_empty(self._parts.sessions.find(request.session), "attribution graph", "dj.attribution_graph")
         if not 0 < request.probability <= 1:
             raise UsageError(f"A probability is above 0 and up to 1, not {request.probability}.")
         stop = None
         if isinstance(request.line, str):
-            named = self._sessions.find(request.line)
+            named = self._parts.sessions.find(request.line)
             session.attend(named.attention or session.attention)
             session.adapt(named.adapter or session.adapter)
             stop = named.standing
@@ -54,7 +51,7 @@ class GraphRequests:
             modules=tuple((str(one.site), one.identity.digest) for one in modules),
             attention=msgspec.convert(session.attention, AttentionName | None),
             adapter=None if session.adapter is None else session.adapter.identity,
-            by=origin(self._persistence.identity, self._runtime.description),
+            by=self._parts.origin(),
         )
         making = GraphMaking(self._runtime.of(session), session, tokens, modules, metric, request)
 

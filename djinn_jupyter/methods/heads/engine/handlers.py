@@ -9,42 +9,37 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.interventions.steering import Rule
-from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import fed_tokens, prompt_of, require_empty, under_rules_of
-from djinn_jupyter.engine.requests.origin import circumstances
-from djinn_jupyter.engine.requests.workspace import Workspace
+from djinn_jupyter.engine.requests.lines import fed_tokens, prompts_of, require_empty, under_rules_of
+from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.influences import has_edits
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.methods.heads.engine.heads import KINDS, HeadsOfLayer, block_of, bytes_of, pattern_taps, read_line
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.replies import HeadsRead
+
+
+def handlers(parts: MethodParts) -> tuple[HeadRequests, ...]:
+    """Return what handles the requests of this method."""
+    return (HeadRequests(parts),)
 
 
 class HeadRequests:
-    def __init__(
-        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
-    ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
-        self._persistence = persistence
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("heads")
 
-    @handles(ask.ReadHeads)
-    def read_heads(self, request: ask.ReadHeads, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "read heads", "engine.head_scores")
-        model, given = self._runtime.description, enumerate(request.lines)
-        lines = [prompt_of(self._sessions, model, line, number, _tokens_of) for number, line in given]
-        ruling = None if request.rules_of is None else self._sessions.find(request.rules_of)
-        rules = under_rules_of(ruling, session)
+    @handles(ReadHeads)
+    def read_heads(self, request: ReadHeads, holder: Holder) -> Steps:
+        sessions, model = self._parts.sessions, self._runtime.description
+        session = require_empty(sessions.find(request.session), "read heads", "engine.head_scores")
+        lines = prompts_of(sessions, model, request.lines, tokens_of=_tokens_of)
+        rules = under_rules_of(sessions, request.rules_of, session)
         layers = [HeadsOfLayer(tap=tap, wanted=request.patterns) for tap in pattern_taps(self._runtime.of(session))]
-        made = circumstances(self._persistence.identity, model, session, rules)
-        return self._steps(session, lines, rules, layers, made)
+        return self._steps(session, lines, rules, layers, self._parts.circumstances(session, rules))
 
     def _steps(
         self,

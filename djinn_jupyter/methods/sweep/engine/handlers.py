@@ -8,17 +8,15 @@ from functools import cached_property
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.inspection import last_logits
 from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.origin import modules_at, origin
-from djinn_jupyter.engine.requests.workspace import Workspace
+from djinn_jupyter.engine.requests.methods import MethodParts
+from djinn_jupyter.engine.requests.origin import modules_at
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.common.engine.line_sources import LineSources
 from djinn_jupyter.methods.sweep.engine import swept_edits
@@ -28,29 +26,29 @@ from djinn_jupyter.methods.sweep.engine.continuing import finished_before, recip
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces, places_of
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, every_way
-from djinn_jupyter.methods.sweep.request import CheckSweep, Recipe, source_of
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import CheckSweep, MetricsRead, ReadMetrics, Recipe, Sweep, source_of
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.nouns import AttentionName
-from djinn_jupyter.wire.replies import MetricsRead
+
+
+def handlers(parts: MethodParts) -> tuple[SweepRequests, ...]:
+    """Return what handles the requests of this method."""
+    return (SweepRequests(parts),)
 
 
 class SweepRequests:
-    def __init__(
-        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
-    ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
-        self._persistence = persistence
-        self._lines = LineSources(sessions, runtime)
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("sweeps")
+        self._lines = LineSources(parts)
 
     @cached_property
     def _ways(self) -> list[SweepWay]:
         return every_way(Together(self._runtime))
 
-    @handles(ask.Sweep)
-    def sweep(self, request: ask.Sweep, holder: Holder) -> Steps:
-        session = require_empty(self._sessions.find(request.session), "sweep", "dj.sweep")
+    @handles(Sweep)
+    def sweep(self, request: Sweep, holder: Holder) -> Steps:
+        session = require_empty(self._parts.sessions.find(request.session), "sweep", "dj.sweep")
         self._lines.compute_like(request, session)
         runtime = self._runtime.of(session)
         way = next(way for way in self._ways if way.takes(request))
@@ -61,12 +59,12 @@ class SweepRequests:
         self.sweep(request.asked, holder).close()
         return Checked()
 
-    @handles(ask.ReadMetrics)
-    def read_metrics(self, request: ask.ReadMetrics, holder: Holder) -> MetricsRead:
+    @handles(ReadMetrics)
+    def read_metrics(self, request: ReadMetrics, holder: Holder) -> MetricsRead:
         metrics = self._lines.metrics(request.metrics)
-        return MetricsRead(values=metrics.of(last_logits(self._sessions.find(request.session))))
+        return MetricsRead(values=metrics.of(last_logits(self._parts.sessions.find(request.session))))
 
-    def _checked(self, request: ask.Sweep, way: SweepWay, runtime: Runtime, session: Session) -> CheckedSweep:
+    def _checked(self, request: Sweep, way: SweepWay, runtime: Runtime, session: Session) -> CheckedSweep:
         corrupted, notes = self._lines.tokens(request.corrupted)
         clean, more = (None, ()) if request.clean is None else self._lines.tokens(request.clean)
         line, source = (corrupted, clean) if request.into == "corrupted" else (clean, corrupted)
@@ -87,18 +85,18 @@ class SweepRequests:
         )
         way.check_places(request, places)
         self._check_edit(request, way, places, len(line), None if source is None else len(source))
-        identity, attention = self._persistence.identity, session.attention
+        attention = session.attention
         adapter = None if session.adapter is None else session.adapter.identity
         meant = msgspec.structs.replace(request, corrupted=corrupted, clean=clean, continued=None, calls=())
         modules = modules_at(places.taps.values())
-        recipe = recipe_of(meant, runtime.description, identity, attention, adapter, modules)
+        recipe = recipe_of(meant, runtime.description, self._parts.identity, attention, adapter, modules)
         finished = finished_before(request.continued, recipe, places.shape, len(request.metrics))
         chosen = _chosen(request.chosen, places)
         made = Recipe(
             asked=meant,
             attention=msgspec.convert(attention, AttentionName | None),
             adapter=adapter,
-            by=origin(identity, runtime.description),
+            by=self._parts.origin(),
             kept=len(finished),
             modules=modules,
         )
@@ -122,7 +120,7 @@ class SweepRequests:
         )
 
     def _check_edit(
-        self, request: ask.Sweep, way: SweepWay, places: SweptPlaces, corrupted: int, clean: int | None
+        self, request: Sweep, way: SweepWay, places: SweptPlaces, corrupted: int, clean: int | None
     ) -> None:
         scales = () if request.noise is None else (request.noise.scale,)
         strange = next((number for number in (*request.coefs, *scales) if not abs(number) <= LARGEST_SINGLE), None)
@@ -140,7 +138,7 @@ class SweepRequests:
         if clean is not None and clean != corrupted and (request.noise or swept_edits.reads_a_line(request.edit)):
             self._check_unequal(request, places, corrupted, clean)
 
-    def _check_unequal(self, request: ask.Sweep, places: SweptPlaces, line: int, source: int) -> None:
+    def _check_unequal(self, request: Sweep, places: SweptPlaces, line: int, source: int) -> None:
         many = "1 token" if source == 1 else f"{source} tokens"
         counts = f"The {source_of(request.into)} line has {many} and the {request.into} one {line}"
         if not request.align:
@@ -152,7 +150,7 @@ class SweepRequests:
         if maps is not None:
             raise UsageError(f"{counts}, so {maps.site.point}, which has a column for each, cannot be patched.")
 
-    def _alignment(self, request: ask.Sweep, line: SweptLine, others: tuple[int, ...] | None) -> Alignment:
+    def _alignment(self, request: Sweep, line: SweptLine, others: tuple[int, ...] | None) -> Alignment:
         if not request.align:
             return chosen_positions(line, request.positions)
         if request.positions or request.noise or others is None:
