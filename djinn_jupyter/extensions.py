@@ -23,7 +23,7 @@ HERE: Final = "djinn_jupyter.methods"  # the package of ours
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
 MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
 MOST_CHARACTERS: Final = 64  # of a method's name
-Part = Literal["request", "engine", "api", "magic", "card"]
+Part = Literal["request", "engine", "engine.handlers", "api", "magic", "card"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
