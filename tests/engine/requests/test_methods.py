@@ -1,0 +1,112 @@
+"""The engine finds the handlers of methods by the registry. A stranger's that fails is left out, alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from djinn_jupyter import extensions
+from djinn_jupyter.engine.requests import methods
+from djinn_jupyter.engine.requests.extents import extents
+from djinn_jupyter.engine.requests.methods import MethodParts, handlers_of_methods
+from tests.engine.desk import Desk
+from tests.strangers import add_stranger, forget
+
+REQUEST: Final = """
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+
+class ZetaRead(ReplyBase):
+    number: int
+
+class ReadZeta(SessionRequest[ZetaRead], shared="read", changes=False):
+    layer: int = 0
+"""
+ENGINE: Final = """
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.wire.swapping import SwapIn
+from djinn_zeta.request import ReadZeta, ZetaRead
+
+def handlers(parts):
+    return [Zeta(parts)]
+
+class Zeta:
+    def __init__(self, parts):
+        self.parts = parts
+
+    @handles(ReadZeta)
+    def read(self, request, *_):
+        return ZetaRead(number=request.layer + self.parts.runtime.forward.layers)
+"""
+
+
+@pytest.fixture
+def parts(llama: Desk) -> MethodParts:
+    engine = llama.engine
+    return MethodParts(
+        sessions=engine.sessions,
+        runtime=engine.runtime,
+        budget=engine.parts.budget,
+        identity=engine.persistence.identity,
+        files=engine.persistence.file_worker,
+        until_done=lambda work: iter(()),  # type: ignore[arg-type, return-value]
+        extents=extents(None),
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the package of a stranger's method, zeta, without its engine; only strangers' methods are there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = set(sys.modules)
+    add_stranger(tmp_path, "zeta", "djinn_zeta", {"request": REQUEST})
+    forget()
+    monkeypatch.setattr(methods, "methods", lambda: [one for one in extensions.methods() if not one.is_ours])
+    yield tmp_path / "djinn_zeta"
+    for name in set(sys.modules) - loaded:
+        del sys.modules[name]
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.mark.parametrize("module", ["engine.py", "engine/handlers.py"])
+def test_a_method_hands_over_what_handles_its_requests(parts: MethodParts, package: Path, module: str) -> None:
+    (package / module).parent.mkdir(exist_ok=True)
+    (package / module).write_text(ENGINE)
+    [zeta] = handlers_of_methods(parts)
+    request = sys.modules["djinn_zeta.request"].ReadZeta(session="main", layer=5)
+    assert zeta.read(request).number == 5 + parts.runtime.forward.layers  # type: ignore[attr-defined]
+
+
+def test_a_method_without_requests_needs_no_handlers(parts: MethodParts, package: Path) -> None:
+    (package / "engine").mkdir()
+    (package / "engine" / "sums.py").write_text("")
+    (package / "engine" / "__init__.py").write_text("")
+    assert [*handlers_of_methods(parts)] == []
+    assert extensions.troubles() == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("def handlers", "def handler", "AttributeError: module 'djinn_zeta.engine' has no attribute 'handlers'"),
+        ("return [Zeta(parts)]", "raise OSError('no such file')", "OSError: no such file"),
+        ("return [Zeta(parts)]", "return [Zeta(parts), Zeta(parts)]", "TypeError: ReadZeta has two handlers."),
+        ("@handles(ReadZeta)", "@handles(SwapIn)", "TypeError: SwapIn is no request of its own"),
+    ],
+)
+def test_a_method_that_fails_is_left_out_alone(
+    parts: MethodParts, package: Path, tmp_path: Path, old: str, new: str, why: str
+) -> None:
+    (package / "engine.py").write_text(ENGINE.replace(old, new))
+    other = {"request": REQUEST, "engine": ENGINE.replace("djinn_zeta", "djinn_zita")}
+    add_stranger(tmp_path, "zita", "djinn_zita", other)
+    forget()
+    assert [type(one).__module__ for one in handlers_of_methods(parts)] == ["djinn_zita.engine"]
+    [(left_out, said)] = extensions.troubles().items()
+    assert left_out.name == "zeta"
+    assert f"its engine fails ({why}): mend or uninstall it" in said
