@@ -6,10 +6,7 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
-from djinn_jupyter.methods.common.magic import PROMPTS, prompts_of
-from djinn_jupyter.methods.datasets.api import splicing
 from djinn_jupyter.widgets import views
 
 
@@ -44,16 +41,6 @@ class AddingMagics(Group):
         found = self.state.engine.add_transcoders(args.name, args.folder, args.point, error_term=not args.no_error_term)
         self.state.keep(args.keep, found)
         self.state.screen.say("\n".join(map(views.added_line, found)))
-
-    @verb(option("module", help="an SAE, such as sae.8, or a name for all its layers"), PROMPTS, KEEP)
-    def djinn_splice(self, args: Namespace) -> None:
-        """Measure the loss of prompts with an SAE's reconstruction in place of its point.
-        Beside it are the loss of the model, and the one with the point at zero."""
-        if args.prompts is None:
-            raise UsageError("Name the prompts to measure by: --prompts FILE, or a variable with a list.")
-        found = splicing.splice(self.state.engine, args.module, prompts_of(self, args.prompts))
-        self.state.keep(args.keep, found)
-        self.state.screen.say(repr(found))
 
     @verb(option("name", help="such as sae, for every layer, or sae.8"))
     def djinn_remove_module(self, args: Namespace) -> None:

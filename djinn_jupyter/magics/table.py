@@ -53,13 +53,13 @@ MODULES: Final = {
     "djinn_weight": "djinn_jupyter.methods.heads.magic",
     "djinn_add_module": "djinn_jupyter.magics.adding",
     "djinn_add_transcoders": "djinn_jupyter.magics.adding",
-    "djinn_splice": "djinn_jupyter.magics.adding",
     "djinn_remove_module": "djinn_jupyter.magics.adding",
     "djinn_add_adapter": "djinn_jupyter.magics.adapting",
     "djinn_adapter": "djinn_jupyter.magics.adapting",
     "djinn_remove_adapter": "djinn_jupyter.magics.adapting",
     "djinn_collect": "djinn_jupyter.methods.datasets.magic",
     "djinn_loss": "djinn_jupyter.methods.datasets.magic",
+    "djinn_splice": "djinn_jupyter.methods.datasets.magic",
     "djinn_debugger": "djinn_jupyter.magics.debugging",
 }
 CELL_MAGICS: Final = ("djinn_run", "djinn_edit")

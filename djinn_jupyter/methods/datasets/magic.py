@@ -1,4 +1,4 @@
-"""Data sets: activations of many prompts, written to files."""
+"""Data sets: activations of many prompts, written to files; losses of prompts, also with an SAE in a point's place."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.methods.common.magic import PROMPTS, engines_beside, prompts_of
+from djinn_jupyter.methods.datasets.api import collecting, session_verbs, splicing
 from djinn_jupyter.widgets import views
 
 
@@ -35,7 +36,8 @@ class CollectingMagics(Group):
             raise UsageError("A collection needs prompts and a folder: --prompts FILE|NAME --to FOLDER.")
         progress = Redrawn(self.state.screen, at_once=False)
         try:
-            acts = self.state.engine.collect(
+            acts = collecting.collect(
+                self.state.engine,
                 prompts_of(self, args.prompts),
                 ",".join(word.strip(",") for word in args.sites),
                 to=args.to,
@@ -75,7 +77,7 @@ class CollectingMagics(Group):
         elif args.text_from is not None:
             prompts = [self.state.value(args.text_from)]
         try:
-            losses = session.loss(prompts, mode="fast" if args.fast else "exact")
+            losses = session_verbs.loss(session, prompts, mode="fast" if args.fast else "exact")
         except (MeasurementEnded, WorkInterrupted) as ended:
             if ended.kept is not None:
                 self.state.keep(args.keep, ended.kept)
@@ -83,3 +85,13 @@ class CollectingMagics(Group):
         self.state.keep(args.keep, losses)
         rules = [f"{rule.number}: {rule.what}" for rule in session.rules() if rule.enabled]
         self.state.screen.say(views.loss_lines(losses, rules))
+
+    @verb(option("module", help="an SAE, such as sae.8, or a name for all its layers"), PROMPTS, KEEP)
+    def djinn_splice(self, args: Namespace) -> None:
+        """Measure the loss of prompts with an SAE's reconstruction in place of its point.
+        Beside it are the loss of the model, and the one with the point at zero."""
+        if args.prompts is None:
+            raise UsageError("Name the prompts to measure by: --prompts FILE, or a variable with a list.")
+        found = splicing.splice(self.state.engine, args.module, prompts_of(self, args.prompts))
+        self.state.keep(args.keep, found)
+        self.state.screen.say(repr(found))

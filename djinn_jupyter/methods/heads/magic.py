@@ -9,6 +9,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.common.magic import prompts_of
+from djinn_jupyter.methods.heads import api as heads
 from djinn_jupyter.widgets import views
 
 
@@ -35,7 +36,7 @@ class HeadsMagics(Group):
                     "--patterns are of the present line; leave --prompts, --length, --samples, --seed, --adapter out."
                 )
             session = self.state.session(args.session)
-            patterns = session.patterns()
+            patterns = heads.patterns(session)
             self.state.keep(args.keep, patterns)
             self.state.screen.show(views.patterns_view(patterns, session.name))
             return
@@ -44,7 +45,7 @@ class HeadsMagics(Group):
         if args.session is not None:
             raise UsageError("--session has the line of --patterns; scores are of the model.")
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
-        scores = self.state.engine.head_scores(prompts, **drawn, adapter=args.adapter)
+        scores = heads.head_scores(self.state.engine, prompts, **drawn, adapter=args.adapter)
         self.state.keep(args.keep, scores)
         self.state.screen.show(views.scores_view(scores))
 

@@ -12,7 +12,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.direct.api.attribution import Attribution
+from djinn_jupyter.methods.direct.api.attribution import Attribution, attribute
 
 UNITS: Final = ("head", "neuron")
 
@@ -46,7 +46,7 @@ def direct(
         session = RemoteSession(engine.channel, name)
         session.breakpoint(f"resid_post.{engine.description.layers - 1}")
         session.run(line, max_new_tokens=1)
-        return session.attribute(*tokens, heads="head" in units, neurons="neuron" in units)
+        return attribute(session, *tokens, heads="head" in units, neurons="neuron" in units)
 
 
 def _units(over: str | Sequence[str]) -> tuple[str, ...]:
