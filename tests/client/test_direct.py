@@ -12,7 +12,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.forward.epilogue import Readout
 from djinn_jupyter.errors import DjinnError, UnknownSite, UsageError
-from djinn_jupyter.widgets.views import attribution_view
+from djinn_jupyter.methods.direct.card import attribution_view
 from tests import families
 from tests.client.reached import reached
 from tests.engine.desk import build_desk, desk_of, tokens

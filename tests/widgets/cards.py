@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from djinn_jupyter.methods.circuits import card as circuit_cards
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 from tests.widgets import circuits, edged, samples, trees
@@ -64,9 +65,9 @@ def all_cards() -> dict[str, View]:
     point = samples.described_breakpoint()
     held = samples.session("rome", state="paused", stopped_at="resid_post.4", step=0, breakpoints=(point,), holder=None)
     return {
-        "edges": views.edges_view(edged.found(), top=6),
-        "circuit": views.circuit_view(circuits.circuit()),
-        "circuits": views.curve_view(circuits.curve()),
+        "edges": circuit_cards.edges_view(edged.found(), top=6),
+        "circuit": circuit_cards.circuit_view(circuits.circuit()),
+        "circuits": circuit_cards.curve_view(circuits.curve()),
         "tree": views.tree_view(trees.branches(), present="zeroed"),
         "stop": views.stop_view(samples.paused(), pooled=drawn, lens=rows),
         "stop, edited": views.stop_view(edited_stop, pooled=drawn, effect=samples.effect()),

@@ -13,6 +13,7 @@ import pytest
 
 from djinn_jupyter.widgets import attention, views
 from djinn_jupyter.widgets.diff import differing
+from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
 from djinn_jupyter.wire.pooling import ReadPooled
 from tests.widgets import cards, compared, samples
@@ -308,7 +309,7 @@ def test_a_session_whose_pages_went_to_the_disk_with_a_fork_is_said_to_be_there(
 )
 def test_a_move_without_bytes_says_why_there_were_none(direction: Literal["out", "in"], said: str) -> None:
     moved = Transfer(direction=direction, tier="host", bytes_moved=0, seconds=0.001, cause="asked")
-    assert views.transfer_line(moved) == said
+    assert transfer_line(moved) == said
 
 
 def test_sessions_have_no_column_in_which_nothing_stands() -> None:

@@ -11,6 +11,7 @@ from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.methods.common.magic import PROMPTS, engines_beside, prompts_of
+from djinn_jupyter.methods.datasets import card
 from djinn_jupyter.methods.datasets.api import collecting, session_verbs, splicing
 from djinn_jupyter.widgets import views
 
@@ -56,7 +57,7 @@ class CollectingMagics(Group):
                 f"Interrupted. Whole shards are kept in {args.to}; the same line goes on after them."
             ) from None
         self.state.keep(args.keep, acts)
-        self.state.screen.say(views.collected_lines(acts))
+        self.state.screen.say(card.collected_lines(acts))
 
     @verb(
         PROMPTS,
@@ -84,7 +85,7 @@ class CollectingMagics(Group):
             raise
         self.state.keep(args.keep, losses)
         rules = [f"{rule.number}: {rule.what}" for rule in session.rules() if rule.enabled]
-        self.state.screen.say(views.loss_lines(losses, rules))
+        self.state.screen.say(card.loss_lines(losses, rules))
 
     @verb(option("module", help="an SAE, such as sae.8, or a name for all its layers"), PROMPTS, KEEP)
     def djinn_splice(self, args: Namespace) -> None:

@@ -10,8 +10,8 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.methods.direct import card
 from djinn_jupyter.methods.direct.api import direct
-from djinn_jupyter.widgets import views
 
 
 @magics_class
@@ -39,7 +39,7 @@ class DirectMagics(Group):
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         read = direct.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
         self.state.keep(args.keep, read)
-        self.state.screen.show(views.attribution_view(read, hover=args.hover, top=args.top))
+        self.state.screen.show(card.attribution_view(read, hover=args.hover, top=args.top))
 
     def _line(self, args: Namespace) -> Any:
         if bool(args.prompt) == (args.ids is not None):

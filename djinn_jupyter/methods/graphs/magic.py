@@ -8,9 +8,9 @@ from typing import Final
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.methods.graphs import card
 from djinn_jupyter.methods.graphs.api import graphs
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
-from djinn_jupyter.widgets import views
 
 DRAWN: Final = 30
 
@@ -42,4 +42,4 @@ class GraphMagics(Group):
             self.state.engine, line, args.metric, module=args.module, **given(features=args.features)
         )
         self.state.keep(args.keep, found)
-        self.state.screen.show(views.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))
+        self.state.screen.show(card.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))

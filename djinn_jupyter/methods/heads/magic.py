@@ -10,7 +10,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.common.magic import prompts_of
 from djinn_jupyter.methods.heads import api as heads
-from djinn_jupyter.widgets import views
+from djinn_jupyter.methods.heads import card
 
 
 @magics_class
@@ -38,7 +38,7 @@ class HeadsMagics(Group):
             session = self.state.session(args.session)
             patterns = heads.patterns(session)
             self.state.keep(args.keep, patterns)
-            self.state.screen.show(views.patterns_view(patterns, session.name))
+            self.state.screen.show(card.patterns_view(patterns, session.name))
             return
         if args.prompts is not None and drawn:
             raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
@@ -47,7 +47,7 @@ class HeadsMagics(Group):
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
         scores = heads.head_scores(self.state.engine, prompts, **drawn, adapter=args.adapter)
         self.state.keep(args.keep, scores)
-        self.state.screen.show(views.scores_view(scores))
+        self.state.screen.show(card.scores_view(scores))
 
     @verb(
         option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),

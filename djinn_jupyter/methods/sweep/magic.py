@@ -30,8 +30,8 @@ from djinn_jupyter.magics.parsing import (
 )
 from djinn_jupyter.magics.redrawn import Redrawn
 from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.sweep import card
 from djinn_jupyter.methods.sweep.api import sweep_arguments, sweeping
-from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.patches import Patch
@@ -186,20 +186,20 @@ def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgres
     no later cell runs, where it was interrupted."""
     drawing = Redrawn(state.screen)
     try:
-        grid = compute(lambda so_far, done, total: drawing.draw(lambda: views.grid_view(so_far)))
+        grid = compute(lambda so_far, done, total: drawing.draw(lambda: card.grid_view(so_far)))
     except WorkInterrupted as broken:
         found: Any = broken.kept
         if found is None:
             raise
         state.keep(args.keep, found)
-        drawing.end(views.grid_view(found, hover=False))
+        drawing.end(card.grid_view(found, hover=False))
         raise UsageError(f"Interrupted. {found.notes[-1]}") from None
     except SweepEnded as ended:
         state.keep(args.keep, ended.grid)
-        drawing.end(views.grid_view(ended.grid, hover=False))
+        drawing.end(card.grid_view(ended.grid, hover=False))
         raise
     state.keep(args.keep, grid)
-    drawing.end(views.grid_view(grid, hover=args.hover))
+    drawing.end(card.grid_view(grid, hover=args.hover))
 
 
 def swept_edit(state: KernelState, text: str | None) -> Edit | Patch | str | None:

@@ -11,6 +11,7 @@ from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, refuse_others, verb
 from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.methods.circuits import card
 from djinn_jupyter.methods.circuits.api import circuit_curves, circuits, edges, pruning
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
@@ -50,7 +51,7 @@ class CircuitMagics(Group):
         progress = Redrawn(self.state.screen, at_once=False)
         made: Any = self._curve(args, found) if args.curve else self._circuit(args, found, progress)
         self.state.keep(args.keep, made)
-        progress.end(views.curve_view(made) if args.curve else views.circuit_view(made, **given(top=args.top)))
+        progress.end(card.curve_view(made) if args.curve else card.circuit_view(made, **given(top=args.top)))
         if said:
             self.state.screen.say("\n".join(said))
 

@@ -9,10 +9,10 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.methods.circuits import card
 from djinn_jupyter.methods.circuits.api import edges
 from djinn_jupyter.methods.common.magic import prompts_of
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
-from djinn_jupyter.widgets import views
 
 DRAWN: Final = 20
 
@@ -53,7 +53,7 @@ class EdgeMagics(Group):
             **given(steps=args.steps, adapter=args.adapter),
         )
         self.state.keep(args.keep, found)
-        self.state.screen.show(views.edges_view(found, top=DRAWN if args.top is None else args.top))
+        self.state.screen.show(card.edges_view(found, top=DRAWN if args.top is None else args.top))
 
     def _lines(self, args: Namespace) -> dict[str, Any]:
         if (args.prompts is None) == (args.clean is None):
