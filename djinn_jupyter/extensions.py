@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from djinn_jupyter._version import __version__
 
-OURS: Final = ("heads", "sweep", "paths", "attribution", "direct", "circuits", "graphs", "datasets", "doses", "lens")
+OURS: Final = ("heads", "sweep", "paths", "attribution", "direct", "circuits", "graphs", "datasets")
 HERE: Final = "djinn_jupyter.methods"  # the package of ours
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
 MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
