@@ -38,15 +38,11 @@ Amounts of memory are bytes, times seconds, losses nats. `...` for a default sta
 the examples `engine` is `dj.load("demo")` and `session` a new session of it.
 """
 MADE_BY_USERS = {activations.Activations}
-OF_THE_CLIENT = {
-    "channel",
-    "sibling",
-    "arrived",
-    "depart",
-    "row",
-    "spelled",
-    "compared_values",
-}  # called by its other modules
+MAKING = ("__init__", "__post_init__")
+OF_THE_CLIENT = {  # called by its other modules
+    *("channel", "sibling", "arrived", "depart", "row", "spelled", "compared_values"),
+    *("check", "require_fit", "found_at", "notes_on", "ending", "named", "reproduced_by"),
+}
 Member = tuple[str, Any]
 
 
@@ -92,7 +88,7 @@ def messages() -> tuple[type, ...]:
     """Return the structs of the wire that public members return or have."""
     named = [one for kind in public_classes() for one in _named_by(kind)]
     named += [one for each in public_functions().values() for one in _classes_in(*_returned(each))]
-    structs = {one for one in named if issubclass(one, msgspec.Struct) and one.__module__.startswith("djinn_jupyter")}
+    structs = {one for one in named if issubclass(one, msgspec.Struct) and _of_ours(one)} - {*public_classes()}
     return tuple(sorted(structs, key=lambda one: one.__name__))
 
 
@@ -127,13 +123,17 @@ def attributes(kind: type) -> list[str]:
     """Return the names of an instance's values: the fields of a dataclass, else those that its constructor sets."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
-    found: dict[str, None] = {}
-    for base in kind.__mro__:
-        if base.__module__.startswith("djinn_jupyter") and "__init__" in vars(base):
-            for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(vars(base)["__init__"])))):
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                    found[node.attr] = None
+    found: dict[str, None] = dict.fromkeys(getattr(kind, "__struct_fields__", ()))
+    each = [vars(base).get(name) for base in kind.__mro__ if _of_ours(base) for name in MAKING]
+    for making in filter(inspect.isfunction, each):
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(making)))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found[node.attr] = None
     return [name for name in found if not name.startswith("_")]
+
+
+def _of_ours(kind: type) -> bool:
+    return kind.__module__.startswith("djinn_jupyter")
 
 
 def _is_ours(kind: type) -> bool:
@@ -157,8 +157,12 @@ def _named_by(kind: type) -> Iterator[type]:
     if dataclasses.is_dataclass(kind):
         scope = vars(sys.modules[kind.__module__])
         yield from (one for field in dataclasses.fields(kind) for one in _classes_in(str(field.type), scope))
-    elif inspect.isfunction(making := vars(kind).get("__init__")):
+        return
+    for making in filter(inspect.isfunction, (vars(kind).get(name) for name in MAKING)):
         yield from _made_in(making)
+    if issubclass(kind, msgspec.Struct):
+        hints = " ".join(map(str, vars(kind).get("__annotations__", {}).values()))
+        yield from _classes_in(hints, vars(sys.modules[kind.__module__]))
 
 
 def _made_in(making: FunctionType) -> Iterator[type]:

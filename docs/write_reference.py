@@ -37,6 +37,7 @@ from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import (
     access,
     adapters,
+    circumstances,
     holdings,
     module_form,
     nouns,
@@ -67,6 +68,7 @@ NOUNS = (
     transfers,
     progress,
     provenance,
+    circumstances,
     quotas,
     people,
     readings,

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import from_numpy, largest
+from djinn_jupyter.client.arrays import largest
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.likeness import require_modules
-from djinn_jupyter.client.measurement import STRONGEST, Measurement
-from djinn_jupyter.client.measurement_files import EFFECT, LENS, KeptEffect, KeptLens
+from djinn_jupyter.client.result import STRONGEST, Result
 from djinn_jupyter.client.top_tokens import spell_top
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.looks import LookRecipe
@@ -33,14 +32,19 @@ NUMBERS: Final = tuple(name for name in SHIFT if name != "text")
 ReplyHere = TypeVar("ReplyHere", Inspected, LensRead, EffectReply)
 
 
-class StopMeasurement(Measurement):
+class StopLook(Result):
     """A look at a stop. It has a recipe, with the edits that were made there, where the passes before were plain or
     steered by rules, and its own is plain."""
 
-    def __init__(self, reply: Inspected | LensRead | EffectReply) -> None:
-        self._recipe, self._unmade = reply.made, reply.unmade
-        self.made = () if self._recipe is None else (self._recipe.made,)
-        self.tokens = self._lines = () if self._recipe is None else (self._recipe.line,)
+    reply: Any
+
+    def __post_init__(self) -> None:
+        made = self._recipe = self.reply.made
+        self._unmade = self.reply.unmade
+        self.tokens = self._lines = () if made is None else (made.line,)
+
+    def _replied_again(self, channel: Channel, reply: Any) -> Any:
+        return looked_again(channel, reply.made, type(reply))
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -52,31 +56,22 @@ class StopMeasurement(Measurement):
         return {**found, **fed, "stop": self._recipe.site, "edits": list(self._recipe.edits), "asked": asked}
 
 
-class Lens(StopMeasurement):
+class Lens(StopLook):
     """The model's own epilogue applied to a residual value: for each position its most probable next tokens.
     `values` are the id, the probability and the logit of each, a row a token, float64."""
 
-    _kind = LENS
+    ending = ".lens.djinn"
+    named = "file of a lens"
+    _tabled = True
+    reply: LensRead
 
-    def __init__(self, reply: LensRead) -> None:
-        super().__init__(reply)
-        self.reply = reply
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reply = self.reply
         self.site = reply.site
         self.rows: tuple[LensRow, ...] = reply.rows
         self.notes = reply.notes
         self.values = _numbers([(one.token, one.probability, one.logit) for _, _, one in self._told()])
-
-    @property
-    def _content(self) -> KeptLens:
-        return KeptLens(values=from_numpy(self.values), reply=self.reply)
-
-    @classmethod
-    def _with_content(cls, content: KeptLens) -> Lens:
-        return cls(content.reply)
-
-    def again(self, channel: Channel) -> Lens:
-        """Return the same lens, read at the same stop of another run."""
-        return Lens(looked_again(channel, self.reply.made, LensRead))
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the position, and the rank of the next token (None of one that was asked for), of the number at this
@@ -113,16 +108,19 @@ class Lens(StopMeasurement):
         return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
 
 
-class Effect(StopMeasurement):
+class Effect(StopLook):
     """The next-token distribution without and with the edits of the present stop; `kl` in nats. `values` are the
     numbers of each token of `columns()`, float64, a row a token; a first row has `kl`, the norm of the change of
     the logits, and zeros."""
 
-    _kind = EFFECT
+    ending = ".effect.djinn"
+    named = "file of an effect"
+    _tabled = True
+    reply: EffectReply
 
-    def __init__(self, reply: EffectReply) -> None:
-        super().__init__(reply)
-        self.reply = reply
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reply = self.reply
         read = reply.effect
         self.before, self.after, self.kl = read.before, read.after, read.kl
         self.top1_changed, self.logit_difference_norm = read.top1_changed, read.logit_difference_norm
@@ -130,18 +128,6 @@ class Effect(StopMeasurement):
         self.site, self.edits, self.influences = reply.site, reply.edits, reply.influences
         rows = [[getattr(one, name) for name in NUMBERS] for one in self._told()]
         self.values = _numbers([[self.kl, self.logit_difference_norm, 0, 0, 0], *rows])
-
-    @property
-    def _content(self) -> KeptEffect:
-        return KeptEffect(values=from_numpy(self.values), reply=self.reply)
-
-    @classmethod
-    def _with_content(cls, content: KeptEffect) -> Effect:
-        return cls(content.reply)
-
-    def again(self, channel: Channel) -> Effect:
-        """Return the same effect, measured at the same stop of another run."""
-        return Effect(looked_again(channel, self.reply.made, EffectReply))
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the token of the number at this index, or "all" of those of the whole distribution."""

@@ -3,63 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from pkgutil import iter_modules
+from typing import Any
 
 from djinn_jupyter.client.arguments import shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.looks import Effect, Lens
-from djinn_jupyter.client.measurement import Measurement, origin_of
-from djinn_jupyter.client.measurement_files import (
-    EFFECT,
-    LENS,
-    LOSSES,
-    PARTS,
-    PATTERNS,
-    SCORES,
-    SNAPSHOT,
-    SPLICE,
-    WATCHED,
-)
-from djinn_jupyter.client.reproduction import SHARED, Reproduction, Result, compared
-from djinn_jupyter.client.snapshots import Snapshot
+from djinn_jupyter.client.reproduction import FOLDER, Reproducible, Reproduction, compared
+from djinn_jupyter.client.result import Result, origin_of
 from djinn_jupyter.client.training.again import trained_again, trained_in
 from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
-from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
-from djinn_jupyter.methods.circuits.api.circuits import Circuit
-from djinn_jupyter.methods.circuits.api.edge_files import CIRCUIT, CURVE, EDGES
-from djinn_jupyter.methods.circuits.api.edges import Edges
-from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.methods.datasets.api.reproducing_collections import reproduced_collection
-from djinn_jupyter.methods.datasets.api.scoring import Losses
-from djinn_jupyter.methods.datasets.api.splicing import Splice
-from djinn_jupyter.methods.direct.api.attribution import Attribution
-from djinn_jupyter.methods.graphs.api.graph_files import GRAPH
-from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
-from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
-from djinn_jupyter.methods.sweep.api.grid import Grid
-from djinn_jupyter.methods.sweep.api.reproducing_grids import reproduced_grid
+from djinn_jupyter.extensions import methods, part
+from djinn_jupyter.wire.texts import in_quotes
 
-MEASUREMENTS: Final = (
-    (LOSSES, Losses),
-    (SCORES, HeadScores),
-    (PATTERNS, HeadPatterns),
-    (EDGES, Edges),
-    (CIRCUIT, Circuit),
-    (CURVE, CircuitCurve),
-    (SPLICE, Splice),
-    (GRAPH, AttributionGraph),
-    (PARTS, Attribution),
-    (LENS, Lens),
-    (EFFECT, Effect),
-    (SNAPSHOT, Snapshot),
-    (WATCHED, Watched),
-)
-OnRepeated = Callable[[Grid | None, int, int], None]
+OnRepeated = Callable[[Any, int, int], None]
 
 
 @typed
@@ -67,7 +28,7 @@ def reproduce(
     engine: RemoteEngine,
     result: object,
     *,
-    collection: Activations | str | Path | None = None,
+    collection: Any = None,
     on_progress: OnRepeated | None = None,
 ) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
@@ -99,12 +60,10 @@ def reproduce(
     if collection is not None and not isinstance(kept, TrainedModule):
         raise UsageError("collection is what a module was trained on, and this result is none: leave collection out.")
     with interruptible("The reproduction", quiet=on_progress is not None):
-        if isinstance(kept, Grid):
-            return reproduced_grid(engine, kept, on_progress)
-        if isinstance(kept, Measurement):
-            return _measured(engine, kept)
-        if isinstance(kept, Activations):
-            return reproduced_collection(engine.channel, kept, _by_prompt(kept, on_progress))
+        if isinstance(kept, Reproducible):
+            module, _, function = kept.reproduced_by.partition(":")
+            found: Reproduction = getattr(import_module(module), function)(engine, kept, on_progress)
+            return found
         if isinstance(kept, TrainedModule):
             return trained_again(engine, kept, collection, _by_step(on_progress))
     raise UsageError(
@@ -115,26 +74,37 @@ def reproduce(
     )
 
 
-def _by_prompt(kept: Activations, on_progress: OnRepeated | None) -> Callable[[int], None]:
-    return lambda done: None if on_progress is None else on_progress(None, done, len(kept))
-
-
 def _by_step(on_progress: OnRepeated | None) -> Callable[[int, int, float], None]:
     return lambda done, of, loss: None if on_progress is None else on_progress(None, done, of)
 
 
-def _read(path: Path) -> Result | Activations | TrainedModule:
+def _read(path: Path) -> Reproducible | TrainedModule:
     """Return the result in a file, whose ending says what it is, or the collection or trained module in a folder."""
     if (path / PROVENANCE).is_file():
         return trained_in(path)
-    if path.is_dir():
-        return Activations(path)
-    kinds: dict[str, Callable[[Path], Result]] = {kind.ending: of.read for kind, of in MEASUREMENTS}
-    ending = next((ending for ending in kinds if path.name.endswith(ending)), None)
-    return Grid.read(path) if ending is None else kinds[ending](path)
+    name = FOLDER if path.is_dir() else path.name
+    kind = next((kind for ending, kind in kinds().items() if name.endswith(ending)), None)
+    if kind is None:
+        raise UsageError(f"{in_quotes(name)} has no ending of a result's file, as .losses.djinn or .grid.djinn.")
+    return kind.found_at(path)
 
 
-def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
+def kinds() -> dict[str, type[Reproducible]]:
+    """Return the kinds of results by the endings of their files: ours, then those of strangers' methods."""
+    for method in methods():
+        api = part(method, "api")
+        for inner in iter_modules(getattr(api, "__path__", ())) if method.is_ours else ():
+            import_module(f"{method.package}.api.{inner.name}")
+    found = sorted(_below(Reproducible), key=lambda kind: not kind.__module__.startswith("djinn_jupyter."))
+    return {kind.ending: kind for kind in reversed(found)}
+
+
+def _below(kind: type[Reproducible]) -> list[type[Reproducible]]:
+    """Return the classes below a class whose files have an ending."""
+    return [of for one in kind.__subclasses__() for of in ([one] if "ending" in vars(one) else []) + _below(one)]
+
+
+def measured(engine: RemoteEngine, before: Result, on_progress: OnRepeated | None) -> Reproduction:
     """Measure again, and compare. An error says which other model the measurement is of."""
     by, here = origin_of(before).by, engine.description
     try:
@@ -149,11 +119,10 @@ def _measured(engine: RemoteEngine, before: Measurement) -> Reproduction:
             f"The measurement is of {by.model} ({by.architecture}), and this engine serves {here.name} "
             f"({here.architecture}), which cannot repeat it: {error}"
         ) from error
-    shared = isinstance(before, Losses) and before.mode == "fast"
     return compared(
         before,
         again,
         before.place_of,
         origins=(by, origin_of(again).by),
-        notes=lambda same: [SHARED] if shared and not same else [],
+        notes=before.notes_on,
     )

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from djinn_jupyter.client.displayed import Displayed
-from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.training.trained import TrainedModule
-from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.wire.fingerprints import DIGESTS, differences
 from djinn_jupyter.wire.provenance import Provenance
 
 if TYPE_CHECKING:
     import numpy as np
 
-Result = Grid | Measurement
+FOLDER: Final = "/"
 SHARED: Final = (
     'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
 )
+
+
+class Reproducible:
+    """A result that `dj.reproduce` computes again, by the function `reproduced_by` (its module and its name), which is
+    given the engine, the result and `on_progress`. `ending` is that of its file's name; FOLDER of what is one."""
+
+    ending: ClassVar[str]
+    reproduced_by: ClassVar[str]
+
+    @classmethod
+    def found_at(cls, path: Path) -> Self:
+        """Return the one that is in a file or a folder. UsageError where there is none."""
+        found: Self = cls.read(path)  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def compared_values(self) -> np.ndarray[Any, Any]:
+        """All that is compared with the same computed again, as one array."""
+        values: np.ndarray[Any, Any] = self.values  # type: ignore[attr-defined]
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +49,8 @@ class Reproduction(Displayed):
     infinite. `origin` has what differs between the models and machines: (name, then, now). `notes` are sentences on
     what else does."""
 
-    before: Result | Activations | TrainedModule
-    again: Result | None
+    before: Any
+    again: Any
     same: bool
     count: int
     different: int
@@ -66,8 +83,8 @@ class Reproduction(Displayed):
 
 
 def compared(
-    before: Result,
-    again: Result,
+    before: Any,
+    again: Any,
     place_of: Callable[[tuple[int, ...]], dict[str, Any]],
     *,
     origins: tuple[Provenance, Provenance],
@@ -76,7 +93,7 @@ def compared(
 ) -> Reproduction:
     """Compare the values of two results of one shape. `differs` names what else of them has other bits; `notes` are
     told whether all is the same."""
-    other, most, at = most_different(numbers_of(before), numbers_of(again))
+    other, most, at = most_different(before.compared_values, again.compared_values)
     place = {} if at is None else place_of(at)
     same = not differs and not other.any()
     return Reproduction(
@@ -91,11 +108,6 @@ def compared(
         notes=tuple(notes(same)),
         besides=differs,
     )
-
-
-def numbers_of(result: Result) -> np.ndarray[Any, Any]:
-    """Return what is compared of a result."""
-    return result.values if isinstance(result, Grid) else result.compared_values
 
 
 def most_different(

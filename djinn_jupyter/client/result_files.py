@@ -15,9 +15,8 @@ import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -44,28 +43,22 @@ DTYPES: Final = {written: name for name, written in NAMES.items()}
 Head = dict[str, Any]
 
 
-class KeptResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a file."""
+class FileContent(msgspec.Struct, frozen=False, kw_only=True, forbid_unknown_fields=True):
+    """The content of a file: what its fields are in the text. `ending` is how such files end, `named` what they are
+    called in a sentence."""
 
-    format: int = FORMAT
-    version: str = __version__
+    ending: ClassVar[str]
+    named: ClassVar[str]
+    _format: int = msgspec.field(default=FORMAT, name="format")
+    _version: str = msgspec.field(default=__version__, name="version")
 
-    def check(self) -> None:
+    def require_fit(self) -> None:
         """Raise ValueError where the parts of the content do not fit each other."""
 
 
-KeptHere = TypeVar("KeptHere", bound=KeptResult)
+KeptHere = TypeVar("KeptHere", bound=FileContent)
 Tensors = Mapping[str, tuple[Sequence[int], Sequence[Array]]]
 """Tensors of a file by name: each has a shape, and consists of these arrays, one after the other, of equal size."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileKind(Generic[KeptHere]):
-    """A kind of result: what its files contain, their ending, and what they are called in a sentence."""
-
-    content: type[KeptHere]
-    ending: str
-    named: str
 
 
 class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +69,7 @@ class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     part: int = 0
 
 
-def encoded(kept: KeptResult, tensors: Tensors) -> bytes:
+def encoded(content: object, tensors: Tensors) -> bytes:
     """Return the bytes of a file with these `tensors`, of which the content has the arrays; its others are edits."""
     places = {
         id(array): {"tensor": name, "shape": array.shape, "part": part}
@@ -88,10 +81,11 @@ def encoded(kept: KeptResult, tensors: Tensors) -> bytes:
     def place(value: Any) -> dict[str, Any]:
         if not isinstance(value, Array):
             raise NotImplementedError(f"{type(value)} is in no file")
-        own = {"tensor": edits.setdefault(value, f"edit {len(edits)}"), "shape": value.shape}
-        return places.get(id(value)) or own
+        if id(value) in places:
+            return places[id(value)]
+        return {"tensor": edits.setdefault(value, f"edit {len(edits)}"), "shape": value.shape}
 
-    text = json.dumps(msgspec.to_builtins(kept, enc_hook=place))
+    text = json.dumps(msgspec.to_builtins(content, enc_hook=place))
     written = {
         name: (NAMES[arrays[0].dtype], list(shape), b"".join(bytes(array.data) for array in arrays))
         for name, (shape, arrays) in tensors.items()
@@ -111,7 +105,7 @@ def _with_head(text: str, tensors: Mapping[str, tuple[str, list[int], bytes]]) -
     return len(written).to_bytes(8, "little") + written + body
 
 
-def decoded(data: bytes, name: str, kind: FileKind[KeptHere]) -> KeptHere:
+def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
     """Return the content in the bytes of the file `name`. Raises UsageError, which says why there is none."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= LONGEST_HEAD or data[8:9] != b"{":
@@ -136,9 +130,9 @@ def decoded(data: bytes, name: str, kind: FileKind[KeptHere]) -> KeptHere:
             raise UsageError(f"{name} is truncated: its end is missing.")
         if digest != _digest(text, body):
             raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
-        kept = msgspec.convert(told, kind.content, dec_hook=_Arrays(head, body))
-        kept.check()
-    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, WireError) as error:
+        kept = msgspec.convert(told, kind, dec_hook=_Arrays(head, body))
+        kept.require_fit()
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, WireError) as error:
         raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
     return kept
 
@@ -170,7 +164,7 @@ def _digest(text: str, body: bytes | memoryview) -> str:
     return digest.hexdigest()
 
 
-def read(path: str | Path, kind: FileKind[KeptHere]) -> KeptHere:
+def read(path: str | Path, kind: type[KeptHere]) -> KeptHere:
     """Return the content of a file. Raises UsageError where the file is none of this kind, or damaged."""
     source = given_path(path, "file")
     try:
@@ -180,7 +174,7 @@ def read(path: str | Path, kind: FileKind[KeptHere]) -> KeptHere:
     return decoded(data, source.name, kind)
 
 
-def named(path: str | Path, kind: FileKind[KeptHere]) -> Path:
+def named(path: str | Path, kind: type[KeptHere]) -> Path:
     """Return the path. Raises UsageError where its ending is that of no file of this kind."""
     target = Path(path)
     if not target.name.endswith(kind.ending):

@@ -6,25 +6,24 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.frames import in_columns, numbered
-from djinn_jupyter.client.looks import StopMeasurement, looked_again
-from djinn_jupyter.client.measurement_files import SNAPSHOT, KeptSnapshot
+from djinn_jupyter.client.looks import StopLook
 from djinn_jupyter.wire.replies import Inspected
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class Snapshot(StopMeasurement):
+class Snapshot(StopLook):
     """A copy of a site's value: `value` with the axes that `axes` spells, positions first. It cannot be resumed."""
 
-    _kind = SNAPSHOT
+    ending = ".snapshot.djinn"
+    named = "file of a snapshot"
+    reply: Inspected
 
-    def __init__(self, reply: Inspected) -> None:
-        super().__init__(reply)
-        self.reply = reply
-        read = reply.snapshot
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        read = self.reply.snapshot
         self.site, self.axes, self.dtype = read.site, read.axes, read.dtype
         self.positions, self.exactness = read.positions, read.exactness
 
@@ -43,17 +42,11 @@ class Snapshot(StopMeasurement):
         """The size of each axis."""
         return self.reply.snapshot.value.shape
 
-    @property
-    def _content(self) -> KeptSnapshot:
-        return KeptSnapshot(reply=self.reply)
-
-    @classmethod
-    def _with_content(cls, content: KeptSnapshot) -> Snapshot:
-        return cls(content.reply)
-
-    def again(self, channel: Channel) -> Snapshot:
-        """Return the same value, read at the same stop of another run."""
-        return Snapshot(looked_again(channel, self.reply.made, Inspected))
+    def check(self) -> None:
+        """Raise ValueError where the value is not that of its positions."""
+        read = self.reply.snapshot
+        if read.value.dtype != read.dtype or read.value.shape[:1] != (len(read.positions),):
+            raise ValueError("its value is not that of its positions")
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the position of the number at this index, and which one of it."""

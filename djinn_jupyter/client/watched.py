@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -12,8 +13,7 @@ from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.fed_again import feed, passes_of
 from djinn_jupyter.client.frames import in_columns, numbered
 from djinn_jupyter.client.likeness import require_modules, session_like
-from djinn_jupyter.client.measurement import Measurement, origin_of
-from djinn_jupyter.client.measurement_files import WATCHED, KeptWatched
+from djinn_jupyter.client.result import Result, origin_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import WatchRead
 from djinn_jupyter.wire.watches import WatchedLine, spell_watch
@@ -22,21 +22,23 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Watched(Measurement):
+class Watched(Result):
     """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`; runs are counted
     from the session's first prompt, run 1. With a `direction` each value has one component a position.
 
     It has a recipe where its runs were plain, or steered by rules: not where a line was edited or gone back in."""
 
-    _kind = WATCHED
+    ending = ".watched.djinn"
+    named = "file of what a watch recorded"
+    _words: ClassVar[Mapping[str, str]] = {"values": "pass"}
+    reply: WatchRead
 
-    def __init__(self, reply: WatchRead) -> None:
-        self.reply = reply
+    def __post_init__(self) -> None:
+        reply = self.reply
         self.site, self.axes, self.positions = reply.watch.site, reply.axes, reply.positions
         self.direction = reply.watch.direction
         self.runs = reply.runs
         self.passes_left_out = reply.watch.passes_left_out
-        self.made = () if reply.made is None else (reply.made.made,)
         self._unmade = reply.unmade
         self._lines = () if reply.made is None else tuple(line.tokens for line in reply.made.lines)
 
@@ -61,17 +63,21 @@ class Watched(Measurement):
         rules = [list(one.rules) for line in self.reply.made.lines for one in line.passes]
         return {**found, "site": spell_watch(self.site, self.direction), "passes": fed, "rules": rules}
 
-    @property
-    def _content(self) -> KeptWatched:
-        return KeptWatched(reply=self.reply)
+    def check(self) -> None:
+        """Raise ValueError where the values are not those of the positions, of one dtype, or of the runs."""
+        read = self.reply
+        if [value.shape[:1] for value in read.values] != [(len(at),) for at in read.positions]:
+            raise ValueError("its values are not those of its positions")
+        if not read.values or len(read.runs) != len(read.values) or not all(read.positions):
+            raise ValueError("its passes are not those of its runs")
+        if len({value.dtype for value in read.values}) > 1:
+            raise ValueError("its values are not of one dtype")
+        if read.made is None or not set(read.runs) <= {line.run for line in read.made.lines}:
+            raise ValueError("it has no recipe")
 
-    @classmethod
-    def _with_content(cls, content: KeptWatched) -> Watched:
-        return cls(content.reply)
-
-    def again(self, channel: Channel) -> Watched:
+    def _replied_again(self, channel: Channel, reply: WatchRead) -> WatchRead:
         """Return the same passes, recorded as their lines are fed again."""
-        recipe, by = self.reply.made, origin_of(self)
+        recipe, by = reply.made, origin_of(self)
         assert recipe is not None
         require_modules(channel, by.modules)
         with session_like(channel, "watch", by) as name:
@@ -79,7 +85,7 @@ class Watched(Measurement):
         read = [found[run][at[-1]] for run, at in zip(self.runs, self.positions, strict=True)]
         made = None if read[-1].made is None else msgspec.structs.replace(recipe, made=read[-1].made.made)
         values = tuple(value for one in read for value in one.values)
-        return Watched(msgspec.structs.replace(self.reply, values=values, made=made, unmade=read[-1].unmade))
+        return msgspec.structs.replace(reply, values=values, made=made, unmade=read[-1].unmade)
 
     def _fed_again(self, channel: Channel, session: str, line: WatchedLine) -> dict[int, WatchRead]:
         """Return each recorded pass of a line as it is recorded again, by its last position."""

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.methods.datasets.api.activations import Activations
@@ -35,8 +34,6 @@ def plain(value: Any) -> Any:
             return {name: plain(one) for name, one in value.items()}
         case list() | tuple():
             return [plain(one) for one in value]
-        case Measurement():
-            return plain(value._content)
         case Finished():
             return plain(value.reply), plain(value.logits)
     told = next((getattr(value, name) for name in ("reply", "replies") if hasattr(value, name)), None)

@@ -12,12 +12,14 @@ import numpy as np
 
 import djinn_jupyter as dj
 import djinn_jupyter.client
+import djinn_jupyter.methods
 from djinn_jupyter.client.doses import DoseRows, responses
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import Listing
+from djinn_jupyter.client.frames import ByColumn, Listing
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.tree import Branches
@@ -28,6 +30,7 @@ from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
 from tests import saes, transcoders
 
+BASES: Final = (ByColumn, Result)
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]
 METRIC = "logit(5) - logit(7)"
 LINES: dict[str, Any] = {"clean": LINE, "corrupted": OTHER, "metric": METRIC}
@@ -130,9 +133,11 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
 
 def kinds_with_columns() -> Iterator[type]:
     """Yield every class of the client that tells itself by column."""
-    for module in pkgutil.walk_packages(djinn_jupyter.client.__path__, "djinn_jupyter.client."):
+    of_the_client = pkgutil.walk_packages(djinn_jupyter.client.__path__, "djinn_jupyter.client.")
+    of_methods = pkgutil.walk_packages(djinn_jupyter.methods.__path__, "djinn_jupyter.methods.")
+    for module in (*of_the_client, *(one for one in of_methods if ".api" in one.name)):
         for one in vars(importlib.import_module(module.name)).values():
-            if isinstance(one, type) and one.__module__ == module.name and "columns" in vars(one):
+            if isinstance(one, type) and one.__module__ == module.name and "columns" in vars(one) and one not in BASES:
                 yield one
 
 

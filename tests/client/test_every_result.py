@@ -12,12 +12,11 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.doses import DoseRows
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import ByColumn, Listing
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.history import StopHistory
-from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.client.reproducing import MEASUREMENTS
-from djinn_jupyter.client.reproduction import numbers_of
+from djinn_jupyter.client.reproducing import kinds
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.tree import Branches
 from djinn_jupyter.client.watched import Watched
@@ -40,7 +39,7 @@ OF_OTHERS: Final = {
     Listing: "descriptions of what there is now",
 }
 RESULTS: Final = {kind: made for kind, made in tables.TABLES.items() if kind not in OF_OTHERS}
-ENDINGS: Final = {of: kind.ending for kind, of in MEASUREMENTS} | {dj.Grid: ".grid.djinn"}
+ENDINGS: Final = {kind: ending for ending, kind in kinds().items()}
 ADDED: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.Splice: lambda engine, folder: engine.add_module(
         "sae", saes.saved(folder / "same", saes.drawn(32)), at="resid_post.1"
@@ -62,8 +61,8 @@ def kinds_of(base: type) -> set[type]:
 
 
 def test_no_table_is_forgotten() -> None:
-    assert {kind for kind in tables.kinds_with_columns() if kind is not ByColumn} == set(RESULTS) | set(OF_OTHERS)
-    assert kinds_of(Measurement) == set(RESULTS) - {dj.Grid} == {of for _, of in MEASUREMENTS}
+    assert {*tables.kinds_with_columns()} == set(RESULTS) | set(OF_OTHERS)
+    assert kinds_of(Result) | {dj.Grid} == set(RESULTS) == {*kinds().values()} - {dj.Activations}
     assert len(set(ENDINGS.values())) == len(ENDINGS)
 
 
@@ -73,8 +72,8 @@ def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngin
     close_all(engine)
     file = result.save(tmp_path / f"kept{ENDINGS[kind]}")
     read = kind.read(file)
-    values = numbers_of(result)
-    assert numbers_of(read).tobytes() == values.tobytes()
+    values = result.compared_values
+    assert read.compared_values.tobytes() == values.tobytes()
     assert (read.columns().keys(), repr(read)) == (result.columns().keys(), repr(result))
     assert read.recipe == result.recipe
     assert str(engine.description.name) in str(result.recipe)
@@ -95,7 +94,7 @@ def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngin
 def test_a_number_that_is_another_is_found_with_its_place(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
     result = RESULTS[kind](engine, tmp_path)
     close_all(engine)
-    values = numbers_of(result).copy()
+    values = result.compared_values.copy()
     at = tuple(int(one[0]) for one in np.nonzero(np.isfinite(values)))
     values[at] += 1
     result.values = [values] if kind is Watched else values

@@ -14,8 +14,8 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.displayed import SHORT, Displayed, shortened
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Listing, Tabular
-from djinn_jupyter.client.measurement import Measurement
 from djinn_jupyter.client.reproduction import Reproduction
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.stops import Finished, Generated, Paused
 from djinn_jupyter.client.training.trained import TrainedModule
 from tests.client import tables
@@ -24,7 +24,7 @@ from tests.widgets import samples
 LONG: Final = [3 + number % 40 for number in range(60)]
 HOSTILE: Final = "</td><script>alert(1)</script>&"
 RAW: Final = re.compile(r"\b(?!Array)[A-Z]\w+\(\w+=")
-ABSTRACT: Final = {Displayed, Tabular, Generated, Measurement}
+ABSTRACT: Final = {Displayed, Tabular, Generated, Result}
 
 
 @pytest.fixture

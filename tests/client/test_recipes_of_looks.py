@@ -74,7 +74,7 @@ def test_a_look_behind_other_passes_is_made_again(engine: RemoteEngine, tmp_path
     session.close()
     for n, one in enumerate((*looked, forked)):
         assert one.recipe["passes"], one
-        found = dj.reproduce(engine, one.save(tmp_path / f"{n}{one._kind.ending}"))
+        found = dj.reproduce(engine, one.save(tmp_path / f"{n}{one.ending}"))
         assert (found.same, found.origin) == (True, ()), found
     assert np.array_equal(forked.value, looked[0].value)
     assert engine.sessions() == ()
@@ -144,7 +144,7 @@ def test_a_look_that_no_recipe_makes_again_says_why(engine: RemoteEngine, tmp_pa
     make(session)
     for look in (session.inspect(), session.lens(), session.effect()):
         said = rf"^No recipe makes this {type(look).__name__} again: {why}.*\. Its numbers stay as they are .*\.$"
-        for ask in (lambda look=look: look.recipe, lambda look=look: look.save(tmp_path / f"a{look._kind.ending}")):
+        for ask in (lambda look=look: look.recipe, lambda look=look: look.save(tmp_path / f"a{look.ending}")):
             with pytest.raises(UsageError, match=said):
                 ask()
         with pytest.raises(UsageError, match=said):

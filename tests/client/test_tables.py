@@ -12,9 +12,8 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import ByColumn
 from djinn_jupyter.client.looks import Effect, Lens
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.methods.direct.api.attribution import Attribution
@@ -51,7 +50,7 @@ def test_everything_that_is_a_table_is_one_of_pandas(engine: RemoteEngine, tmp_p
 
 
 def test_whatever_tells_itself_by_column_is_a_table_and_is_tried_here() -> None:
-    kinds = {kind for kind in tables.kinds_with_columns() if kind is not ByColumn}
+    kinds = {*tables.kinds_with_columns()}
     assert kinds == set(tables.TABLES)
     assert all(callable(vars(kind).get("to_pandas", getattr(kind, "to_pandas", None))) for kind in kinds)
 
@@ -212,7 +211,7 @@ TOPS = {
 }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in tables.TABLES if kind is dj.Grid or issubclass(kind, Measurement)])
+@pytest.mark.parametrize("kind", [kind for kind in tables.TABLES if kind is dj.Grid or issubclass(kind, Result)])
 def test_the_top_of_any_reading_are_its_largest_numbers_by_size_with_their_places(
     engine: RemoteEngine, tmp_path: Path, kind: Any
 ) -> None:

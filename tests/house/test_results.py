@@ -12,10 +12,8 @@ import msgspec
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import frames, history, interrupts, memory_trace, rules, tree
+from djinn_jupyter.client import frames, history, interrupts, memory_trace, reproducing, rules, tree
 from djinn_jupyter.client.connection.wire_bytes import WireBytes
-from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.reproducing import MEASUREMENTS
 from djinn_jupyter.methods.datasets.api import activations
 from djinn_jupyter.methods.graphs.api import graphs
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
@@ -29,7 +27,6 @@ STOPS: Final = {dj.Paused, dj.Finished}  # where a session stands; what is read 
 SIGNALS: Final = {
     *(dj.Interrupted, dj.BatchInterrupted, dj.BatchEnded, dj.DjinnError, interrupts.WorkInterrupted),
 }
-BASES: Final = {Measurement}
 PARTS: Final = {  # of a result that has the recipe
     *(activations.Values, activations.TorchValues, graphs.PrunedGraph, graphs.GraphNode, PairStatistics),
     dj.Reproduction,
@@ -46,7 +43,7 @@ OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is n
         memory_trace.TracedTransfer,
     ),
 }
-NO_RESULTS: Final = HANDLES | STOPS | SIGNALS | BASES | PARTS | OF_THE_MOMENT
+NO_RESULTS: Final = HANDLES | STOPS | SIGNALS | PARTS | OF_THE_MOMENT
 NO_TABLES: Final = {
     dj.Activations: "each of its sites is one: `collection[site]`",
     dj.TrainedModule: "a module in a folder",
@@ -61,7 +58,7 @@ def results() -> Iterator[type]:
 
 def without_recipe(kinds: Iterable[type]) -> list[str]:
     """Return the classes that have no recipe, no file with it, or that `dj.reproduce` does not take."""
-    taken = {of for _, of in MEASUREMENTS} | IN_FOLDERS | {dj.Grid}
+    taken = {*reproducing.kinds().values()} | IN_FOLDERS
     return [kind.__name__ for kind in kinds if kind not in taken or not all(hasattr(kind, of) for of in needed(kind))]
 
 
@@ -88,7 +85,7 @@ def test_every_result_is_a_table() -> None:
 
 def test_all_that_is_kept_is_found() -> None:
     """So that no result is missing from the list because no verb of the API returns it."""
-    assert {of for _, of in MEASUREMENTS} | IN_FOLDERS | {dj.Grid} == set(results())
+    assert {*reproducing.kinds().values()} | IN_FOLDERS == set(results())
     assert set(python_api.public_classes()) >= NO_RESULTS, "named here and gone"
 
 

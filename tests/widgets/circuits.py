@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
 from djinn_jupyter.methods.circuits.api.circuits import Circuit
 from djinn_jupyter.methods.circuits.api.faithfulness import Interval
@@ -34,7 +36,7 @@ def circuit(count: int = 9, shares: tuple[float, ...] = SHARES) -> Circuit:
     scores = [score for *_, score in chosen]
     stop = edged.STOP if len(shares) == 1 else None
     told = {"how": "the largest scores", "stop": stop, "engine": "demo-1"}
-    return Circuit(replies, scores=scores, of=len(found), drawn=DRAWN, **told)  # type: ignore[arg-type]
+    return Circuit(replies, scores=scores, of=len(found), **asdict(DRAWN), **told)  # type: ignore[arg-type]
 
 
 def curve() -> CircuitCurve:

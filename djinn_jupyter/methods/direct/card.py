@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.client.measurement import STRONGEST
+from djinn_jupyter.client.result import STRONGEST
 from djinn_jupyter.methods.direct.api.attribution import Attribution
 from djinn_jupyter.widgets.markup import Html, div, element, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE

@@ -7,56 +7,63 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
+import msgspec
+
 from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import largest, to_numpy
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.likeness import ruling_session
-from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.measurement_files import PATTERNS, SCORES, KeptHeads
 from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.heads.request import MOST_LINES
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import HeadsRead
+from djinn_jupyter.methods.heads.request import MOST_LINES, HeadsRead, ReadHeads
 
 WORK: Final = "The reading of heads"
+ANY_SESSION: Final = "heads"
 Kind = Literal["previous", "duplicate", "induction"]
 KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
 
 
-class HeadScores(Measurement):
+class _OfHeads(Result):
+    """A reading of heads, and `over` which lines, in words."""
+
+    read_heads: HeadsRead = msgspec.field(name="read")
+    over: str = msgspec.field(name="of")
+
+    def check(self) -> None:
+        """Raise ValueError where the scores or the patterns are of other layers or heads than are named."""
+        read, shape = self.read_heads, self.read_heads.scores.shape
+        if read.scores.dtype != "float64" or len(shape) != 3 or shape[:2] != (len(read.counted), len(read.layers)):
+            raise ValueError("its scores are not those of its layers")
+        if not read.lines:
+            raise ValueError("its scores are of no lines")
+        if read.patterns is not None and (read.patterns.dtype != "float32" or read.patterns.shape[:2] != shape[1:]):
+            raise ValueError("its patterns are not those of its heads")
+
+    def _request_of(self, reply: HeadsRead) -> ReadHeads:
+        return ReadHeads(session=ANY_SESSION, lines=reply.lines, patterns=reply.patterns is not None)
+
+
+class HeadScores(_OfHeads):
     """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
     (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
     a place. `counted` are the positions that have."""
 
     _view = "scores_view"
+    ending = ".heads.djinn"
+    named = "file of head scores"
 
-    _kind = SCORES
-
-    def __init__(self, read: HeadsRead, over: str) -> None:
-        self.read_heads, self.over = read, over
-        self.layers, self.made = read.layers, (read.made,)
+    def __post_init__(self) -> None:
+        read = self.read_heads
+        self.layers = read.layers
         self.tokens = self._lines = read.lines
         self.counted = dict(zip(KINDS, read.counted, strict=True))
         self.values = to_numpy(read.scores)
         self.previous, self.duplicate, self.induction = self.values
-
-    @property
-    def _content(self) -> KeptHeads:
-        return KeptHeads(read=self.read_heads, of=self.over)
-
-    @classmethod
-    def _with_content(cls, content: KeptHeads) -> HeadScores:
-        return cls(content.read, content.of)
-
-    def again(self, channel: Channel) -> HeadScores:
-        """Return the same scores, measured anew."""
-        return HeadScores(_read_again(channel, self.read_heads), self.over)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the kind, the layer and the head of a score."""
@@ -95,35 +102,22 @@ class HeadScores(Measurement):
         return f"Scores of {len(self.layers)} layers x {self.heads} heads: {self.over}"
 
 
-class HeadPatterns(Measurement):
+class HeadPatterns(_OfHeads):
     """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
     have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
 
     _view = "patterns_view"
+    ending = ".patterns.djinn"
+    named = "file of attention patterns"
 
-    _kind = PATTERNS
-
-    def __init__(self, read: HeadsRead, over: str) -> None:
-        assert read.patterns is not None
+    def __post_init__(self) -> None:
+        read = self.read_heads
+        if read.patterns is None:
+            raise UsageError("The file has head scores, and no patterns; read it as dj.HeadScores.")
         self.layers, self.texts, self.pooled = read.layers, read.texts, read.pooled
         self.tokens = self._lines = read.lines
-        self.made = (read.made,)
         self.values = to_numpy(read.patterns)
-        self.scores = HeadScores(read, over)
-
-    @property
-    def _content(self) -> KeptHeads:
-        return KeptHeads(read=self.scores.read_heads, of=self.scores.over)
-
-    @classmethod
-    def _with_content(cls, content: KeptHeads) -> HeadPatterns:
-        if content.read.patterns is None:
-            raise UsageError("The file has head scores, and no patterns; read it as dj.HeadScores.")
-        return cls(content.read, content.of)
-
-    def again(self, channel: Channel) -> HeadPatterns:
-        """Return the same patterns, measured anew."""
-        return HeadPatterns(_read_again(channel, self.scores.read_heads), self.scores.over)
+        self.scores = HeadScores(read, self.over)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the layer, the head, the query's position and the key's (of blocks their first)."""
@@ -227,10 +221,5 @@ def _read(
     kept: Callable[[HeadsRead], object] = lambda read: None,
 ) -> HeadsRead:
     with interruptible(WORK), temporary_session(channel, "heads", adapter) as session:
-        request = ask.ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
+        request = ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
         return replied_in_parts(channel, request, WORK, kept)
-
-
-def _read_again(channel: Channel, read: HeadsRead) -> HeadsRead:
-    with ruling_session(channel, read.made) as rules_of:
-        return _read(channel, read.lines, patterns=read.patterns is not None, rules_of=rules_of)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.circuits import LARGEST, Circuit, CircuitRuns, ordered
-from djinn_jupyter.methods.circuits.api.edge_files import CURVE, KeptCurve
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.api.faithfulness import Interval
 
@@ -24,35 +21,35 @@ if TYPE_CHECKING:
 SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # those of MIB
 
 
-class CircuitCurve(Measurement):
+class CircuitCurve(Result):
     """The circuits of the first edges by score, at each of the `sizes`, which are shares of all edges. `cpr` and `cmd`
     are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and that between it and 1, over the
     sizes from the smallest on. `values` [sizes, pairs] are the metric of each circuit on each pair of lines."""
 
     _view = "curve_view"
+    ending = ".curve.djinn"
+    named = "file of a curve of circuits"
+    _parts: ClassVar[str] = "circuits"
+    circuits: list[Circuit]
+    sizes: tuple[float, ...]
 
-    _kind = CURVE
-
-    def __init__(self, circuits: Sequence[Circuit], sizes: Sequence[float]) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.circuits, self.sizes = list(circuits), tuple(sizes)
-        self.faithfulness = [one.faithfulness for one in circuits]
-        self.made, self.tokens = circuits[0].made, circuits[0].tokens
-        self._lines = self.tokens
-        self.values: np.ndarray[Any, Any] = np.stack([one.values for one in circuits])
+        self.faithfulness = [one.faithfulness for one in self.circuits]
+        self.tokens = self._lines = self.circuits[0].tokens
+        self.values: np.ndarray[Any, Any] = np.stack([one.values for one in self.circuits])
 
     @property
-    def _content(self) -> KeptCurve:
-        return KeptCurve(circuits=tuple(one._content for one in self.circuits), sizes=self.sizes)
+    def _replies(self) -> tuple[Any, ...]:
+        return self.circuits[0]._replies
 
-    @classmethod
-    def _with_content(cls, content: KeptCurve) -> CircuitCurve:
-        return cls([Circuit._with_content(one) for one in content.circuits], content.sizes)
-
-    def again(self, channel: Channel) -> CircuitCurve:
-        """Return the same circuits, run anew."""
-        return CircuitCurve([one.again(channel) for one in counted(self.circuits, "circuits")], self.sizes)
+    def check(self) -> None:
+        """Raise ValueError where the circuits are not those of the sizes, or of different lines or models."""
+        if len(self.circuits) != len(self.sizes):
+            raise ValueError("its circuits are not those of its sizes")
+        if len({(one.tokens, one.of) for one in self.circuits}) > 1:
+            raise ValueError("its circuits are of different lines or models")
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the size of the circuit, and the pair, of the metric at this index."""

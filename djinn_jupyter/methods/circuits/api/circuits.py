@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from djinn_jupyter.client.arguments import checked_seed, shown, typed
-from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, in_parts
+from djinn_jupyter.client.interrupts import in_parts
 from djinn_jupyter.client.likeness import session_like
-from djinn_jupyter.client.measurement import STRONGEST
 from djinn_jupyter.client.partial_replies import replied_in_parts
+from djinn_jupyter.client.result import STRONGEST
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.circuits.api.edge_files import CIRCUIT, KeptCircuit, circumstances, lines_of
-from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeMeasurement
+from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeResult
 from djinn_jupyter.methods.circuits.api.edges import Edges, name_of
 from djinn_jupyter.methods.circuits.api.faithfulness import Interval, faithfulness_of
-from djinn_jupyter.methods.circuits.request import CircuitRecipe, EdgeRecipe
+from djinn_jupyter.methods.circuits.request import EdgeRecipe
 from djinn_jupyter.methods.sweep.api.pair_statistics import NO_INTERVAL
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -41,7 +39,7 @@ WORK: Final = "The run of a circuit"
 MOST_ASKED: Final = 2**18  # edges in one request
 
 
-class Circuit(EdgeMeasurement):
+class Circuit(EdgeResult):
     """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
     `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
     as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
@@ -49,73 +47,39 @@ class Circuit(EdgeMeasurement):
     its own; `how` says how they were chosen."""
 
     _view = "circuit_view"
+    ending = ".circuit.djinn"
+    named = "file of a circuit"
+    _tabled = True
+    replies: Sequence[CircuitsRun]
+    scores: list[float]
+    of: int = msgspec.field(name="edges")
+    confidence: float
+    resamples: int
+    seed: int
+    how: str = ""
+    stop: StopIdentity | None = None
 
-    _kind = CIRCUIT
-
-    def __init__(
-        self,
-        replies: Sequence[CircuitsRun],
-        *,
-        scores: Sequence[float],
-        of: int,
-        drawn: Interval,
-        how: str = "",
-        stop: StopIdentity | None = None,
-        engine: str | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.replies, self.scores, self.of, self.drawn = tuple(replies), list(scores), of, drawn
-        self.how, self.stop, self.engine = how, stop, engine
-        self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
-        self.tokens = self._lines = lines_of(replies)
-        self.metrics = tuple(one.metric for one in replies)
-        self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
-        first = replies[0]
-        self.writers, self.readers = first.writers, first.readers
+        super().__post_init__()
+        replies, first = self.replies, self.replies[0]
         assert first.made is not None
-        self.edges = [(first.writers[writer], first.readers[at]) for writer, at in first.made.asked.circuits[0]]
+        self.edges = [(self.writers[writer], self.readers[at]) for writer, at in first.made.asked.circuits[0]]
         self.values: np.ndarray[Any, Any] = np.array([one.values[0] for one in replies])
         self.corrupted: np.ndarray[Any, Any] = np.array([one.corrupted for one in replies])
         self.clean: np.ndarray[Any, Any] = np.array([one.clean for one in replies])
+        drawn = Interval(confidence=self.confidence, resamples=self.resamples, seed=self.seed)
+        self.drawn = drawn
         self.faithfulness, self.interval = faithfulness_of(self.values, self.corrupted, self.clean, drawn)
 
-    @property
-    def _content(self) -> KeptCircuit:
-        return KeptCircuit(
-            values=from_numpy(self.values),
-            replies=self.replies,
-            scores=tuple(self.scores),
-            edges=self.of,
-            confidence=self.drawn.confidence,
-            resamples=self.drawn.resamples,
-            seed=self.drawn.seed,
-            how=self.how,
-            stop=self.stop,
-        )
-
-    @classmethod
-    def _with_content(cls, content: KeptCircuit) -> Circuit:
-        return cls(
-            content.replies,
-            scores=content.scores,
-            of=content.edges,
-            drawn=Interval(confidence=content.confidence, resamples=content.resamples, seed=content.seed),
-            how=content.how,
-            stop=content.stop,
-        )
-
-    def again(self, channel: Channel) -> Circuit:
-        """Return the same circuit, run anew."""
-        return Circuit(
-            [_run(channel, one.made.asked, one.made) for one in counted(self.replies, "pairs") if one.made is not None],
-            scores=self.scores,
-            of=self.of,
-            drawn=self.drawn,
-            how=self.how,
-            stop=self.stop,
-            engine=self.engine,
-        )
+    def check(self) -> None:
+        """Raise ValueError where the runs are not of one circuit, or its edges not those of its model."""
+        made = [one.made for one in self.replies if one.made is not None]
+        if any(len(one.values) != 1 for one in self.replies) or len({one.asked.circuits for one in made}) > 1:
+            raise ValueError("its runs are of several circuits")
+        if len(made[0].asked.circuits[0]) != len(self.scores):
+            raise ValueError("its scores are not those of its edges")
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the pair of the metric at this index."""
@@ -299,7 +263,7 @@ class CircuitRuns:
                 [_alone(one, at) for one in runs],
                 scores=[float(self.found.values[edge]) for edge in numbers],
                 of=len(self.found),
-                drawn=self.interval,
+                **asdict(self.interval),
                 how=how,
                 stop=self.found.stop if self.found.engine == name else None,
                 engine=name,
@@ -345,11 +309,6 @@ def _in_parts(circuits: Sequence[Numbers]) -> Iterator[list[Numbers]]:
         part.append(one)
     if part:
         yield part
-
-
-def _run(channel: Channel, request: ask.RunCircuits, made: CircuitRecipe) -> CircuitsRun:
-    with session_like(channel, "circuit", made) as name:
-        return ask_for(channel, msgspec.structs.replace(request, session=name))
 
 
 def _alone(run: CircuitsRun, at: int) -> CircuitsRun:

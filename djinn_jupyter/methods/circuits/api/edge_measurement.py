@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from djinn_jupyter.client.measurement import Measurement
+from djinn_jupyter.client.result import Result
+from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgesAttributed
 from djinn_jupyter.methods.sweep.api.pair_metrics import spelled
-from djinn_jupyter.wire.nouns import StopIdentity
 
 
-class EdgeMeasurement(Measurement):
+class EdgeResult(Result, kw_only=True):
     """`engine` is the engine's name in views, None where it is no process of its own; `stop` the one at which the
     session stood that gave the corrupted line, None of other lines and of pairs."""
 
-    writers: tuple[str, ...]
-    readers: tuple[str, ...]
-    metrics: tuple[str, ...]
-    notes: tuple[str, ...]
-    engine: str | None
-    stop: StopIdentity | None
+    replies: Sequence[EdgesAttributed] | Sequence[CircuitsRun]
+    engine: str | None = None
+    _parts: ClassVar[str] = "pairs"
+
+    def __post_init__(self) -> None:
+        replies: Sequence[Any] = tuple(self.replies)
+        first, *_ = self.replies = replies
+        asked = [one.made.asked for one in self.replies if one.made is not None]
+        self.tokens = self._lines = tuple(
+            line for one in asked for line in (one.corrupted, one.clean) if not isinstance(line, str)
+        )
+        self.metrics = tuple(one.metric for one in self.replies)
+        self.notes = tuple(dict.fromkeys(note for one in self.replies for note in one.notes))
+        self.writers, self.readers = first.writers, first.readers
 
     @property
     def metric(self) -> str:

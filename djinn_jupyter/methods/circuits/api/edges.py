@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -12,14 +12,13 @@ from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, in_parts
+from djinn_jupyter.client.interrupts import in_parts
 from djinn_jupyter.client.likeness import session_like
 from djinn_jupyter.client.partial_replies import replied_in_parts
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.circuits.api.edge_files import EDGES, KeptEdges, circumstances, lines_of
-from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeMeasurement
+from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeResult
 from djinn_jupyter.methods.circuits.request import EdgeMethod, EdgeRecipe
 from djinn_jupyter.methods.common.api.line_sources import line_source
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
@@ -35,7 +34,7 @@ ANY_SESSION: Final = "edges"
 WORK: Final = "The attribution of edges"
 
 
-class Edges(EdgeMeasurement):
+class Edges(EdgeResult):
     """`values` are float64 [writers, readers], NaN where a writer is not before a reader: by how much the metric would
     change, to first order, if that reader got what that writer writes in the clean line. `corrupted` and `clean` are
     the metrics of the two lines. Of several pairs all are means, and `by_pair` has the scores of each. `engine` is the
@@ -43,50 +42,36 @@ class Edges(EdgeMeasurement):
     exactly too, None where none was. `tokens` are the corrupted and the clean line of each pair."""
 
     _view = "edges_view"
+    ending = ".edges.djinn"
+    named = "file of edges"
+    _words: ClassVar[Mapping[str, str]] = {"patched": "exact"}
+    replies: Sequence[EdgesAttributed]
+    paired: bool = False
+    patched: Sequence[EdgesAttributed] = ()
 
-    _kind = EDGES
-
-    def __init__(
-        self,
-        replies: Sequence[EdgesAttributed],
-        *,
-        paired: bool = False,
-        engine: str | None = None,
-        patched: Sequence[EdgesAttributed] = (),
-    ) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        first = replies[0]
-        self.replies, self.patched, self.paired, self.engine = tuple(replies), tuple(patched), paired, engine
-        self.made = tuple(circumstances(one.made) for one in replies if one.made is not None)
-        self.tokens = self._lines = lines_of(replies)
-        self.stop = None if paired else first.stop
-        self.writers, self.readers = first.writers, first.readers
+        super().__post_init__()
+        replies, self.patched, first = self.replies, tuple(self.patched), self.replies[0]
+        self.stop = None if self.paired else first.stop
         self.steps, self.method = first.steps, first.method
-        self.metrics = tuple(one.metric for one in replies)
-        self.notes = tuple(dict.fromkeys(note for one in replies for note in one.notes))
         self.corrupted = float(np.mean([one.corrupted for one in replies]))
         self.clean = float(np.mean([one.clean for one in replies]))
         self.by_pair: np.ndarray[Any, Any] = np.stack([to_numpy(one.scores) for one in replies])
         self.values: np.ndarray[Any, Any] = self.by_pair.mean(axis=0)
-        each = [to_numpy(one.scores) for one in patched]
+        each = [to_numpy(one.scores) for one in self.patched]
         self.exact: np.ndarray[Any, Any] | None = np.stack(each).mean(axis=0) if each else None
 
-    @property
-    def _content(self) -> KeptEdges:
-        return KeptEdges(paired=self.paired, replies=self.replies, patched=self.patched)
-
-    @classmethod
-    def _with_content(cls, content: KeptEdges) -> Edges:
-        return cls(content.replies, paired=content.paired, patched=content.patched)
-
-    def again(self, channel: Channel) -> Edges:
-        """Return the same edges, scored anew."""
-        each, exact = (
-            [scored(channel, one.made.asked, one.made) for one in counted(replies, "pairs") if one.made is not None]
-            for replies in (self.replies, self.patched)
-        )
-        return Edges(each, paired=self.paired, engine=self.engine, patched=exact)
+    def check(self) -> None:
+        """Raise ValueError where the scores are not those of the writers and readers, or of one model."""
+        each = (*self.replies, *self.patched)
+        if any(one.scores.shape != (len(one.writers), len(one.readers)) for one in each):
+            raise ValueError("its scores are not those of its writers and readers")
+        if len({(one.writers, one.readers) for one in each}) > 1 or any(one.scores.dtype != "float64" for one in each):
+            raise ValueError("its pairs are of several models, or its scores are not float64")
+        if any(one.made is None for one in each) or (self.patched and len(self.patched) != len(self.replies)):
+            raise ValueError("its pairs have no recipe")
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the writer and the reader of the score at this index."""

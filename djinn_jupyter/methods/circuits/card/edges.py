@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from djinn_jupyter.client.measurement import STRONGEST
-from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeMeasurement
+from djinn_jupyter.client.result import STRONGEST
+from djinn_jupyter.methods.circuits.api.circuits import Circuit
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.card.edge_layout import laid_out
 from djinn_jupyter.methods.circuits.card.graph import MOST, Edge, EdgeGraph, graph_view
@@ -24,7 +24,7 @@ def edges_view(found: Edges, *, top: int = 2 * STRONGEST) -> View:
 
 
 def graph_of(
-    found: EdgeMeasurement,
+    found: Edges | Circuit,
     scored: Sequence[tuple[str, str, float]],
     *,
     kind: str,

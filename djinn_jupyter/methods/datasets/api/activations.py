@@ -15,6 +15,7 @@ import msgspec
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.frames import Tabular, in_columns
 from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.client.reproduction import FOLDER, Reproducible
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.methods.datasets.api.shard_files import ShardFile, dtype_of
 from djinn_jupyter.wire.texts import natural_order
@@ -27,10 +28,18 @@ PLACES: Final = ("prompt", "position", "token")
 ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
 
 
-class Activations(Tabular):
+class Activations(Tabular, Reproducible):
     """The collection in a folder. `complete` is False where the shards that follow are still to be collected. Where
     prompts shared passes, some of each shard were computed again alone, and `largest_difference` is what they differed
     by; `exact` is True where every prompt was computed alone."""
+
+    ending = FOLDER
+    reproduced_by = "djinn_jupyter.methods.datasets.api.reproducing_collections:reproduced_collection"
+
+    @classmethod
+    def found_at(cls, path: Path) -> Activations:
+        """Return the collection in a folder."""
+        return cls(path)
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = given_path(folder, "folder")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.connection.channel import Channel
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.likeness import require_modules, session_like
 from djinn_jupyter.client.reproduction import SHARED, Reproduction, most_different, origin_of
 from djinn_jupyter.errors import DjinnError, UsageError
@@ -27,12 +28,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def reproduced_collection(channel: Channel, kept: Activations, on_done: Callable[[int], None]) -> Reproduction:
+def reproduced_collection(
+    engine: RemoteEngine, kept: Activations, on_progress: Callable[[None, int, int], None] | None
+) -> Reproduction:
     """Collect again, one shard at a time, and compare. UsageError for a collection that is not whole; errors as of
     `engine.collect`; StorageFailed."""
     if not kept.complete:
         raise UsageError("This collection is not whole, so it cannot be compared; finish it first, by the same call.")
+    channel = engine.channel
     made, compared = [shard.made for shard in kept.shards], _Compared(kept)
+
+    def on_done(done: int) -> None:
+        if on_progress is not None:
+            on_progress(None, done, len(kept))
+
     with _folder_beside(kept) as folder, _named(channel, made[0].by):
         asked = _asked_of(kept, folder)
         work = CollectionWork(asked, on_done, f" of {len(kept):,}")

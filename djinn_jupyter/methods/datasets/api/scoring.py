@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from djinn_jupyter.client.arguments import checked_seed, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import counted, interruptible
-from djinn_jupyter.client.likeness import ruling_session
-from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.measurement_files import LOSSES, KeptLosses
+from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.prompts import given_prompts, of_how_many, tokenized
+from djinn_jupyter.client.reproduction import SHARED
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
@@ -29,47 +28,54 @@ from djinn_jupyter.wire.replies import Scored
 if TYPE_CHECKING:
     import numpy as np
 
+ANY_SESSION: Final = "score"
 ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 
 
-class Losses(Measurement):
+class Losses(Result):
     """The loss of each token of some prompts but their first: its negative log-likelihood, in nats.
 
     `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32. Where
     prompts shared passes `mode` is "fast", and `largest_difference` by how much losses computed together differed from
     the same computed alone; `notes` say why none were shared."""
 
-    _kind = LOSSES
+    ending = ".losses.djinn"
+    named = "file of losses"
+    _words: ClassVar[Mapping[str, str]] = {"values": "losses"}
+    replies: Sequence[Scored]
 
-    def __init__(self, replies: Sequence[Scored]) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.replies = tuple(replies)
+        replies = self.replies = tuple(self.replies)
         self.tokens = self._lines = tuple(prompt for reply in replies for prompt in reply.tokens)
         self.values = np.concatenate([to_numpy(reply.values) for reply in replies])
-        self.made = tuple(reply.made for reply in replies)
         self.mode: Mode = "fast" if any(reply.mode == "fast" for reply in replies) else "exact"
         differences = [d for reply in replies if (d := reply.largest_difference) is not None]
         self.largest_difference: float | None = max(differences, default=None)
         self.notes: tuple[str, ...] = tuple(dict.fromkeys(note for reply in replies for note in reply.notes))
         self._starts = [0, *accumulate(len(prompt) - 1 for prompt in self.tokens)]
 
-    @property
-    def _content(self) -> KeptLosses:
-        return KeptLosses(replies=self.replies)
-
-    @classmethod
-    def _with_content(cls, content: KeptLosses) -> Losses:
-        return cls(content.replies)
+    def check(self) -> None:
+        """Raise ValueError where the losses are not those of the tokens."""
+        if [(sum(map(len, one.tokens)) - len(one.tokens),) for one in self.replies] != [
+            one.values.shape for one in self.replies
+        ]:
+            raise ValueError("its losses are not those of its tokens")
+        if any(one.values.dtype != "float32" for one in self.replies):
+            raise ValueError("its losses are not float32")
 
     @property
     def recipe(self) -> dict[str, Any]:
         """All that the losses follow from: as of every measurement, and the mode and the seed."""
         return {**super().recipe, "mode": self.mode, "seed": self.replies[0].seed}
 
-    def again(self, channel: Channel) -> Losses:
-        """Return the same losses, measured anew, prompts together that were."""
-        return Losses([_scored_again(channel, reply) for reply in counted(self.replies, "parts")])
+    def _request_of(self, reply: Scored) -> ask.Score:
+        return ask.Score(session=ANY_SESSION, prompts=reply.tokens, mode=reply.mode, seed=reply.seed)
+
+    def notes_on(self, same: bool) -> Sequence[str]:
+        """Return that others shared a pass, where any did."""
+        return [SHARED] if self.mode == "fast" and not same else []
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the prompt and the position of the token with this loss."""
@@ -173,12 +179,6 @@ def _score(
 def _kept(found: Sequence[Scored]) -> tuple[str, Losses | None]:
     losses = Losses(found) if found else None
     return "" if losses is None else f"Of the first prompts it had found: {losses}.", losses
-
-
-def _scored_again(channel: Channel, reply: Scored) -> Scored:
-    with ruling_session(channel, reply.made) as rules_of, temporary_session(channel, "score") as session:
-        request = ask.Score(session=session, prompts=reply.tokens, rules_of=rules_of, mode=reply.mode, seed=reply.seed)
-        return ask_for(channel, request)
 
 
 def _parts(prompts: Iterable[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], ...]]:

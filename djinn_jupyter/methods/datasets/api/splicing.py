@@ -17,9 +17,8 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import in_columns
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.likeness import require_modules
-from djinn_jupyter.client.measurement import Measurement
-from djinn_jupyter.client.measurement_files import SPLICE, KeptSplice
 from djinn_jupyter.client.prompts import given_prompts
+from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import MeasurementEnded, UnknownSite, UsageError
@@ -36,45 +35,35 @@ WITHOUT_ERROR: Final = "spliced"  # the name of the module while it is measured
 STOOD: Final = ("model", "spliced", "zeroed")
 
 
-class Splice(Measurement):
+class Splice(Result):
     """The losses of some prompts: of the `model`, with the reconstruction of `module` in place of its point, and with
     the point set to zero. `values` [3, tokens] are those of each token, in this order."""
 
-    _kind = SPLICE
+    ending = ".splice.djinn"
+    named = "file of a splice"
+    model: Losses
+    spliced: Losses
+    zeroed: Losses
+    module: str
+    at: str
+    modules: tuple[AddedModuleDescription, ...]
 
-    def __init__(
-        self,
-        *,
-        module: str,
-        at: str,
-        modules: Sequence[AddedModuleDescription],
-        model: Losses,
-        spliced: Losses,
-        zeroed: Losses,
-    ) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.module, self.at, self.modules = module, at, tuple(modules)
-        self.model, self.spliced, self.zeroed = model, spliced, zeroed
-        self.made, self.tokens = model.made, model.tokens
-        self._lines = model.tokens
-        self.values: np.ndarray[Any, Any] = np.stack([one.values for one in (model, spliced, zeroed)])
+        self.tokens = self._lines = self.model.tokens
+        self.values: np.ndarray[Any, Any] = np.stack([one.values for one in (self.model, self.spliced, self.zeroed)])
 
     @property
-    def _content(self) -> KeptSplice:
-        return KeptSplice(
-            module=self.module,
-            at=self.at,
-            modules=self.modules,
-            model=self.model._content,
-            spliced=self.spliced._content,
-            zeroed=self.zeroed._content,
-        )
+    def _replies(self) -> tuple[Any, ...]:
+        return self.model._replies
 
-    @classmethod
-    def _with_content(cls, content: KeptSplice) -> Splice:
-        losses = {name: Losses._with_content(getattr(content, name)) for name in STOOD}
-        return cls(module=content.module, at=content.at, modules=content.modules, **losses)
+    def check(self) -> None:
+        """Raise ValueError where the losses are of different prompts, or no modules are named."""
+        if len({one.tokens for one in (self.model, self.spliced, self.zeroed)}) > 1:
+            raise ValueError("its losses are of different prompts")
+        if not self.modules:
+            raise ValueError("it names no modules")
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -139,7 +128,7 @@ def _measured(channel: Channel, module: str, prompts: Sequence[object]) -> Splic
     done: dict[str, Losses] = {}
     for name, measure in measures.items():
         done[name] = _whole(name, measure, done)
-    return Splice(module=module, at=", ".join(written), modules=told, **done)
+    return Splice(module=module, at=", ".join(written), modules=tuple(told), **done)  # type: ignore[arg-type]  # the three losses
 
 
 def _whole(name: str, measure: Callable[[], Losses], done: Mapping[str, Losses]) -> Losses:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.fed_again import fed_recipe, stopped_again
 from djinn_jupyter.client.likeness import require_modules
-from djinn_jupyter.client.measurement import STRONGEST, Measurement
-from djinn_jupyter.client.measurement_files import PARTS, KeptParts
 from djinn_jupyter.client.positions import Positions
+from djinn_jupyter.client.result import STRONGEST, Result
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.direct.request import AttributionRecipe
@@ -27,20 +27,23 @@ NEURONS: Final = "mlp_post"  # the column of all neurons of a layer
 Term = tuple[str, int | None, int | None, int | None, float]
 
 
-class Attribution(Measurement):
+class Attribution(Result):
     """The contributions of module outputs to a logit, or to the difference of two. `logit` is the sum of all
     `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
     rules, rounding); of neurons `neurons` has the parts by layer, numpy float64. `values` are all of them, as
     `columns()` has them. They have a `recipe` where the tokens of the line alone come to the stop."""
 
     _view = "attribution_view"
+    ending = ".direct.djinn"
+    named = "file of a direct attribution"
+    _words: ClassVar[Mapping[str, str]] = {"neurons": "neurons", "values": "parts"}
+    _tabled = True
+    reply: Attributed
 
-    _kind = PARTS
-
-    def __init__(self, reply: Attributed) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.reply = reply
+        reply = self.reply
         self.position, self.layer, self.tokens, self.logit = reply.position, reply.layer, reply.tokens, reply.logit
         self.embedding, self.constant, self.rest = reply.embedding, reply.constant, reply.rest
         self.contributions: tuple[Contribution, ...] = reply.contributions
@@ -48,7 +51,6 @@ class Attribution(Measurement):
         self.notes = reply.notes
         self.values = np.array(self.columns()["value"], dtype=np.float64)
         self._lines = () if reply.made is None else (reply.made.line,)
-        self.made = () if reply.made is None else (reply.made.made,)
         self._unmade = reply.unmade
 
     @property
@@ -110,13 +112,10 @@ class Attribution(Measurement):
         found = [(_name(*row[:-1]), row[-1]) for row in rows if row[1] is not None]
         return sorted(found, key=lambda part: -abs(part[1]))[: max(count, 0)]
 
-    @property
-    def _content(self) -> KeptParts:
-        return KeptParts(values=from_numpy(self.values), reply=self.reply)
-
-    @classmethod
-    def _with_content(cls, content: KeptParts) -> Attribution:
-        return cls(content.reply)
+    def check(self) -> None:
+        """Raise ValueError where the parts of neurons are not float64."""
+        if any(one.values.dtype != "float64" for one in self.reply.neurons):
+            raise ValueError("its parts are not float64")
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -127,10 +126,9 @@ class Attribution(Measurement):
         asked = {"tokens": [token.token for token in self.tokens], "layer": self.layer}
         return {**found, **fed_recipe(made.passes), **asked}
 
-    def again(self, channel: Channel) -> Attribution:
-        """Return the same parts, told anew."""
-        assert self.reply.made is not None
-        return _told_again(channel, self.reply.made)
+    def _replied_again(self, channel: Channel, reply: Attributed) -> Attributed:
+        assert reply.made is not None
+        return _told_again(channel, reply.made)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the point, the layer and the head or neuron of the part at this index."""
@@ -172,7 +170,7 @@ def attribute(
     return Attribution(ask_for(session.channel, request))
 
 
-def _told_again(channel: Channel, made: AttributionRecipe) -> Attribution:
+def _told_again(channel: Channel, made: AttributionRecipe) -> Attributed:
     """Return the parts at the stop that a pass over the line comes to, of an engine that computes as that one did."""
     layers = channel.welcome.model.layers
     if made.layer > layers:
@@ -188,7 +186,7 @@ def _told_again(channel: Channel, made: AttributionRecipe) -> Attribution:
             position=made.position,
             ahead=made.ahead,
         )
-        return Attribution(ask_for(channel, asked))
+        return ask_for(channel, asked)
 
 
 def _column(one: Contribution) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -14,19 +13,17 @@ from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.frames import Tabular, in_columns
-from djinn_jupyter.client.likeness import session_like
-from djinn_jupyter.client.measurement import STRONGEST, Measurement
 from djinn_jupyter.client.partial_replies import replied_in_parts
+from djinn_jupyter.client.result import STRONGEST, Result
+from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.digits import power_above
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.edges import name_of
 from djinn_jupyter.methods.common.api.line_sources import line_source
-from djinn_jupyter.methods.graphs.api.graph_files import GRAPH, KeptGraph
 from djinn_jupyter.methods.graphs.api.graph_influence import influence, pruned, shares
-from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS, GraphRecipe
+from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.replies import GraphMade
 
 if TYPE_CHECKING:
@@ -67,7 +64,7 @@ class PrunedGraph(Tabular):
         return in_columns(("source", "target", "effect", "influence"), rows)
 
 
-class AttributionGraph(Measurement):
+class AttributionGraph(Result):
     """`values` are float32 [targets, sources], in the order of `targets` and `sources`: the direct effect of each
     source on each target (of a feature: before its activation). `replacement` is the share of the influence that comes
     from embeddings and not from errors, over all paths; `completeness` the share of what comes in at each node that is
@@ -75,15 +72,16 @@ class AttributionGraph(Measurement):
     a target has, at most; `active` counts the features that are active, of which those of most influence are nodes."""
 
     _view = "attribution_graph_view"
+    ending = ".graph.djinn"
+    named = "file of an attribution graph"
+    reply: GraphMade
+    engine: str | None = None
 
-    _kind = GRAPH
-
-    def __init__(self, reply: GraphMade, *, engine: str | None = None) -> None:
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.reply, self.engine = reply, engine
-        made = reply.made
-        self.made = () if made is None else (_circumstances(made),)
+        self.check()  # so that no number of a file asks for more nodes than its arrays have
+        reply, made = self.reply, self.reply.made
         self.tokens = self._lines = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
         self.values: np.ndarray[Any, Any] = to_numpy(reply.edges)
         self.notes, self.stop, self.active = reply.notes, reply.stop, reply.active
@@ -97,24 +95,31 @@ class AttributionGraph(Measurement):
         self.targets: tuple[GraphNode, ...] = (*self.nodes[count:], *self.nodes[: len(reply.sites)])
         self.replacement, self.completeness = self._scores()
 
-    @property
-    def _content(self) -> KeptGraph:
-        return KeptGraph(reply=self.reply)
+    def check(self) -> None:
+        """Raise ValueError where the effects are not those of the nodes."""
+        one = self.reply
+        targets, features = len(one.outputs) + len(one.sites), len(one.sites)
+        sources = features + (one.all_layers + 1) * len(one.texts)
+        if one.edges.shape != (targets, sources) or one.edges.dtype != "float32":
+            raise ValueError("its effects are not those of its nodes")
+        sides = (one.reached, one.bias, one.summed)
+        if any(side.shape != (targets,) or side.dtype != "float64" for side in sides):
+            raise ValueError("its sums are not those of its targets")
+        if not one.outputs or len(one.weights) != len(one.outputs):
+            raise ValueError("its outputs have not one weight each")
+        if {len(one.positions), len(one.values)} != {features} or not all(
+            0 <= at < len(one.texts) for at in one.positions
+        ):
+            raise ValueError("its features have no positions of its line")
 
-    @classmethod
-    def _with_content(cls, content: KeptGraph) -> AttributionGraph:
-        return cls(content.reply)
-
-    def again(self, channel: Channel) -> AttributionGraph:
+    def _replied_again(self, channel: Channel, reply: GraphMade) -> GraphMade:
         """Return the same graph, made anew. UsageError where the transcoders here are others."""
-        made = self.reply.made
-        assert made is not None
-        found = _made(channel, made.asked, made)
+        found: GraphMade = super()._replied_again(channel, reply)
         here = dict(() if found.made is None else found.made.modules)
-        for site, digest in made.modules:
+        for site, digest in () if reply.made is None else reply.made.modules:
             if here.get(site) != digest:
                 raise UsageError(f"{site} here is of other files than it was: add the transcoders of the graph again.")
-        return AttributionGraph(found, engine=self.engine)
+        return found
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the target and the source of the effect at this index."""
@@ -282,20 +287,6 @@ def attribution_graph(
     def graph_of(reply: GraphMade) -> AttributionGraph:
         return AttributionGraph(reply, engine=name_of(engine))
 
-    return graph_of(_made(engine.channel, asked, kept=graph_of))
-
-
-def _made(
-    channel: Channel,
-    request: ask.MakeGraph,
-    made: GraphRecipe | None = None,
-    kept: Callable[[GraphMade], object] = lambda reply: None,
-) -> GraphMade:
-    """Return the graph of a request, computed as that was whose recipe this is. An interrupt has what is `kept` of the
-    graph of fewer features."""
-    with session_like(channel, "graph", made) as name:
-        return replied_in_parts(channel, msgspec.structs.replace(request, session=name), WORK, kept)
-
-
-def _circumstances(made: GraphRecipe) -> Circumstances:
-    return Circumstances(rules=(), attention=made.attention, by=made.by, adapter=made.adapter)
+    with temporary_session(engine.channel, "graph") as name:
+        request = msgspec.structs.replace(asked, session=name)
+        return graph_of(replied_in_parts(engine.channel, request, WORK, graph_of))

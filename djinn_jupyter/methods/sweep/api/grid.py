@@ -13,10 +13,11 @@ from djinn_jupyter.client.arguments import typed
 from djinn_jupyter.client.arrays import from_numpy, largest, to_numpy
 from djinn_jupyter.client.displayed import SHORT, TAIL, Displayed, shortened
 from djinn_jupyter.client.frames import frame_of
-from djinn_jupyter.client.measurement import STRONGEST
+from djinn_jupyter.client.reproduction import Reproducible
+from djinn_jupyter.client.result import STRONGEST
 from djinn_jupyter.client.result_files import encoded, named, put, read
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.sweep.api.grid_files import GRID, KeptGrid
+from djinn_jupyter.methods.sweep.api.grid_files import KeptGrid
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe
@@ -31,7 +32,7 @@ FLAGS: Final = ("paired", "several", "interrupted", "missing")
 RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
 
 
-class Grid(Displayed):
+class Grid(Displayed, Reproducible):
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
     `several` metrics the next axis counts them; `per_pair` has the metrics of pairs that have one each. Cells that were
     not reached are NaN. `replies` holds the sweep of each pair, of which `missing` ones were not reached. `interrupted`
@@ -39,6 +40,8 @@ class Grid(Displayed):
     changes of the metric, and with the correction "cancellation" their sizes; None of a sweep."""
 
     _view = "grid_view"
+    ending = KeptGrid.ending
+    reproduced_by = "djinn_jupyter.methods.sweep.api.reproducing_grids:reproduced_grid"
 
     def __init__(
         self,
@@ -267,7 +270,7 @@ class Grid(Displayed):
 
         The file is one of safetensors, whose tensor `values` has the axes of the grid; `dj.reproduce` computes it
         again."""
-        target = named(path, GRID)
+        target = named(path, KeptGrid)
         kept = KeptGrid(replies=self.replies, **{name: getattr(self, name) for name in FLAGS})
         put(target, encoded(kept, kept.tensors(self.values.shape)), replace=replace or self._is_made_again(target))
         return target
@@ -283,7 +286,7 @@ class Grid(Displayed):
     @classmethod
     def read(cls, path: str | Path) -> Grid:
         """Return the grid that `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
-        kept = read(path, GRID)
+        kept = read(path, KeptGrid)
         return cls(kept.replies, **{name: getattr(kept, name) for name in FLAGS})
 
     def __repr__(self) -> str:

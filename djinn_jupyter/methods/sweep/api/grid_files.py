@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
-from djinn_jupyter.client.result_files import FileKind, KeptResult, Tensors
+from djinn_jupyter.client.result_files import FileContent, Tensors
 from djinn_jupyter.wire.replies import Swept
 
 
-class KeptGrid(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeptGrid(FileContent, kw_only=True):
     """The content of a file; the fields are those of a Grid."""
+
+    ending = ".grid.djinn"
+    named = "grid of a sweep"
 
     paired: bool
     several: bool
@@ -23,7 +25,7 @@ class KeptGrid(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the values of all replies as one tensor of this shape."""
         return {"values": (shape, [one.values for reply in self.replies for one in reply.measured])}
 
-    def check(self) -> None:
+    def require_fit(self) -> None:
         if not self.replies or not all(reply.measured for reply in self.replies):
             raise ValueError("it has no values")
         shapes = {one.values.shape for reply in self.replies for one in reply.measured}
@@ -41,9 +43,6 @@ class KeptGrid(KeptResult, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("its positions have no tokens")
         if not all(map(_has_lines, self.replies)):
             raise ValueError("its lines are no tokens")
-
-
-GRID: Final = FileKind(KeptGrid, ".grid.djinn", "grid of a sweep")
 
 
 def _fits_confirmed(reply: Swept) -> bool:
