@@ -9,8 +9,7 @@ import torch
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError, SlabFull
-from djinn_jupyter.methods.heads.engine import handlers as heads
-from djinn_jupyter.methods.heads.engine.heads import read_line, targets_of
+from djinn_jupyter.methods.heads.engine.heads import HeadReading, targets_of
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
@@ -153,12 +152,13 @@ def test_targets_of_a_token_that_follows_itself_are_before_the_query() -> None:
 def test_the_masks_of_a_line_are_in_the_budget_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = desk_of("llama", layers=3)
     held: list[int] = []
+    read_line = HeadReading.read
 
     def noted(*given: Any) -> Any:
         held.append(desk.engine.budget.held()["heads"])
         return (yield from read_line(*given))
 
-    monkeypatch.setattr(heads, "read_line", noted)
+    monkeypatch.setattr(HeadReading, "read", noted)
     read(desk, tokens(130), tokens(9))
     each = desk.engine.runtime.resolve(Site(point="pattern", layer=0)).heads or 0
     assert held == [length**2 * (3 + 2 * each * 4) for length in (130, 9)]

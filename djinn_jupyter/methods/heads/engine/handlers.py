@@ -1,14 +1,11 @@
-"""Heads: check the request and begin the job. Its session is empty: only its memory is used."""
+"""Answers ReadHeads: checks it, runs its lines one after the other, and replies. Its session is empty: only its memory
+is used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
-from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import fed_tokens, prompts_of, require_empty, under_rules_of
 from djinn_jupyter.engine.requests.methods import MethodParts
@@ -18,9 +15,11 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.methods.heads.engine.heads import KINDS, HeadsOfLayer, block_of, bytes_of, pattern_taps, read_line
+from djinn_jupyter.methods.heads.engine.heads import HeadReading, block_of
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.wire.circumstances import Circumstances
+
+Lines = Sequence[tuple[int, ...]]
 
 
 def handlers(parts: MethodParts) -> tuple[HeadRequests, ...]:
@@ -38,19 +37,10 @@ class HeadRequests:
         session = require_empty(sessions.find(request.session), "read heads", "engine.head_scores")
         lines = prompts_of(sessions, model, request.lines, tokens_of=_tokens_of)
         rules = under_rules_of(sessions, request.rules_of, session)
-        layers = [HeadsOfLayer(tap=tap, wanted=request.patterns) for tap in pattern_taps(self._runtime.of(session))]
-        return self._steps(session, lines, rules, layers, self._parts.circumstances(session, rules))
+        heads = HeadReading(self._runtime, session, rules, patterns=request.patterns)
+        return self._steps(session, lines, heads, self._parts.circumstances(session, rules))
 
-    def _steps(
-        self,
-        session: Session,
-        lines: Sequence[tuple[int, ...]],
-        rules: Sequence[Rule],
-        layers: Sequence[HeadsOfLayer],
-        made: Circumstances,
-    ) -> Steps:
-        counted = [0] * len(KINDS)
-        dtype = self._runtime.forward.model.dtype
+    def _steps(self, session: Session, lines: Lines, heads: HeadReading, made: Circumstances) -> Steps:
         with (
             device_memory_for("the attention patterns of a line", "Close sessions, or give shorter lines."),
             self._workspace.opened(self._runtime.space, session) as room,
@@ -60,21 +50,17 @@ class HeadRequests:
                 if index and session.progress.can_end():
                     lines = lines[:index]
                     break
-                yield from room.take(bytes_of(len(tokens), layers, dtype))
-                more = yield from read_line(self._runtime, session, tokens, layers, rules)
+                yield from room.take(heads.bytes_of(len(tokens)))
+                yield from heads.read(tokens)
                 room.give_back(room.held)
-                counted = [a + b for a, b in zip(counted, more, strict=True)]
                 yield None
-        patterns = [layer.patterns for layer in layers if layer.patterns is not None]
-        means = [layer.means(counted) for layer in layers]
+        patterns, (previous, duplicate, induction) = heads.patterns(), heads.counted
         return HeadsRead(
-            layers=tuple(layer.tap.stage for layer in layers),
-            scores=to_array(
-                torch.stack([_padded([of_layer[kind] for of_layer in means]) for kind in range(len(KINDS))])
-            ),
-            counted=(counted[0], counted[1], counted[2]),
+            layers=tuple(layer.tap.stage for layer in heads.layers),
+            scores=to_array(heads.scores()),
+            counted=(previous, duplicate, induction),
             texts=tuple(self._runtime.tokenizer.text_of(token) for token in lines[0]),
-            patterns=to_array(_padded(patterns)) if patterns else None,
+            patterns=None if patterns is None else to_array(patterns),
             pooled=block_of(len(lines[0])),
             lines=tuple(lines),
             made=made,
@@ -86,9 +72,3 @@ def _tokens_of(session: Session) -> tuple[int, ...]:
     if session.frame is not None and not has_edits(session):
         return tuple(session.tokens[: session.frame.end])
     return fed_tokens(session)
-
-
-def _padded(each: Sequence[Tensor]) -> Tensor:
-    """Return the layers' tensors as one; layers with fewer heads than others are filled up with NaN."""
-    most = max(len(one) for one in each)
-    return torch.stack([torch.cat([one, one.new_full((most - len(one), *one.shape[1:]), torch.nan)]) for one in each])

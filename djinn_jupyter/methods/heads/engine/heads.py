@@ -8,7 +8,7 @@ Shapes: T positions, H heads, K keys (as many as positions), P blocks of pooled 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.session.steps import Pieces
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire.sites import Site
 
@@ -82,28 +82,48 @@ class HeadsOfLayer:
         ]
 
 
-def bytes_of(length: int, layers: Sequence[HeadsOfLayer], dtype: torch.dtype) -> int:
-    """Return the bytes of reading a line: its masks, and the pattern of the layer with most heads, as it is and with
-    one of the masks."""
-    heads = max(layer.tap.heads or 1 for layer in layers)
-    return length * length * (len(KINDS) + 2 * heads * dtype.itemsize)
+class HeadReading:
+    """The heads of all layers, read line by line under the rules. `counted` are the positions so far that have
+    something of each of KINDS."""
+
+    def __init__(self, runtime: Runtime, session: Session, rules: Sequence[PassRule], *, patterns: bool) -> None:
+        self._runtime, self._session, self._rules = runtime, session, rules
+        self.layers = [HeadsOfLayer(tap=tap, wanted=patterns) for tap in pattern_taps(runtime.of(session))]
+        self.counted = [0] * len(KINDS)
+
+    def bytes_of(self, length: int) -> int:
+        """Return the bytes of reading a line: its masks, and the pattern of the layer with most heads, as it is and
+        with one of the masks."""
+        heads = max(layer.tap.heads or 1 for layer in self.layers)
+        return length * length * (len(KINDS) + 2 * heads * self._runtime.forward.model.dtype.itemsize)
+
+    def read(self, tokens: tuple[int, ...]) -> Pieces:
+        """Run a line in a pass of its own and add what its heads attend to."""
+        targets = targets_of(tokens)
+        for layer in self.layers:
+            layer.targets = targets
+        asked = self._runtime.giving_way.asked
+        plan = make_plan(rules=self._rules, observers=self.layers, counted=False, yields=asked)
+        with queries.isolated(self._session):
+            yield from queries.passed(self._runtime, self._session, Frame(tokens=tokens, committed=0, step=0), plan)
+        for kind, mask_TK in enumerate(targets):
+            self.counted[kind] += int(mask_TK.any(1).sum())
+
+    def scores(self) -> Tensor:
+        """Return the mean attention over all lines, float64 [kinds, layers, H]."""
+        means = [layer.means(self.counted) for layer in self.layers]
+        return torch.stack([_padded([of_layer[kind] for of_layer in means]) for kind in range(len(KINDS))])
+
+    def patterns(self) -> Tensor | None:
+        """Return the patterns of the first line, fp32 [layers, H, P, P]; None where they were not wanted."""
+        patterns = [layer.patterns for layer in self.layers if layer.patterns is not None]
+        return _padded(patterns) if patterns else None
 
 
-def read_line(
-    runtime: Runtime,
-    session: Session,
-    tokens: tuple[int, ...],
-    layers: Sequence[HeadsOfLayer],
-    rules: Sequence[PassRule],
-) -> Generator[Blocked | None, None, list[int]]:
-    """Run a line and add what its heads attend to. Return how many of its positions have something of each of KINDS."""
-    targets = targets_of(tokens)
-    for layer in layers:
-        layer.targets = targets
-    plan = make_plan(rules=rules, observers=layers, counted=False, yields=runtime.giving_way.asked)
-    with queries.isolated(session):
-        yield from queries.passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
-    return [int(mask_TK.any(1).sum()) for mask_TK in targets]
+def _padded(each: Sequence[Tensor]) -> Tensor:
+    """Return the layers' tensors as one; layers with fewer heads than others are filled up with NaN."""
+    most = max(len(one) for one in each)
+    return torch.stack([torch.cat([one, one.new_full((most - len(one), *one.shape[1:]), torch.nan)]) for one in each])
 
 
 def targets_of(tokens: Sequence[int]) -> tuple[Tensor, ...]:
