@@ -1,37 +1,30 @@
-"""The progress of work that reads in a session of its own: a sweep, a collection, a score. Values only."""
+"""The progress of work that reads in a session of its own. Values only."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated
+
+from msgspec import Meta
 
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
 
-Doing = Literal[
-    "sweeping", "collecting", "computing losses", "computing logits", "reading heads", "attributing", "patching edges"
-]
-# The others count prompts.
-COUNTED: Final[dict[Doing, str]] = {
-    "sweeping": "cells",
-    "reading heads": "lines",
-    "attributing": "layers",
-    "patching edges": "passes",
-}
+FewWords = Annotated[str, Meta(max_length=64)]
 
 
 class Progress(Frozen, frozen=True):
-    """`done` of `total` cells, prompts, lines or layers; `total` is None where more may follow than the engine
-    was asked for yet."""
+    """`done` of `total` of what is `counted`, such as cells or layers; `total` is None where more may follow than the
+    engine was asked for yet. `doing` is a verb's form: sweeping."""
 
-    doing: Doing
+    doing: FewWords
     done: int
     total: int | None
+    counted: FewWords = "prompts"
 
     def __str__(self) -> str:
-        counted = COUNTED.get(self.doing, "prompts")
         if self.total is None:
-            return f"{self.doing}, {self.done:,} {counted} so far"
-        return f"{self.doing}, {self.done:,} of {self.total:,} {counted}"
+            return f"{self.doing}, {self.done:,} {self.counted} so far"
+        return f"{self.doing}, {self.done:,} of {self.total:,} {self.counted}"
 
 
 class WorkProgressed(EventBase):

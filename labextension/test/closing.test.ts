@@ -83,11 +83,19 @@ test('one that may be closed is closed after one question', async () => {
 });
 
 test.each([
-  ['sweeping', 'It is sweeping, 4 of 9 cells. The cells that are finished are kept.'],
-  ['collecting', 'It is collecting, 4 of 9 prompts. Shards that are whole stay in its folder.'],
-  ['computing losses', 'It is computing losses, 4 of 9 prompts. What it has found so far is lost.']
-] as const)('who ends %s is told what is kept', async (doing, said) => {
-  const shown = session('a', { progress: { doing, done: 4, total: 9 } }, 'a.ipynb');
+  ['sweeping', 'cells', 'It is sweeping, 4 of 9 cells. The cells that are finished are kept.'],
+  [
+    'collecting',
+    'prompts',
+    'It is collecting, 4 of 9 prompts. Shards that are whole stay in its folder.'
+  ],
+  [
+    'computing losses',
+    'prompts',
+    'It is computing losses, 4 of 9 prompts. What it has found so far is lost.'
+  ]
+] as const)('who ends %s is told what is kept', async (doing, counted, said) => {
+  const shown = session('a', { progress: { doing, done: 4, total: 9, counted } }, 'a.ipynb');
   const { close, dialogs, forced } = pageOf(shown, () => ({ reply: 'Closed' }), true);
   await close();
   expect([dialogs, forced()]).toEqual([[said], [false]]);

@@ -166,9 +166,12 @@ test('a screen reader is told when the chosen session stops', async () => {
 });
 
 test.each([
-  [{ doing: 'sweeping', done: 40, total: 1920 }, 'sweeping, 40 of 1,920 cells'],
-  [{ doing: 'collecting', done: 120, total: null }, 'collecting, 120 prompts so far'],
-  [{ doing: 'reading heads', done: 1, total: 3 }, 'reading heads, 1 of 3 lines']
+  [{ doing: 'sweeping', done: 40, total: 1920, counted: 'cells' }, 'sweeping, 40 of 1,920 cells'],
+  [
+    { doing: 'collecting', done: 120, total: null, counted: 'prompts' },
+    'collecting, 120 prompts so far'
+  ],
+  [{ doing: 'reading heads', done: 1, total: 3, counted: 'lines' }, 'reading heads, 1 of 3 lines']
 ] as const)(
   'a session that works says what it does, how far it is and for whom',
   async (progress, said) => {

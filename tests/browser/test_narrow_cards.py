@@ -93,7 +93,9 @@ def test_holders_are_in_sight_beside_work_under_way_and_long_names(page: Page, w
         path, state="paused", stopped_at="attn_scores.10[11]", step=12, exactness="recomputed", **held
     )
     far = replace(far, tokens=1204, device_bytes=2**21, host_bytes=141 * 2**10)
-    sweeping = samples.session("sweep 1", progress=Progress(doing="sweeping", done=1040, total=19_200), **held)
+    sweeping = samples.session(
+        "sweep 1", progress=Progress(doing="sweeping", done=1040, total=19_200, counted="cells"), **held
+    )
     in_column(page, width, views.sessions_view([far, sweeping], present=None, mine={"two.ipynb"}).html)
     assert page.evaluate(SCROLLED) == 0
 

@@ -376,7 +376,9 @@ def test_a_thread_says_what_is_swept_in_it(
     editor.ask("attach", model="demo", session="shared")
     editor.event("initialized")
     assert editor.ask("threads")["threads"] == [{"id": 1, "name": "shared"}]
-    working = replace(engine.session("shared").describe(), progress=Progress(doing="sweeping", done=40, total=192))
+    working = replace(
+        engine.session("shared").describe(), progress=Progress(doing="sweeping", done=40, total=192, counted="cells")
+    )
     monkeypatch.setattr(RemoteEngine, "sessions", lambda self: (working,))
     assert editor.ask("threads")["threads"] == [{"id": 1, "name": "shared (sweeping, 40 of 192 cells)"}]
     editor.ask("disconnect")

@@ -151,7 +151,9 @@ def two_cells(request: requests.Sweep) -> replies.SweepProgressed:
 
 def test_sessions_say_what_is_swept_and_how_far(notebook: Notebook) -> None:
     notebook.cell('%djinn_use "sweep 1" --new')
-    notebook.engine._change("sweep 1", progress=Progress(doing="sweeping", done=40, total=192), idle_seconds=90.0)
+    notebook.engine._change(
+        "sweep 1", progress=Progress(doing="sweeping", done=40, total=192, counted="cells"), idle_seconds=90.0
+    )
     row = next(line for line in notebook.cell("%djinn_sessions").splitlines() if "sweep 1" in line)
     assert "sweeping, 40 of 192 cells" in row
     assert "idle" not in row

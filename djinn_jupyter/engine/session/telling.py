@@ -6,13 +6,13 @@ from typing import Final
 
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.wire.progress import Doing, Progress, WorkProgressed
+from djinn_jupyter.wire.progress import Progress, WorkProgressed
 
 TOLD_SECONDS: Final = 0.2
 
 
-def tell(runtime: Runtime, session: Session, doing: Doing, done: int, total: int | None) -> None:
-    """Note the progress, and publish it unless that was done a moment ago."""
-    session.progress.note(now := Progress(doing=doing, done=done, total=total))
+def tell(runtime: Runtime, session: Session, doing: str, done: int, total: int | None, counted: str) -> None:
+    """Note the progress (such as "reading heads", 3 of 8 "lines"), and publish it unless that was done a moment ago."""
+    session.progress.note(now := Progress(doing=doing, done=done, total=total, counted=counted))
     if session.progress.is_due(TOLD_SECONDS):
         runtime.publish(WorkProgressed(session=session.name, progress=now))

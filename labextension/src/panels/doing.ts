@@ -1,7 +1,7 @@
 /* What a session does, in words: its state, or the work in it that does not move it and how far that is. */
 
 import { Trans } from './react';
-import { Doing, LiveSession, Progress, SessionState } from '../wire';
+import { LiveSession, Progress, SessionState } from '../wire';
 
 export function doingText({ described }: LiveSession, trans: Trans): string {
   if (described.progress !== null) {
@@ -19,27 +19,11 @@ export function doingText({ described }: LiveSession, trans: Trans): string {
   return names[described.state];
 }
 
-export function progressText({ doing, done, total }: Progress, trans: Trans): string {
-  const names: Record<Doing, string> = {
-    sweeping: trans.__('sweeping'),
-    collecting: trans.__('collecting'),
-    'computing losses': trans.__('computing losses'),
-    'computing logits': trans.__('computing logits'),
-    'reading heads': trans.__('reading heads'),
-    attributing: trans.__('attributing'),
-    'patching edges': trans.__('patching edges')
-  };
-  const counted: Partial<Record<Doing, string>> = {
-    sweeping: trans.__('cells'),
-    'reading heads': trans.__('lines'),
-    attributing: trans.__('layers'),
-    'patching edges': trans.__('passes')
-  };
-  const what = counted[doing] ?? trans.__('prompts');
+export function progressText({ doing, done, total, counted }: Progress, trans: Trans): string {
   const count = done.toLocaleString('en-US');
   return total === null
-    ? trans.__('%1, %2 %3 so far', names[doing], count, what)
-    : trans.__('%1, %2 of %3 %4', names[doing], count, total.toLocaleString('en-US'), what);
+    ? trans.__('%1, %2 %3 so far', doing, count, counted)
+    : trans.__('%1, %2 of %3 %4', doing, count, total.toLocaleString('en-US'), counted);
 }
 
 /** What is left when such work is ended before its end. */

@@ -60,7 +60,7 @@ def told_while(desk: Desk, request: ask.Request) -> list[Progress]:
 def test_a_sweep_counts_its_cells_and_is_over_afterwards(desk: Desk) -> None:
     assert progress(desk) is None
     found = told_while(desk, SWEEP)
-    assert found == [Progress(doing="sweeping", done=done, total=10) for done in range(1, 11)]
+    assert found == [Progress(doing="sweeping", done=done, total=10, counted="cells") for done in range(1, 11)]
     assert str(found[3]) == "sweeping, 4 of 10 cells"
     assert progress(desk) is None
     assert desk.describe().doing == "idle"

@@ -180,7 +180,7 @@ class Attributing:
         ways = 2 * self.estimate.steps + (self.asked.source is not None) + (self.estimate.steps > 1)
         total = max(self.done, ways * self.runtime.forward.layers + self.estimate.steps + CARRYING * len(self._carried))
         self.runtime.counters.count_layers(layers)
-        tell(self.runtime, self.session, "attributing", self.done, total)
+        tell(self.runtime, self.session, "attributing", self.done, total, "layers")
 
     def _reply(self, unchanged_V: Tensor, clean_V: Tensor | None, keep: bool) -> Swept:
         asked, places = self.asked, self.asked.places

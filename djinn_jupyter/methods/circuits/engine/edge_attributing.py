@@ -115,4 +115,4 @@ class EdgeAttributing:
         layers = self.runtime.forward.layers
         total = max(self.done, 2 * layers + self.count * (2 * layers + 1))
         self.runtime.counters.count_layers(1)
-        tell(self.runtime, self.session, "attributing", self.done, total)
+        tell(self.runtime, self.session, "attributing", self.done, total, "layers")

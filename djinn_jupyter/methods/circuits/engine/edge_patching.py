@@ -198,7 +198,7 @@ class EdgePatching:
         it is ended early."""
         found: list[float] = []
         for number, patched in enumerate(sets):
-            tell(self.runtime, self.session, "patching edges", number, total)
+            tell(self.runtime, self.session, "patching edges", number, total, "passes")
             if found and self.session.progress.can_end():
                 break
             before = line.calls

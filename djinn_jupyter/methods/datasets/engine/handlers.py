@@ -33,7 +33,7 @@ from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Coll
 from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.progress import Doing, Progress
+from djinn_jupyter.wire.progress import Progress
 
 FORMAT: Final = 1
 ALIKE: Final = ("format", "model", "adapter", "modules")  # in a note, what follows from the engine and not the request
@@ -146,7 +146,7 @@ class ScoreRequests:
         if request.mode == "fast":
             yield from self._together(shared, session, prompts, rules, request)
         found = []
-        doing: Doing = "computing losses" if request.what == "loss" else "computing logits"
+        doing = "computing losses" if request.what == "loss" else "computing logits"
         for index, tokens in enumerate(prompts):
             if index in shared.losses:
                 found.append(shared.losses[index])

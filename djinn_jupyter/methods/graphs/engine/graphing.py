@@ -169,7 +169,7 @@ class GraphMaking:
     def _count(self) -> None:
         self.done += 1
         self.runtime.counters.count_layers(1)
-        tell(self.runtime, self.session, "attributing", self.done, self.total)
+        tell(self.runtime, self.session, "attributing", self.done, self.total, "layers")
 
     # --- the reply -------------------------------------------------------------------------------------------------
 

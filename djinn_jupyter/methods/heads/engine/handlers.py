@@ -46,7 +46,7 @@ class HeadRequests:
             self._workspace.opened(self._runtime.space, session) as room,
         ):
             for index, tokens in enumerate(lines):
-                tell(self._runtime, session, "reading heads", index, len(lines))
+                tell(self._runtime, session, "reading heads", index, len(lines), "lines")
                 if index and session.progress.can_end():
                     lines = lines[:index]
                     break

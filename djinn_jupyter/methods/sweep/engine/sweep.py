@@ -318,7 +318,8 @@ class Sweeping:
     # --- the report ------------------------------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
-        self.session.progress.note(Progress(doing="sweeping", done=self.done, total=self.asked.total))
+        now = Progress(doing="sweeping", done=self.done, total=self.asked.total, counted="cells")
+        self.session.progress.note(now)
 
     def _tell(self, cells: Sequence[int], found: Found) -> None:
         cells = [other for number in cells for other in self.asked.places.numbers_of(number)]
