@@ -1,4 +1,4 @@
-"""What a method of the registry gets from the engine, and how the engine finds the handlers of its requests."""
+"""The parts of the engine that a method gets, and the handlers that it has, found by the registry."""
 
 from __future__ import annotations
 
