@@ -82,8 +82,6 @@ def installed() -> tuple[Method, ...]:
 def part(method: Method, name: Part) -> ModuleType | None:
     """Import a module of a method. Return None where the package has no such module, or where that fails, for which
     a stranger's method is left out."""
-    if method.is_ours and find_spec(HERE) is None:
-        return None  # until our methods are there
     try:
         spec = find_spec(f"{method.package}.{name}")
         return None if spec is None else import_module(spec.name)

@@ -14,8 +14,10 @@ import msgspec
 
 from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.server import answers, messages, protocol
-from djinn_jupyter.wire import edits, nouns, replies, requests
+from djinn_jupyter.wire import edits, kinds, nouns
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+from djinn_jupyter.wire.event_base import EventBase
+from djinn_jupyter.wire.reply_base import ReplyBase
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
 VALUES = """/** What an engine measured or computed; null when it is not finite. */
@@ -32,11 +34,12 @@ export interface ArrayJson {
 PROTOCOL = """/** The digest of the messages that this page knows; the server's has to be the same. */
 export const PROTOCOL = '%s';
 """
-RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
+RENAMED = {"RequestBase": "WireRequest", "ReplyBase": "WireReply", "EventBase": "WireEvent", "History": "HistoryRead"}
+WRITTEN_OTHERWISE = {Array, ReplyBase, EventBase}
 ASKED = (
     nouns.Sampling,
     *typing.get_args(edits.Edit),
-    *requests.KINDS,
+    *kinds.ours().requests,
     *typing.get_args(messages.Said),
 )
 
@@ -44,16 +47,16 @@ ASKED = (
 def wire_ts() -> dict[str, str]:
     """A file's name to its text: one for each module whose structs cross between browser and server, with the unions
     over them and the map from request to reply, and `index` for all of them."""
-    events = typing.get_args(replies.Event)
-    crossing = _crossing([*protocol.SPOKEN, *events])
-    answered = [kind for kind in typing.get_args(replies.Reply) if kind in crossing]
+    events = kinds.ours().events
+    crossing = _crossing([*protocol.spoken()])
+    answered = [kind for kind in kinds.ours().replies if kind in crossing]
     modules = {_file(name): importlib.import_module(name) for name in sorted({kind.__module__ for kind in crossing})}
     structs = {name: [*_interfaces(module, crossing - {*events})] for name, module in modules.items()}
     parts = {
         "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
         **{name: [*_aliases(module), *structs[name]] for name, module in modules.items() if structs[name]},
         "events": [*(_interface(kind) for kind in events), _union("WireEvent", events)],
-        "request": [_union("WireRequest", answers.ANSWERS)],
+        "request": [_union("WireRequest", answers.answers_among(kinds.ours()))],
         "reply": [_union("WireReply", answered)],
         "answers": [_answers()],
         "protocol": [PROTOCOL % protocol.digest()],
@@ -80,7 +83,7 @@ def _crossing(kinds: Iterable[Any]) -> set[type]:
     while waiting:
         kind = waiting.pop()
         waiting += [part for part in typing.get_args(kind) if not isinstance(part, str)]
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in {*crossing, Array}:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in {*crossing, *WRITTEN_OTHERWISE}:
             crossing.add(kind)
             waiting += typing.get_type_hints(kind).values()
     return crossing
@@ -156,7 +159,7 @@ def _many(item: str) -> str:
 
 
 def _union_name(members: tuple[Any, ...]) -> str:
-    named = {edits.Edit: "Edit", sweeps.SweptEdit: "SweptEdit", replies.Reply: "WireReply", replies.Event: "WireEvent"}
+    named = {edits.Edit: "Edit", sweeps.SweptEdit: "SweptEdit"}
     empty = {type(None)} & set(members)
     found = next(name for union, name in named.items() if set(typing.get_args(union)) == set(members) - empty)
     return f"{found} | null" if empty else found
@@ -174,6 +177,7 @@ def _union(name: str, members: Iterable[type]) -> str:
 
 
 def _answers() -> str:
-    rows = "\n".join(f"  readonly {asked.__name__}: {_name(reply)};" for asked, reply in answers.ANSWERS.items())
+    answered = answers.answers_among(kinds.ours())
+    rows = "\n".join(f"  readonly {asked.__name__}: {_name(reply)};" for asked, reply in answered.items())
     said = "/** What each request is answered with; `Failed` comes as an error. */"
     return f"{said}\nexport interface Answers {{\n{rows}\n}}\n"

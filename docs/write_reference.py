@@ -39,6 +39,7 @@ from djinn_jupyter.wire import (
     adapters,
     circumstances,
     holdings,
+    kinds,
     module_form,
     nouns,
     people,
@@ -96,9 +97,9 @@ def wire() -> str:
     parts = [
         "# Messages\n\n" + WRITTEN,
         _answers(),
-        _chapter("Requests", requests.KINDS),
-        _chapter("Replies", typing.get_args(replies.Reply)),
-        _chapter("Events", typing.get_args(replies.Event)),
+        _chapter("Requests", kinds.ours().requests),
+        _chapter("Replies", kinds.ours().replies),
+        _chapter("Events", kinds.ours().events),
         _chapter("Edits", (*typing.get_args(Edit), *_structs(sweeps))),
         _chapter("Nouns", tuple(one for module in NOUNS for one in _structs(module) if not _is_message(one))),
     ]
@@ -109,7 +110,7 @@ def _answers() -> str:
     """Every request with the replies that it may get besides Failed, and its terms."""
     rows = "".join(
         f"| `{kind.__name__}` | {_spell(kind.answered_by)} | {kind.terms} |\n"
-        for kind in sorted(requests.KINDS, key=lambda kind: kind.__name__)
+        for kind in sorted(kinds.ours().requests, key=lambda kind: kind.__name__)
     )
     return f"## Who is answered by what\n\n| request | answered by | terms |\n|---|---|---|\n{rows}"
 

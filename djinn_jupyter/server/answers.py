@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from djinn_jupyter.server.messages import Accepted
-from djinn_jupyter.wire.requests import KINDS, Request
+from djinn_jupyter.wire.kinds import Kinds
+from djinn_jupyter.wire.requests import Request
 
-ANSWERS: Final[dict[type[Request], Any]] = {
-    kind: Accepted if kind.terms.browser == "moves" else kind.answered_by for kind in KINDS if kind.terms.browser
-}
-"""A move is answered when the engine has accepted it; its outcome comes later."""
+
+def answers_among(kinds: Kinds) -> dict[type[Request], Any]:
+    """Return these, of some kinds. A move is answered when the engine has accepted it; its outcome comes later."""
+    return {
+        kind: Accepted if kind.terms.browser == "moves" else kind.answered_by
+        for kind in kinds.requests
+        if kind.terms.browser
+    }

@@ -14,6 +14,7 @@ import msgspec
 from djinn_jupyter.errors import DjinnError, MalformedMessage, MessageTooLarge
 from djinn_jupyter.server.messages import Said
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.kinds import any_of
 from djinn_jupyter.wire.requests import Request
 
 MAX_REQUEST_BYTES: Final = 64 * 2**20
@@ -32,7 +33,7 @@ def read_request(body: bytes) -> Request:
     """Decode a request. MessageTooLarge, or MalformedMessage with the error in one sentence."""
     if len(body) > MAX_REQUEST_BYTES:
         raise MessageTooLarge(f"The request has {len(body)} bytes, the limit is {MAX_REQUEST_BYTES}.")
-    request: Request = _read(body, Request, "a request")
+    request: Request = _read(body, any_of("requests"), "a request")
     return request
 
 

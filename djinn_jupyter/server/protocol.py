@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Any
 
-from djinn_jupyter.server.answers import ANSWERS
+from djinn_jupyter.server.answers import answers_among
 from djinn_jupyter.server.messages import Accepted, Engines, Live, Said
+from djinn_jupyter.wire.failed import Failed
+from djinn_jupyter.wire.kinds import ours
 from djinn_jupyter.wire.protocol import digest_of
-from djinn_jupyter.wire.replies import Failed
 
-SPOKEN: Final = (*ANSWERS, *ANSWERS.values(), Accepted, Failed, Engines, Live, Said)
+
+@cache
+def spoken() -> tuple[Any, ...]:
+    """Return the messages between browser and server, of the core and of our methods."""
+    answers = answers_among(ours())
+    return (*answers, *answers.values(), Accepted, Failed, Engines, Live, Said, *ours().replies, *ours().events)
 
 
 @cache
 def digest() -> str:
-    """Return the digest of all messages between browser and server, once a process."""
-    return digest_of(SPOKEN)
+    """Return the digest of these messages, once a process."""
+    return digest_of(spoken())

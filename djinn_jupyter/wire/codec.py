@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -23,8 +24,10 @@ import msgspec
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable, UsageError, WireError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.encoding_in_parts import encoded
+from djinn_jupyter.wire.failed import Failed
+from djinn_jupyter.wire.kinds import What, any_of
 from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES
-from djinn_jupyter.wire.replies import Event, Failed, Reply
+from djinn_jupyter.wire.replies import Event, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import sendable
 from djinn_jupyter.wire.traces import ASKED_BY, TRACEPARENT, Trace
@@ -171,13 +174,20 @@ def _limit_in_words(said: str) -> str:
 
 
 def decode_request(frames: Sequence[WireFrame]) -> Envelope[Request]:
-    envelope: Envelope[Request] = _decode(frames, Envelope[Request])
+    envelope: Envelope[Request] = _decode(frames, _enveloped("requests"))
     return envelope
 
 
 def decode_reply(frames: Sequence[WireFrame]) -> Envelope[Reply]:
-    envelope: Envelope[Reply] = _decode(frames, Envelope[Reply])
+    envelope: Envelope[Reply] = _decode(frames, _enveloped("replies"))
     return envelope
+
+
+@cache
+def _enveloped(what: What) -> Any:
+    """Return the type of a message of any kind that is known here."""
+    envelope: Any = Envelope
+    return envelope[any_of(what)]
 
 
 def read_number(frames: Sequence[WireFrame]) -> int | None:
@@ -250,7 +260,7 @@ def decode_event(frames: Sequence[WireFrame]) -> Envelope[Event]:
     if body.nbytes > MAX_ENVELOPE_BYTES:
         raise MessageTooLarge(f"The event has {body.nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}.")
     try:
-        event: Envelope[Event] = msgspec.msgpack.decode(body, type=Envelope[Event])
+        event: Envelope[Event] = msgspec.msgpack.decode(body, type=_enveloped("events"))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"Not an event of this protocol: {error}.") from None
     return event

@@ -18,8 +18,7 @@ import msgspec
 from djinn_jupyter.errors import MalformedMessage, UsageError
 from djinn_jupyter.wire.bounds import BOUNDED_BY
 from djinn_jupyter.wire.codec import Envelope, FrameReader, WireFrame, readable, require_sizes
-from djinn_jupyter.wire.requests import Request
-from djinn_jupyter.wire.traces import ASKED_BY, TRACEPARENT
+from djinn_jupyter.wire.kinds import any_of
 
 PART_BYTES: Final = 32 * 2**10
 RUN: Final = 4096  # entries at most that are decoded at once
@@ -30,11 +29,10 @@ _ENDS_AT: Final = "trailing characters (byte "  # msgspec on bytes behind a valu
 _HEADS: Final = {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}  # the bytes before the entries of a list or map; else 1
 
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: int
-    body: Request
-    traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT, max_length=64)] = ""
-    asked_by: Annotated[str, msgspec.Meta(pattern=ASKED_BY, max_length=64)] = ""
+@cache
+def _envelope() -> type[msgspec.Struct]:
+    """Return the envelope of any request that is known here."""
+    return msgspec.defstruct("_Envelope", [("body", any_of("requests"))], bases=(Envelope,), kw_only=True)
 
 
 def is_large(frames: Sequence[WireFrame]) -> bool:
@@ -50,7 +48,7 @@ def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> P
     reader = FrameReader(frames[1:])
     reading, raw = _GradualDecoder(reader, bounds), memoryview(frames[0])
     with readable():
-        read = yield from reading.value(raw, _Envelope, "the message")
+        read = yield from reading.value(raw, _envelope(), "the message")
     if reading.end != raw.nbytes:
         raise MalformedMessage("Not a message of this protocol: something follows it.")
     reader.require_all_taken()

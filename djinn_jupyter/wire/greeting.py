@@ -6,16 +6,25 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from djinn_jupyter.extensions import MOST_CHARACTERS
 from djinn_jupyter.wire.limits import Name, NotebookPath
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
+MOST_METHODS = 1000
+Methods = Annotated[
+    tuple[tuple[Annotated[str, Meta(max_length=MOST_CHARACTERS)], Annotated[str, Meta(max_length=64)]], ...],
+    Meta(max_length=MOST_METHODS),
+]
+"""The name of each method, with the digest of what it adds to the messages."""
+
 
 class Welcome(ReplyBase):
     """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
-    why an earlier engine of the client ended, where a signal ended it."""
+    why an earlier engine of the client ended, where a signal ended it. `methods` are those of the engine, `left_out` a
+    sentence for each that it has and cannot use."""
 
     version: str
     model: ModelDescription
@@ -23,14 +32,16 @@ class Welcome(ReplyBase):
     engine: str = ""
     events: int = 0
     anew: str | None = None
+    methods: Methods = ()
+    left_out: tuple[str, ...] = ()
 
 
 class Hello(RequestBase[Welcome], small=True, forbid_unknown_fields=False):
     """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
     `notebook` is the path of the notebook that it runs, None for a process without one.
     An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
-    `protocol` is the digest of the client's messages. Unknown fields are read over, so that a client of another version
-    is told so.
+    `protocol` is the digest of the core's messages, `methods` are those of the client. Unknown fields are read over, so
+    that a client of another version is told so.
     A client that outlives a lost line says Hello again with the same `token`, which no other can guess, with the
     number of the last event that it has `heard` and the name of the `engine` that it was at; then it sends again what
     was not answered, also to the next engine of the model."""
@@ -44,6 +55,7 @@ class Hello(RequestBase[Welcome], small=True, forbid_unknown_fields=False):
     token: Annotated[str, Meta(max_length=64)] = ""
     heard: int | None = None
     engine: Annotated[str, Meta(max_length=64)] = ""
+    methods: Methods = ()
 
 
 class Departed(ReplyBase): ...

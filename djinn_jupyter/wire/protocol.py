@@ -1,39 +1,76 @@
-"""The protocol of this copy of the package: its version, and a digest of every struct that crosses the wire
-or is an entry in the registry.
+"""The protocol of this copy of the package: its version, a digest of every struct of the core that crosses the wire or
+is an entry in the registry, and one for each method.
 
-The version alone does not tell two commits apart. Where either differs, the other side is of another version of Djinn,
-and nothing but its name and its end is asked of it.
+The version alone does not tell two commits apart. Where it or the core's digest differs, the other side is of another
+version of Djinn, and nothing but its name and its end is asked of it. A method that one side lacks, or has otherwise,
+is refused alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import typing
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
+from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
+from djinn_jupyter.errors import VersionMismatch
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire.codec import ArrayHeader, Envelope
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Event, Reply
-from djinn_jupyter.wire.requests import Hello, Request
+from djinn_jupyter.wire.requests import Hello
 
-SPOKEN: Final = (Envelope[Any], ArrayHeader, Request, Reply, Event, Entry)
 DIGEST_CHARACTERS: Final = 16
 
 
 @cache
 def digest() -> str:
-    """Return the digest of all messages. It takes about 15 ms, once a process, and is the same in every process."""
-    return digest_of(SPOKEN)
+    """Return the digest of the core's messages. It takes about 15 ms, once a process, and is the same in every
+    process."""
+    return digest_of((Envelope[Any], ArrayHeader, *kinds.core().all, Entry))
 
 
-def digest_of(kinds: tuple[Any, ...]) -> str:
-    """Return a digest of the structs of `kinds` and of those they contain: names, tags, fields and their types."""
+def method_digests() -> dict[str, str]:
+    """Return the digests of the messages of the methods that are used here, by name."""
+    usable = extensions.methods()
+    return {method.name: digest for method, digest in _of_methods().items() if method in usable}
+
+
+@cache
+def _of_methods() -> dict[extensions.Method, str]:
+    return {method: digest_of(added.all) for method, added in kinds.of_methods().items()}
+
+
+def require_method(kind: type[msgspec.Struct], there: Mapping[str, str], other: str) -> None:
+    """Raise VersionMismatch for a request of a method that is left out here, or that the other side, whose methods have
+    the digests `there`, lacks or has otherwise."""
+    method = kinds.method_of(kind)
+    if method is None:
+        return
+    if method in extensions.troubles():
+        raise VersionMismatch(extensions.troubles()[method])
+    if (wrong := difference_of(method.name, there)) is not None:
+        raise VersionMismatch(
+            f"{other} {wrong} the method {method}: install the same version on both sides, end the engine with "
+            "`djinn stop` and load again."
+        )
+
+
+def difference_of(name: str, there: Mapping[str, str]) -> str | None:
+    """Return "lacks" or "has another version of" for a method of this side; None where both have the same."""
+    if name not in there:
+        return "lacks"
+    return None if there[name] == method_digests().get(name) else "has another version of"
+
+
+def digest_of(parts: Iterable[Any]) -> str:
+    """Return a digest of the structs of these types and of those they contain: names, tags, fields and their types."""
     structs: dict[type, str] = {}
-    for kind in kinds:
+    for kind in parts:
         _spell(msgspec.inspect.type_info(kind), structs)
     return hashlib.sha256("\n".join(sorted(structs.values())).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
@@ -43,6 +80,7 @@ def hello(*, holder: str, user: str, notebook: str | None = None, observer: bool
     return Hello(
         version=__version__,
         protocol=digest(),
+        methods=tuple(method_digests().items()),
         holder=holder,
         user=user,
         notebook=notebook,

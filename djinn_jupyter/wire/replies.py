@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING
-
 from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgesAttributed
 from djinn_jupyter.methods.datasets.request.collecting import Collected, CollectionProgressed
 from djinn_jupyter.methods.datasets.request.scoring import Scored
@@ -38,17 +34,13 @@ from djinn_jupyter.wire.pieces import Dropped, InPieces, PieceRead, PieceTaken
 from djinn_jupyter.wire.pooling import PooledRead
 from djinn_jupyter.wire.progress import WorkProgressed
 from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
-from djinn_jupyter.wire.requests import KINDS
 from djinn_jupyter.wire.running import Finished, Logits, Paused, Pausing
 from djinn_jupyter.wire.swapping import Noted, Swapped, WeightsMoved
 from djinn_jupyter.wire.watches import Watching, WatchRead
 from djinn_jupyter.wire.weights import Copies, WeightRead
 
-if TYPE_CHECKING:
-    Reply = ReplyBase
-else:  # Assemble is answered as the request that it puts together
-    _outcomes = (kind.answered_by for kind in KINDS if kind.answered_by is not ReplyBase)
-    Reply = reduce(or_, _outcomes, Failed | InPieces)
+Reply = ReplyBase
+Event = EventBase
 
 
 class SessionOpened(EventBase): ...
@@ -105,11 +97,3 @@ class SessionSwapped(EventBase):
 
 class SessionChanged(EventBase):
     """Its breakpoints, rules, watches or holder are others than before."""
-
-
-if TYPE_CHECKING:
-    Event = EventBase
-else:
-    Event = reduce(
-        or_, sorted(EventBase.__subclasses__(), key=lambda kind: ("methods" in kind.__module__, kind.__module__))
-    )

@@ -55,6 +55,8 @@ class RequestMeta(msgspec.StructMeta):
         reply = _reply_in(namespace.get("__orig_bases__", ()))
         if reply is None:
             return super().__new__(mcls, name, bases, namespace, **said)
+        if not all(issubclass(one, ReplyBase) for one in typing.get_args(reply) or (reply,)):
+            raise TypeError(f"{name} is answered by {reply}, which is no reply.")
         if terms.get("while_running"):
             terms |= {"while_away": True, "without_rows": True}
         if terms.get("resent") == "anew":

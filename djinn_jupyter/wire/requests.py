@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
 from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
@@ -38,9 +36,4 @@ from djinn_jupyter.wire.swapping import Note, ReadCopies, Rest, Sleep, SwapIn, S
 from djinn_jupyter.wire.watches import ReadWatch, Unwatch, Watch
 from djinn_jupyter.wire.weights import ReadWeight
 
-KINDS: Final = tuple(sorted(RequestMeta.kinds, key=lambda kind: ("methods" in kind.__module__, kind.__module__)))
-
-if TYPE_CHECKING:
-    Request = RequestBase[Any]
-else:  # what is decoded
-    Request = reduce(or_, KINDS)
+Request = RequestBase[Any]

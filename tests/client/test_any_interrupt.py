@@ -16,6 +16,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
 from djinn_jupyter.methods.graphs.engine import graphing
 from djinn_jupyter.methods.sweep.request import CheckSweep
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from tests import transcoders
 from tests.client.tables import LINE, METRIC, OTHER
@@ -96,7 +97,7 @@ KEEPS_NOTHING: Final = {
 
 
 def long_requests() -> frozenset[type]:
-    return frozenset(kind for kind in ask.KINDS if kind.terms.wakes_weights)
+    return frozenset(kind for kind in kinds.known().requests if kind.terms.wakes_weights)
 
 
 def waits_in_one_wrapper(public: object) -> bool:

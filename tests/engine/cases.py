@@ -7,13 +7,13 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import msgspec
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, kinds
 from djinn_jupyter.wire import requests as ask
 from tests.wire import values
 from tests.wire.values import Quality
@@ -22,7 +22,7 @@ from tests.wire.values import Quality
 State = Literal["missing", "closed", "running", "away", "stopped", "empty", "cut short"]
 STATES: Final[tuple[State, ...]] = ("missing", "closed", "running", "away", "empty", "cut short", "stopped")
 QUALITIES: Final[tuple[Quality, ...]] = ("ordinary", "extreme", "wrong")
-KINDS: Final[tuple[type, ...]] = get_args(ask.Request)
+KINDS: Final[tuple[type, ...]] = kinds.known().requests
 OF_A_SESSION: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest)]
 
 

@@ -7,7 +7,6 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import get_args
 
 import msgspec
 import pytest
@@ -18,11 +17,11 @@ from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.engine.process import zmq_service
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
-from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire.gradual import PART_BYTES
 from djinn_jupyter.wire.keys import KeyFolder
 from djinn_jupyter.wire.replies import Event, Opened, Pong, Reply, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Hello, Open, Ping, Request, Run, SessionRequest
+from djinn_jupyter.wire.requests import Goodbye, Hello, Open, Ping, Run, SessionRequest
 from tests.process.admitted import admitted, entry_of, opened
 from tests.process.relay import Breaking, Recording
 from tests.process.served import Served, served
@@ -43,7 +42,7 @@ def house(keys: KeyFolder) -> Iterator[Served]:
         yield house
 
 
-@pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().requests, ids=lambda kind: kind.__name__)
 async def test_the_key_is_looked_at_for_every_kind_of_request(house: Served, keys: KeyFolder, kind: type) -> None:
     """Anna and bert are greeted and listen; anna is revoked. Whatever she sends then is refused before the engine sees
     it, ends her connection's part, and is no matter to bert."""

@@ -22,6 +22,7 @@ from djinn_jupyter.engine.process import kept_replies
 from djinn_jupyter.engine.process.event_ring import EventRing
 from djinn_jupyter.engine.process.unread import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.pieces import PieceRequest
@@ -31,7 +32,7 @@ from tests.process.served import served
 from tests.wire import strategies
 
 AT_THE_DOOR = {ask.Hello, ask.Goodbye, ask.Ping, *get_args(PieceRequest)}  # answered by the service itself
-SENT = sorted(set(get_args(ask.Request)) - AT_THE_DOOR, key=lambda kind: kind.__name__)
+SENT = sorted(set(kinds.known().requests) - AT_THE_DOOR, key=lambda kind: kind.__name__)
 pytestmark = pytest.mark.usefixtures("keys")
 
 

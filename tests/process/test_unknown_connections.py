@@ -7,7 +7,7 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ from djinn_jupyter.engine.process.inbox import Message
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder
 from djinn_jupyter.engine.process.zmq_service import Service, draw
-from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.gradual import PART_BYTES
@@ -44,7 +44,7 @@ VERBS = [
             **({"session": "main"} if issubclass(kind, ask.SessionRequest) else {}),
         }
     )
-    for kind in get_args(ask.Request)
+    for kind in kinds.known().requests
     if kind is not ask.Shutdown
 ]
 HELLO = protocol.hello(holder="kernel-1", user="root")

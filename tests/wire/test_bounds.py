@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from msgspec import inspect
 
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.bounds import BOUNDED_BY, FEW, Noun
@@ -18,7 +19,7 @@ NOUNS = get_args(Noun)
 PLAIN = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.NoneType, inspect.LiteralType)
 
 
-@pytest.mark.parametrize("kind", get_args(ask.Request), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().requests, ids=lambda kind: kind.__name__)
 def test_every_list_and_text_of_a_request_has_a_bound(kind: type) -> None:
     assert list(_unbounded(inspect.type_info(kind), kind.__name__)) == []
 

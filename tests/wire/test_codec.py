@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,12 +19,12 @@ from djinn_jupyter.errors import (
     UsageError,
     WireError,
 )
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, kinds
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.pieces import WHOLE_BYTES
-from djinn_jupyter.wire.replies import Event, Failed, Reply
+from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.wire import strategies
@@ -32,7 +32,7 @@ from tests.wire import strategies
 EACH = settings(max_examples=15, deadline=None)
 
 
-@pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().requests, ids=lambda kind: kind.__name__)
 @EACH
 @given(data=st.data(), number=strategies.NUMBERS)
 def test_every_request_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
@@ -40,7 +40,7 @@ def test_every_request_comes_back_as_it_went(kind: type, data: st.DataObject, nu
     assert codec.decode_request(codec.encode(number, body)) == codec.Envelope(id=number, body=body)
 
 
-@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().replies, ids=lambda kind: kind.__name__)
 @EACH
 @given(data=st.data(), number=strategies.NUMBERS)
 def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
@@ -48,7 +48,7 @@ def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, numb
     assert codec.decode_reply(codec.encode(number, body)) == codec.Envelope(id=number, body=body)
 
 
-@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().events, ids=lambda kind: kind.__name__)
 @EACH
 @given(data=st.data(), number=strategies.NUMBERS)
 def test_every_event_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
@@ -56,7 +56,7 @@ def test_every_event_comes_back_as_it_went(kind: type, data: st.DataObject, numb
     assert codec.decode_event(codec.encode_event(number, event)) == codec.Envelope(id=number, body=event)
 
 
-@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().replies, ids=lambda kind: kind.__name__)
 @EACH
 @given(data=st.data())
 def test_no_reply_is_taken_for_an_event(kind: type, data: st.DataObject) -> None:
@@ -89,7 +89,7 @@ PLAIN = st.recursive(
 )
 
 
-NAMES = st.sampled_from(sorted(kind.__name__ for kind in get_args(Request)))
+NAMES = st.sampled_from(sorted(kind.__name__ for kind in kinds.known().requests))
 FIELDS = st.sampled_from(["session", "text", "tokens", "edit", "site", "positions", "sampling", "count", "other"])
 
 
@@ -264,7 +264,7 @@ def test_a_limit_that_is_broken_is_said_with_the_fields_name():
 UNSENDABLE = [10**30, -(10**30), "\ud800", ("fine", "\udfff"), object(), {"deep": ({1: 2**64},)}]
 
 
-@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().replies, ids=lambda kind: kind.__name__)
 @settings(max_examples=3, deadline=None)
 @given(data=st.data(), number=strategies.NUMBERS)
 def test_a_reply_that_no_message_can_carry_is_answered_by_a_failure(
@@ -280,7 +280,7 @@ def test_a_reply_that_no_message_can_carry_is_answered_by_a_failure(
         assert kind is Failed or (told.body.code == "NotEncodable" and kind.__name__ in told.body.message)
 
 
-@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().events, ids=lambda kind: kind.__name__)
 def test_an_event_that_no_message_can_carry_says_so(kind: type) -> None:
     fields = dict.fromkeys(kind.__struct_fields__, "x")
     for field, value in itertools.product(fields, ("\ud800", "\udfff")):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Cleared
 from tests.census.recorded import CONVERSATION, MESSAGES, read
@@ -26,19 +27,19 @@ def row(kind: Any) -> str:
 
 
 def test_every_request_is_declared_as_the_table_says() -> None:
-    assert sorted(map(row, ask.KINDS)) == sorted(TABLE.read_text(encoding="utf-8").splitlines())
+    assert sorted(map(row, kinds.known().requests)) == sorted(TABLE.read_text(encoding="utf-8").splitlines())
 
 
 def test_every_recorded_reply_is_one_that_the_request_declares() -> None:
-    kinds = {kind.__name__: kind for kind in ask.KINDS}
+    named = {kind.__name__: kind for kind in kinds.known().requests}
     for one in (*read(MESSAGES), *read(CONVERSATION)):
-        assert one.answered_by in {"Failed", "InPieces"} or one.answered_by in replies_to(kinds[one.kind]), one.kind
+        assert one.answered_by in {"Failed", "InPieces"} or one.answered_by in replies_to(named[one.kind]), one.kind
 
 
 def test_what_is_answered_during_a_run_touches_no_rows_and_what_is_done_anew_changes_nothing() -> None:
-    running = [kind.terms for kind in ask.KINDS if kind.terms.while_running]
+    running = [kind.terms for kind in kinds.known().requests if kind.terms.while_running]
     assert all(terms.while_away and terms.without_rows for terms in running)
-    assert not any(kind.terms.changes for kind in ask.KINDS if kind.terms.resent == "anew")
+    assert not any(kind.terms.changes for kind in kinds.known().requests if kind.terms.resent == "anew")
 
 
 def test_a_term_that_there_is_not_is_refused() -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.wire import encoding_in_parts
+from djinn_jupyter.wire import encoding_in_parts, kinds
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import Envelope
 from djinn_jupyter.wire.encoding_in_parts import RUN, encoded
 from djinn_jupyter.wire.nouns import BreakpointDescription, LensRow, SessionDescription, StopIdentity, TopToken
-from djinn_jupyter.wire.replies import Reply
 from tests.wire import strategies
 
 EACH = settings(max_examples=15, deadline=None)
@@ -91,7 +90,7 @@ def test_a_long_message_has_the_bytes_of_the_whole_and_no_part_is_long(what: str
     assert len(watched.at_once) > 2
 
 
-@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds.known().replies, ids=lambda kind: kind.__name__)
 @EACH
 @given(data=st.data())
 def test_any_reply_has_the_bytes_of_the_whole_however_short_the_parts_are(kind: type, data: st.DataObject) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import statistics
-import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Figure, Result, at_most
 from djinn_evaluation.benchmarks.rooms import rooms
 from djinn_evaluation.benchmarks.setting import Setting
-from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire import kinds
 from tests.census.folders import is_core, place
 from tests.house.import_graph import circles, import_graph
 
@@ -82,7 +81,7 @@ def shapes() -> Iterator[Figure]:
     yield _figure("95 % of functions", "lines", lengths[len(lengths) * 95 // 100], 20)
     yield _figure("classes", "classes", sum(one.classes for one in package))
     yield _figure("circles of modules", "circles", len(circles(import_graph(PACKAGE))), 0)
-    yield _figure("requests", "requests", len(typing.get_args(Request)))
+    yield _figure("requests", "requests", len(kinds.known().requests))
     yield _figure("modules of the loop", "files", sum(place(one.module) == "engine/loop" for one in package), 8)
 
 

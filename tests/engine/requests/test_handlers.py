@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
 
@@ -11,4 +12,4 @@ ANSWERED_BEFORE = {  # by the client table, a worker or the service
 
 
 def test_every_request_has_a_handler_or_is_answered_before_any(llama: Desk) -> None:
-    assert llama.engine.parts.handlers.requests == {*ask.KINDS} - ANSWERED_BEFORE
+    assert llama.engine.parts.handlers.requests == {*kinds.known().requests} - ANSWERED_BEFORE
